@@ -1,0 +1,1 @@
+//! Decompression and compression behind one interface, over well-kept libraries.

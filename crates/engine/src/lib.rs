@@ -1,0 +1,1 @@
+//! The read engine: page pool, caches, decompression, counters.

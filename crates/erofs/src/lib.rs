@@ -1,0 +1,1 @@
+//! The EROFS format: reading and writing.

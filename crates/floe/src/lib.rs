@@ -1,0 +1,1 @@
+//! Fast, predictable reads from compressed read-only images, in userspace.

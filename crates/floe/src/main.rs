@@ -1,0 +1,2 @@
+//! The `floe` command.
+fn main() {}

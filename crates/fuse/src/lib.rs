@@ -1,0 +1,1 @@
+//! The FUSE edge: negotiation, dispatch, replies, errno.

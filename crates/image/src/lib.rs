@@ -1,0 +1,29 @@
+//! The vocabulary and the contracts of Floe.
+//!
+//! Formats *map*: a [`FileSystem`] turns an inode and a [`ByteRange`] into [`Extent`]s. The engine *reads*: it fetches,
+//! decodes and caches the [`StoredBlock`]s that those extents name, and gives formats their metadata through
+//! [`BlockReader`]. Image bytes come from an [`ImageSource`]. This crate holds only those words: no I/O and no threads.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod block;
+mod decompressor;
+mod directory;
+mod error;
+mod extent;
+mod file_system;
+mod range;
+mod reader;
+mod source;
+
+pub use attr::{Attr, DeviceNumber, FileType, Nid, Timestamp};
+pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
+pub use bytes::Bytes;
+pub use decompressor::{DecodeError, Decompressor};
+pub use directory::{DirectoryCursor, Dirent};
+pub use error::{Error, Place, Result};
+pub use extent::{Extent, ExtentData};
+pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};
+pub use range::ByteRange;
+pub use reader::{BlockReader, DecodedBlock};
+pub use source::ImageSource;

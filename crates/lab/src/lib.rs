@@ -1,0 +1,1 @@
+//! The latency lab: load, launches, scheduler tracing, tables, plots.

@@ -1,0 +1,1 @@
+//! The SquashFS 4.0 format: reading.

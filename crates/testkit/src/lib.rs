@@ -1,0 +1,1 @@
+//! In-memory and faulty sources, and generated trees, for tests only.
