@@ -1,0 +1,126 @@
+//! A block reader without caches or threads: what the engine does, in its simplest form.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use floe_codec::Decoder;
+use floe_image::{
+    BlockReader, ByteRange, Bytes, DecodedBlock, Decompressor, DeviceId, Encoding, Error, Extent, ExtentData,
+    FileSystem, ImageSource, Nid, Place, Result, StoredBlock, StoredLen,
+};
+
+/// Reads and decodes each time anew: the simple path that faster ones are checked against.
+pub struct DirectReader {
+    sources: Vec<Arc<dyn ImageSource>>,
+    decoder: Mutex<Decoder>,
+}
+
+impl DirectReader {
+    /// A reader of an image and its extra devices.
+    pub fn new(sources: Vec<Arc<dyn ImageSource>>) -> Self {
+        Self { sources, decoder: Mutex::new(Decoder::new()) }
+    }
+
+    /// A reader of an image in memory.
+    pub fn of(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::new(vec![Arc::new(crate::MemorySource::new(bytes))])
+    }
+
+    /// The bytes of `range` of a file, cut at its size.
+    ///
+    /// # Errors
+    /// As [`FileSystem::map`] and [`BlockReader`] give them.
+    pub fn read_file(&self, file_system: &dyn FileSystem, nid: Nid, range: ByteRange) -> Result<Vec<u8>> {
+        let mut extents = Vec::new();
+        file_system.map(nid, range, &mut extents)?;
+        let mut data = Vec::new();
+        for Extent { range: extent_range, data: place } in extents {
+            let wanted = extent_range.intersection(range);
+            if wanted.is_empty() {
+                continue;
+            }
+            assert_eq!(wanted.offset(), range.offset() + data.len() as u64, "extents leave no gap");
+            let (from, len) = (wanted.offset() - extent_range.offset(), wanted.len() as usize);
+            match place {
+                ExtentData::Hole => data.resize(data.len() + len, 0),
+                ExtentData::Plain { device, offset } => {
+                    let start = data.len();
+                    data.resize(start + len, 0);
+                    self.fill(device, offset + from, &mut data[start..])?;
+                }
+                ExtentData::Encoded { block, skip } => {
+                    let mut bytes = self.decode_range(&block, skip as usize + from as usize, len)?.0;
+                    bytes.resize(len, 0);
+                    data.append(&mut bytes);
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    fn fill(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        let source = self.source(device)?;
+        source.read_at(offset, output).map_err(|error| Error::io(device, offset, error))
+    }
+
+    fn source(&self, device: DeviceId) -> Result<&dyn ImageSource> {
+        let source = self.sources.get(usize::from(device.0));
+        source.map(|source| source.as_ref()).ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
+    }
+
+    fn decode_range(&self, block: &StoredBlock, skip: usize, len: usize) -> Result<(Vec<u8>, u64)> {
+        let StoredBlock { device, offset, stored_len, decoded_len, mut encoding } = *block;
+        let (start, stored_len) = match stored_len {
+            StoredLen::Known(len) => (offset, len as usize),
+            StoredLen::Prefixed => {
+                let mut word = [0; 2];
+                self.fill(device, offset, &mut word)?;
+                let word = u16::from_le_bytes(word);
+                if word & 0x8000 != 0 {
+                    encoding = Encoding::Stored;
+                }
+                (offset + 2, usize::from(word & 0x7fff))
+            }
+        };
+        if start.saturating_add(stored_len as u64) > self.source(device)?.len() {
+            return Err(Error::io(device, start, io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut stored = vec![0; stored_len];
+        self.fill(device, start, &mut stored)?;
+        let mut output = vec![0; len];
+        let mut decoder = self.decoder.lock().expect("no panic while decoding");
+        let decoded =
+            decoder.decode(&encoding, decoded_len, &stored, skip, &mut output).map_err(|error| match error {
+                floe_image::DecodeError::Corrupt(rule) => {
+                    Error::corrupt(rule, Place { device, nid: None, offset: Some(offset) })
+                }
+                other => Error::unsupported(other.to_string()),
+            })?;
+        output.truncate(decoded);
+        Ok((output, start + stored_len as u64))
+    }
+}
+
+impl BlockReader for DirectReader {
+    fn device_count(&self) -> u16 {
+        self.sources.len() as u16
+    }
+
+    fn device_len(&self, device: DeviceId) -> Result<u64> {
+        Ok(self.source(device)?.len())
+    }
+
+    fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes> {
+        assert!(len <= <dyn BlockReader>::STORED_LEN_MAX, "formats read metadata in small pieces");
+        let mut bytes = vec![0; len];
+        self.fill(device, offset, &mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        let (bytes, stored_end) = self.decode_range(block, 0, block.decoded_len.bytes() as usize)?;
+        Ok(DecodedBlock { bytes: bytes.into(), stored_end })
+    }
+}
