@@ -20,6 +20,9 @@ use crate::manifest::{Entry, Manifest, Segment, hex_from_bytes};
 /// How much of a file one read asks for.
 const READ_BYTES: usize = 256 << 10;
 
+/// The largest value of an attribute, and the largest list of names: `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`.
+const XATTR_BYTES_MAX: usize = 65_536;
+
 /// What a walk of a directory takes down beside what manifests hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirectoryWalk {
@@ -145,25 +148,23 @@ fn type_letter(metadata: &Metadata) -> char {
 }
 
 fn xattrs(location: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let names = match sized(|buffer| rustix::fs::llistxattr(location, buffer)) {
+    let names = match filled(|buffer| rustix::fs::llistxattr(location, buffer)) {
         Err(rustix::io::Errno::NOTSUP) => return Ok(BTreeMap::new()),
         names => names?,
     };
     let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let pairs = names.map(|name| {
-        let value = sized(|buffer| rustix::fs::lgetxattr(location, OsString::from_vec(name.to_vec()), buffer))?;
+        let value = filled(|buffer| rustix::fs::lgetxattr(location, OsString::from_vec(name.to_vec()), buffer))?;
         Ok((name.to_vec(), value))
     });
     pairs.collect()
 }
 
-/// The bytes of a call that first tells how many there are.
-fn sized(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; call(&mut [])?];
-    if !bytes.is_empty() {
-        let len = call(&mut bytes)?;
-        bytes.truncate(len);
-    }
+/// The bytes that a call puts into a buffer of the size that Linux allows values and lists of names at most.
+fn filled(call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; XATTR_BYTES_MAX];
+    let len = call(&mut bytes)?;
+    bytes.truncate(len);
     Ok(bytes)
 }
 
@@ -208,10 +209,13 @@ mod tests {
         file.write_all_at(b"end", 1 << 20).expect("written");
         fs::hard_link(&odd, root.join("zz")).expect("linked");
         std::os::unix::fs::symlink("target \u{fe}", root.join("link")).expect("linked");
+        rustix::fs::lsetxattr(root, "user.note", b"\0note", rustix::fs::XattrFlags::empty()).expect("an attribute");
         let walk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
         let manifest = directory(root, walk).expect("walked");
         let paths: Vec<&[u8]> = manifest.entries().map(|(path, _)| path).collect();
         assert_eq!(paths, [&b"/"[..], b"/link", b"/odd \xff\n", b"/zz"]);
+        let xattrs = &manifest.entry(b"/").expect("found").xattrs;
+        assert_eq!(xattrs.get(&b"user.note"[..]).map(Vec::as_slice), Some(&b"\0note"[..]));
         let entry = manifest.entry(b"/odd \xff\n").expect("found");
         assert_eq!((entry.size, entry.link_count, &entry.link_of), ((1 << 20) + 3, 2, &None));
         let segments = entry.segments.as_ref().expect("asked for");
