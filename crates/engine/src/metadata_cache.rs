@@ -11,7 +11,10 @@ use std::{
 
 use floe_image::{Error, Result};
 
-use crate::flight::{Flight, FlightCounters};
+use crate::{
+    flight::{Flight, FlightCounters},
+    patience,
+};
 
 /// How many parts the cache has, each with a lock of its own.
 const SHARD_COUNT: usize = 64;
@@ -91,11 +94,12 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
         for _ in 0..RETRIES_MAX {
             let flight = match self.find_or_lead(key) {
                 Found::Ready(value) => return Ok(value),
+                Found::InFlight(_) if !patience::may_wait() => return Err(Error::NotAtHand),
                 Found::InFlight(flight) => flight,
                 Found::Lead(lead) => return lead.end(make()),
             };
             match flight.wait(&self.flights) {
-                Err(Error::Cancelled) => {}
+                Err(Error::Cancelled | Error::NotAtHand) => {}
                 result => return result,
             }
         }
