@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+mod extract;
 mod format;
 mod image;
 mod likeness;
@@ -20,6 +21,9 @@ mod sources;
 mod walk;
 
 pub use directory::{DirectoryEntry, ReadDir};
+pub use extract::{
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,
+};
 pub use floe_engine::{Counters, EngineOptions, Reader};
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,

@@ -54,6 +54,11 @@ impl Walk {
         walk
     }
 
+    /// Leaves out the content of the directory that came last. Nothing else may have come since.
+    pub fn skip_directory(&mut self) {
+        self.levels.pop();
+    }
+
     /// Reads the inode at `self.path` and enters it if it is a directory.
     fn visit(&mut self, nid: Nid) -> Result<WalkEntry, WalkError> {
         let failed = |error| WalkError { path: self.path.clone(), error };
