@@ -91,7 +91,8 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
 
     /// The value under `key`; where there is none, `make` makes it.
     pub(crate) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
-        for _ in 0..RETRIES_MAX {
+        let mut retries = 0;
+        while retries < RETRIES_MAX {
             let flight = match self.find_or_lead(key) {
                 Found::Ready(value) => return Ok(value),
                 Found::InFlight(_) if !patience::may_wait() => return Err(Error::NotAtHand),
@@ -99,7 +100,9 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
                 Found::Lead(lead) => return lead.end(make()),
             };
             match flight.wait(&self.flights) {
-                Err(Error::Cancelled | Error::NotAtHand) => {}
+                // Another thread looked whether the bytes were at hand; this one may lead, and wait for them.
+                Err(Error::NotAtHand) => {}
+                Err(Error::Cancelled) => retries += 1,
                 result => return result,
             }
         }
