@@ -1,1 +1,29 @@
-//! The read engine: page pool, caches, decompression, counters.
+//! The read engine: it fetches, decodes and caches what formats map.
+//!
+//! An [`Engine`] owns the sources of one image and everything that is shared between reads: the [`PagePool`], the cache
+//! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
+//! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
+
+mod block_cache;
+mod counters;
+mod engine;
+mod flight;
+mod free_pages;
+mod metadata_cache;
+mod options;
+mod page_pool;
+mod page_run_sys;
+mod pages_sys;
+mod read_plan;
+mod reader;
+mod workspace;
+
+pub use block_cache::BlockCacheCounters;
+pub use counters::Counters;
+pub use engine::Engine;
+pub use metadata_cache::MetadataCacheCounters;
+pub use options::EngineOptions;
+pub use page_pool::{PagePool, PagePoolCounters};
+pub use page_run_sys::PageRun;
+pub use pages_sys::PAGE_BYTES;
+pub use reader::Reader;
