@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use floe_erofs::Erofs;
 use floe_image::{BlockReader, Error, FileSystem, ImageSource, Result};
 
 /// The formats, told apart by content.
@@ -41,8 +42,10 @@ impl Format {
 
     /// Opens the image that `reader` gives the bytes of.
     pub(crate) fn open(self, reader: Arc<dyn BlockReader>) -> Result<Arc<dyn FileSystem>> {
-        let _ = reader;
-        Err(Error::unsupported(format!("reading {self}")))
+        match self {
+            Self::Erofs => Ok(Arc::new(Erofs::open(reader)?)),
+            Self::Squashfs => Err(Error::unsupported(format!("reading {self}"))),
+        }
     }
 }
 

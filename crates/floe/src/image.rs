@@ -5,9 +5,34 @@ use std::{path::Path, sync::Arc};
 use floe_engine::{Engine, Reader};
 use floe_image::{Attr, BlockReader, FileSystem, Nid, Result};
 
-use crate::{Format, OpenError, OpenOptions, PathError, ReadDir, Walk, resolve::resolve, sources};
+use crate::{
+    Format, OpenError, OpenOptions, PathError, ReadDir, Walk,
+    devices::{add_devices, check_flat},
+    resolve::resolve,
+    sources,
+};
 
 /// One image, open for reading. Clones are cheap and share its caches; it may be used from many threads at once.
+///
+/// ```
+/// use floe::{FileType, Image, OpenOptions};
+///
+/// # let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+/// let image = Image::open(demo, &OpenOptions::default())?;
+/// let mut file_count = 0;
+/// for entry in image.walk() {
+///     let entry = entry?;
+///     file_count += usize::from(entry.attr.file_type == FileType::Regular);
+/// }
+/// println!("{} files in this {} image", file_count, image.format());
+///
+/// let nid = image.resolve("/guide/reading.txt")?;
+/// let mut beginning = [0; 64];
+/// let len = image.read_at(nid, 0, &mut beginning)?;
+/// println!("{}", String::from_utf8_lossy(&beginning[..len]));
+/// # assert!(file_count > 3 && len == 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Image {
     reader: Reader,
@@ -24,10 +49,23 @@ impl Image {
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let (source, offset, format) = sources::open_image(path, options.offset)?;
+        let image_len = source.len();
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
         let engine = Engine::new(vec![source], &options.engine).map_err(failed)?;
+        let slots = match format {
+            Format::Erofs => add_devices(&engine, path, &options.devices)?,
+            Format::Squashfs if options.devices.is_empty() => Vec::new(),
+            Format::Squashfs => {
+                let given_count = options.devices.len();
+                return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
+            }
+        };
         let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as Arc<dyn BlockReader>;
+        let is_alone = engine.device_count() == 1;
         let file_system = format.open(blocks).map_err(failed)?;
+        if is_alone {
+            check_flat(path, &slots, image_len, file_system.info().block_size)?;
+        }
         Ok(Self { reader: Reader::new(engine, file_system), format, offset })
     }
 

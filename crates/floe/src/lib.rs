@@ -8,6 +8,7 @@
 //! stored, and [`Image::reader`] is what `floe mount` serves from.
 #![forbid(unsafe_code)]
 
+mod devices;
 mod directory;
 mod extract;
 mod format;
