@@ -17,6 +17,10 @@ pub struct EngineOptions {
     pub priority: Priority,
     /// Where a decode runs.
     pub sync_decompress: SyncDecompress,
+    /// Whether bytes are read before anybody asks for them.
+    pub read_around: bool,
+    /// How far reading ahead goes to get pages.
+    pub readahead_alloc: ReadaheadAlloc,
 }
 
 impl Default for EngineOptions {
@@ -28,6 +32,8 @@ impl Default for EngineOptions {
             workers: WorkerMode::PerCpu,
             priority: Priority::Auto,
             sync_decompress: SyncDecompress::Auto,
+            read_around: true,
+            readahead_alloc: ReadaheadAlloc::BestEffort,
         }
     }
 }
@@ -65,6 +71,15 @@ pub enum SyncDecompress {
     Always,
     /// On the workers.
     Never,
+}
+
+/// How far reading ahead goes to get pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadaheadAlloc {
+    /// It gives up at once where memory is short, and leaves the block to a later demand read.
+    BestEffort,
+    /// It waits for memory as a demand read does.
+    Wait,
 }
 
 /// The value of a switch that is none of those it takes.
@@ -158,6 +173,27 @@ impl fmt::Display for SyncDecompress {
             Self::Auto => "auto",
             Self::Always => "always",
             Self::Never => "never",
+        })
+    }
+}
+
+impl FromStr for ReadaheadAlloc {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        Ok(match value {
+            "best-effort" => Self::BestEffort,
+            "wait" => Self::Wait,
+            _ => return Err(BadValue { value: value.to_owned(), expected: "best-effort or wait" }),
+        })
+    }
+}
+
+impl fmt::Display for ReadaheadAlloc {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::BestEffort => "best-effort",
+            Self::Wait => "wait",
         })
     }
 }
