@@ -14,7 +14,7 @@ use floe_image::{
 };
 
 use crate::{
-    Counters, EngineOptions, LatencySummary, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
     latency::Latencies,
@@ -61,11 +61,19 @@ impl Weight for Bytes {
     fn weight(&self) -> usize {
         self.len()
     }
+
+    fn deep_copy(&self) -> Self {
+        Self::copy_from_slice(self)
+    }
 }
 
 impl Weight for DecodedBlock {
     fn weight(&self) -> usize {
         self.bytes.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self { bytes: self.bytes.deep_copy(), ..*self }
     }
 }
 
@@ -91,8 +99,13 @@ impl Engine {
             pool,
             blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
-            stored_metadata: MetadataCache::new(STORED_METADATA_BYTES),
-            decoded_metadata: MetadataCache::new(options.metadata_cache_blocks * METADATA_BLOCK_BYTES),
+            stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
+            decoded_metadata: match options.metadata_cache {
+                MetadataCacheDesign::Sharded { block_count } => {
+                    MetadataCache::sharded(block_count * METADATA_BLOCK_BYTES)
+                }
+                MetadataCacheDesign::SingleLock { entry_count } => MetadataCache::single_lock(entry_count),
+            },
             fetches: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
             decodes: AtomicU64::new(0),

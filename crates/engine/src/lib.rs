@@ -35,7 +35,7 @@ pub use counters::Counters;
 pub use engine::Engine;
 pub use latency::{LatencySummary, Stage};
 pub use metadata_cache::MetadataCacheCounters;
-pub use options::{BadValue, EngineOptions, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
+pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
 pub use page_pool::PagePoolCounters;
 pub use page_run_sys::PageRun;
 pub use pages_sys::PAGE_BYTES;
