@@ -245,7 +245,7 @@ mod tests {
             (block(b"abc"), 4, 0, 0, "metadata block past the end of its table"),
             (block(b"abc"), 5, 5, 0, "metadata block outside its table"),
             (vec![0, 0x80, 0, 0], 4, 0, 0, "metadata block of no bytes"),
-            (long, 1 << 20, 0, 0, "metadata block of more than 8192 bytes"),
+            (long, 1 << 20, 0, 0, "more than"),
         ] {
             let metadata = metadata(image);
             let mut cursor = metadata.cursor(TableRange { start: 0, end }, MetadataPosition { block, offset });

@@ -139,7 +139,8 @@ impl Tables {
         };
         let directories = TableRange { start: superblock.directory_table_start, end: next };
         let inodes = TableRange { start: superblock.inode_table_start, end: directories.start };
-        if directories.start >= directories.end {
+        // A tree of one empty directory has no listing.
+        if directories.start > directories.end {
             return Err(Error::corrupt("directory table runs into the next table", Place::at(directories.start)));
         }
         if inodes.start >= inodes.end || inodes.start < SUPERBLOCK_BYTES {
