@@ -25,7 +25,10 @@ pub use directory::{DirectoryEntry, ReadDir};
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,
 };
-pub use floe_engine::{Counters, EngineOptions, Reader};
+pub use floe_engine::{
+    BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
+    WorkerMode,
+};
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
     Timestamp,

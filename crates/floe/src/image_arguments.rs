@@ -1,0 +1,36 @@
+//! The image that a command is about.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use floe::{EngineOptions, Image, Offset, OpenError, OpenOptions};
+
+/// The image that a command is about.
+#[derive(Args)]
+pub(crate) struct ImageArguments {
+    /// The file or device with the EROFS or SquashFS image
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: PathBuf,
+
+    /// Where the image begins in the file: a byte, or 'auto' to look for it (AppImage, SIF)
+    #[arg(long, value_name = "BYTE|auto", default_value = "0", hide_default_value = true)]
+    pub(crate) offset: Offset,
+
+    /// An extra device of an EROFS image, in the order of its table; without this option they are looked for beside the
+    /// image under the names that it gives them
+    #[arg(long = "device", value_name = "FILE")]
+    pub(crate) devices: Vec<PathBuf>,
+}
+
+impl ImageArguments {
+    /// Opens the image for a command that reads on its own threads.
+    pub(crate) fn open(&self) -> Result<Image, OpenError> {
+        let engine = EngineOptions {
+            workers: floe::WorkerMode::Inline,
+            reserved_pages: 0,
+            read_around: false,
+            ..EngineOptions::default()
+        };
+        Image::open(&self.image, &OpenOptions { offset: self.offset, devices: self.devices.clone(), engine })
+    }
+}
