@@ -1,0 +1,24 @@
+//! What an engine has done so far.
+
+use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters};
+
+/// What an engine has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// The page pool.
+    pub pages: PagePoolCounters,
+    /// The cache of decoded blocks of file data.
+    pub blocks: BlockCacheCounters,
+    /// The cache of stored metadata, in pieces as they stand in the image.
+    pub stored_metadata: MetadataCacheCounters,
+    /// The cache of decoded metadata blocks.
+    pub decoded_metadata: MetadataCacheCounters,
+    /// Reads from the sources for file data.
+    pub fetches: u64,
+    /// Bytes that they brought.
+    pub fetched_bytes: u64,
+    /// Blocks decoded for file data.
+    pub decodes: u64,
+    /// Bytes that they gave.
+    pub decoded_bytes: u64,
+}

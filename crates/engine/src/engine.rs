@@ -1,0 +1,348 @@
+//! One image's sources and what all reads of it share.
+
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use floe_image::{
+    BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
+    StoredBlock, StoredLen,
+};
+
+use crate::{
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
+    block_cache::{BlockCache, Key},
+    decode_costs::DecodeCosts,
+    latency::Latencies,
+    metadata_cache::{MetadataCache, Weight},
+    page_pool::{Effort, PagePool},
+    patience,
+    workers::Workers,
+    workspace::{Workspace, Workspaces},
+};
+
+/// Stored metadata is cached in pieces of this many bytes, aligned to it.
+const PIECE_BYTES: u64 = 16 << 10;
+
+/// The budget for stored metadata, in bytes.
+const STORED_METADATA_BYTES: usize = 8 << 20;
+
+/// The unit in which the budget for decoded metadata is given, in bytes.
+const METADATA_BLOCK_BYTES: usize = 8 << 10;
+
+/// No block of either format decodes to more: EROFS bounds a decoded physical cluster to 12 MiB.
+pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
+
+/// One image's sources and what all reads of it share.
+pub struct Engine {
+    sources: RwLock<Vec<Arc<dyn ImageSource>>>,
+    pub(crate) pool: PagePool,
+    pub(crate) blocks: Arc<BlockCache>,
+    pub(crate) workspaces: Workspaces,
+    stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
+    decoded_metadata: MetadataCache<Key, DecodedBlock>,
+    pub(crate) workers: Workers,
+    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) costs: DecodeCosts,
+    pub(crate) sync_decompress: SyncDecompress,
+    read_around: bool,
+    readahead_alloc: ReadaheadAlloc,
+    fetches: AtomicU64,
+    fetched_bytes: AtomicU64,
+    decodes: AtomicU64,
+    decoded_bytes: AtomicU64,
+}
+
+impl Weight for Bytes {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self::copy_from_slice(self)
+    }
+}
+
+impl Weight for DecodedBlock {
+    fn weight(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self { bytes: self.bytes.deep_copy(), ..*self }
+    }
+}
+
+impl Engine {
+    /// An engine over an image and its extra devices.
+    ///
+    /// # Errors
+    /// There is no memory for the reserved pages, or no thread can be started.
+    pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
+        let latencies = Arc::new(Latencies::new());
+        let pool = PagePool::new(options.reserved_pages, options.cache_bytes, Arc::clone(&latencies));
+        let pool = pool.map_err(|_| Error::NoMemory)?;
+        let workers =
+            Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
+        Ok(Arc::new(Self {
+            sources: RwLock::new(sources),
+            workers,
+            latencies,
+            costs: DecodeCosts::new(),
+            sync_decompress: options.sync_decompress,
+            read_around: options.read_around,
+            readahead_alloc: options.readahead_alloc,
+            pool,
+            blocks: Arc::new(BlockCache::new()),
+            workspaces: Workspaces::default(),
+            stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
+            decoded_metadata: match options.metadata_cache {
+                MetadataCacheDesign::Sharded { block_count } => {
+                    MetadataCache::sharded(block_count * METADATA_BLOCK_BYTES)
+                }
+                MetadataCacheDesign::SingleLock { entry_count } => MetadataCache::single_lock(entry_count),
+            },
+            fetches: AtomicU64::new(0),
+            fetched_bytes: AtomicU64::new(0),
+            decodes: AtomicU64::new(0),
+            decoded_bytes: AtomicU64::new(0),
+        }))
+    }
+
+    /// Adds the next extra device.
+    pub fn add_device(&self, source: Arc<dyn ImageSource>) {
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
+    pub fn adopt_this_thread(&self) {
+        self.workers.adopt_this_thread();
+    }
+
+    /// What each thread of the engine asked for, got and did.
+    pub fn worker_status(&self) -> Vec<WorkerStatus> {
+        self.workers.status()
+    }
+
+    /// How long a stage took so far.
+    pub fn latency(&self, stage: Stage) -> LatencySummary {
+        self.latencies.summary(stage)
+    }
+
+    /// Forgets the latencies recorded so far.
+    pub fn clear_latencies(&self) {
+        self.latencies.clear();
+    }
+
+    /// What the engine has done so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            pages: self.pool.counters(),
+            blocks: self.blocks.counters(),
+            stored_metadata: self.stored_metadata.counters(),
+            decoded_metadata: self.decoded_metadata.counters(),
+            fetches: self.fetches.load(Relaxed),
+            fetched_bytes: self.fetched_bytes.load(Relaxed),
+            decodes: self.decodes.load(Relaxed),
+            decoded_bytes: self.decoded_bytes.load(Relaxed),
+        }
+    }
+
+    /// Fills `output` with bytes of a source; for file data.
+    pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        let source = self.source(device)?;
+        self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
+        self.fetches.fetch_add(1, Relaxed);
+        self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Decodes `block` from its stored bytes into `output`, without its first `skip` bytes; gives how many bytes came.
+    pub(crate) fn decode(
+        &self,
+        workspace: &mut Workspace,
+        block: &StoredBlock,
+        stored: &[u8],
+        skip: usize,
+        output: &mut [u8],
+    ) -> Result<usize> {
+        let started = Instant::now();
+        let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
+        let latency = started.elapsed();
+        self.latencies.record(Stage::Decode, latency);
+        self.costs.learn(&block.encoding, output.len(), latency);
+        self.decodes.fetch_add(1, Relaxed);
+        self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
+        decoded.map_err(|error| decode_error(error, block))
+    }
+
+    /// Says that bytes of a source will be read soon.
+    pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
+        if let Ok(source) = self.source(device) {
+            source.will_need(offset, len);
+        }
+    }
+
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.read_around
+    }
+
+    pub(crate) fn ahead_effort(&self) -> Effort {
+        match self.readahead_alloc {
+            ReadaheadAlloc::BestEffort => Effort::BestEffort,
+            ReadaheadAlloc::Wait => Effort::Demand,
+        }
+    }
+
+    /// Refuses a block that no format has, before memory is asked for it.
+    pub(crate) fn check_bounds(&self, block: &StoredBlock) -> Result<()> {
+        let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
+        if block.decoded_len.bytes() > DECODED_BYTES_MAX {
+            return Err(Error::corrupt("block decodes to more than 12 MiB", place));
+        }
+        let stored_len = match block.stored_len {
+            StoredLen::Known(len) => u64::from(len),
+            StoredLen::Prefixed => 2,
+        };
+        let end = block.offset.checked_add(stored_len);
+        if end.is_none_or(|end| end > self.device_len(block.device).unwrap_or(0)) {
+            return Err(Error::corrupt("block past the end of the image", place));
+        }
+        Ok(())
+    }
+
+    fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
+        let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
+        let source = sources.get(usize::from(device.0)).map(Arc::clone);
+        source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
+    }
+
+    /// The cached piece that begins at `offset`, which is a multiple of its size.
+    fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
+        self.stored_metadata.find_or_make((device, offset), || {
+            let source = self.source(device)?;
+            let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
+            let mut bytes = vec![0; len as usize];
+            fill(source.as_ref(), device, offset, &mut bytes)?;
+            Ok(bytes.into())
+        })
+    }
+
+    fn decode_metadata(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        self.check_bounds(block)?;
+        let StoredBlock { device, offset, decoded_len, mut encoding, .. } = *block;
+        let decoded_len_max = decoded_len.bytes() as usize;
+        let mut stored = Vec::new();
+        let stored_start;
+        match block.stored_len {
+            StoredLen::Known(len) => {
+                stored_start = 0;
+                stored.resize(len as usize, 0);
+                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+            }
+            StoredLen::Prefixed => {
+                // One read brings the length and, since data never grows, all that can follow it.
+                stored_start = 2;
+                let room = self.device_len(device)?.saturating_sub(offset);
+                stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
+                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                let place = Place { nid: None, device, offset: Some(offset) };
+                let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
+                let len = usize::from(word & 0x7fff);
+                if len == 0 || len > decoded_len_max {
+                    return Err(Error::corrupt("length of a metadata block", place));
+                }
+                if stored.len() < 2 + len {
+                    return Err(Error::corrupt("metadata block past the end of the image", place));
+                }
+                stored.truncate(2 + len);
+                if word & 0x8000 != 0 {
+                    encoding = Encoding::Stored;
+                }
+            }
+        }
+        let stored_end = offset + stored.len() as u64;
+        let mut bytes = vec![0; decoded_len_max];
+        let decoded = self.workspaces.with(|workspace| {
+            let decoded = workspace.decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
+            decoded.map_err(|error| decode_error(error, block))
+        })?;
+        bytes.truncate(decoded);
+        Ok(DecodedBlock { bytes: bytes.into(), stored_end })
+    }
+}
+
+impl BlockReader for Engine {
+    fn device_count(&self) -> u16 {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner).len() as u16
+    }
+
+    fn device_len(&self, device: DeviceId) -> Result<u64> {
+        self.source(device).map(|source| source.len())
+    }
+
+    fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes> {
+        let place = Place { nid: None, device, offset: Some(offset) };
+        let end = offset.checked_add(len as u64).filter(|_| len <= <dyn BlockReader>::STORED_LEN_MAX);
+        let end = end.ok_or(Error::corrupt("metadata longer than 1 MiB", place))?;
+        if end > self.device_len(device)? {
+            return Err(Error::corrupt("metadata past the end of the image", place));
+        }
+        let first = offset - offset % PIECE_BYTES;
+        let within = (offset - first) as usize;
+        let too_short = || Error::corrupt("metadata past the end of the image", place);
+        if within + len <= PIECE_BYTES as usize {
+            let piece = self.piece(device, first)?;
+            return if piece.len() >= within + len { Ok(piece.slice(within..within + len)) } else { Err(too_short()) };
+        }
+        let mut bytes = Vec::with_capacity(len);
+        let mut position = offset;
+        while position < end {
+            let start = position - position % PIECE_BYTES;
+            let piece = self.piece(device, start)?;
+            let stop = end.min(start + PIECE_BYTES);
+            let part = piece.get((position - start) as usize..(stop - start) as usize);
+            bytes.extend_from_slice(part.ok_or_else(too_short)?);
+            position = stop;
+        }
+        Ok(bytes.into())
+    }
+
+    fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        let found = self.decoded_metadata.find_or_make(Key::of(block), || self.decode_metadata(block))?;
+        let len = block.decoded_len.bytes() as usize;
+        // Two users may know different lengths of one block.
+        if found.bytes.len() >= len || matches!(block.decoded_len, floe_image::DecodedLen::AtMost(_)) {
+            return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
+        }
+        self.decode_metadata(block)
+    }
+}
+
+/// Fills `output` from a source; waits for the bytes if this thread may.
+fn fill(source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+    let read = if patience::may_wait() {
+        source.read_at(offset, output).map(|()| true)
+    } else {
+        source.read_at_hand(offset, output)
+    };
+    match read {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NotAtHand),
+        Err(error) => Err(Error::io(device, offset, error)),
+    }
+}
+
+fn decode_error(error: DecodeError, block: &StoredBlock) -> Error {
+    match error {
+        DecodeError::Corrupt(rule) => {
+            Error::corrupt(rule, Place { nid: None, device: block.device, offset: Some(block.offset) })
+        }
+        DecodeError::NoMemory => Error::NoMemory,
+        other => Error::unsupported(other.to_string()),
+    }
+}

@@ -1,0 +1,149 @@
+//! Which pages of an arena are free.
+
+/// A map of free pages that gives out contiguous runs, the lowest that fits first.
+#[derive(Debug)]
+pub(crate) struct FreePages {
+    /// One bit a page; a set bit is a free page.
+    words: Vec<u64>,
+    free_count: usize,
+    /// No word before this one has a free page.
+    first_word: usize,
+}
+
+impl FreePages {
+    pub(crate) fn new(page_count: usize) -> Self {
+        let mut words = vec![u64::MAX; page_count / 64];
+        if !page_count.is_multiple_of(64) {
+            words.push((1 << (page_count % 64)) - 1);
+        }
+        Self { words, free_count: page_count, first_word: 0 }
+    }
+
+    pub(crate) fn free_count(&self) -> usize {
+        self.free_count
+    }
+
+    /// Takes `count` pages in a row and gives the first; `None` where no run is as long.
+    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
+        if count == 0 || count > self.free_count {
+            return None;
+        }
+        let first = self.find(count)?;
+        self.set(first, count, false);
+        self.free_count -= count;
+        while self.words.get(self.first_word) == Some(&0) {
+            self.first_word += 1;
+        }
+        Some(first)
+    }
+
+    /// Gives pages back.
+    pub(crate) fn release(&mut self, first: usize, count: usize) {
+        self.set(first, count, true);
+        self.free_count += count;
+        self.first_word = self.first_word.min(first / 64);
+    }
+
+    fn find(&self, count: usize) -> Option<usize> {
+        let mut run_start = 0;
+        let mut run_len = 0;
+        for (index, &word) in self.words.iter().enumerate().skip(self.first_word) {
+            let base = index * 64;
+            if word == u64::MAX {
+                if run_len == 0 {
+                    run_start = base;
+                }
+                run_len += 64;
+                if run_len >= count {
+                    return Some(run_start);
+                }
+                continue;
+            }
+            let mut bit = 0;
+            while bit < 64 {
+                let rest = word >> bit;
+                if rest & 1 == 0 {
+                    run_len = 0;
+                    bit += rest.trailing_zeros().min(64 - bit);
+                } else {
+                    let ones = rest.trailing_ones().min(64 - bit);
+                    if run_len == 0 {
+                        run_start = base + bit as usize;
+                    }
+                    run_len += ones as usize;
+                    if run_len >= count {
+                        return Some(run_start);
+                    }
+                    bit += ones;
+                }
+            }
+        }
+        None
+    }
+
+    fn set(&mut self, first: usize, count: usize, free: bool) {
+        let mut page = first;
+        let end = first + count;
+        while page < end {
+            let bit = page % 64;
+            let len = (64 - bit).min(end - page);
+            let mask = if len == 64 { u64::MAX } else { ((1 << len) - 1) << bit };
+            let word = &mut self.words[page / 64];
+            debug_assert_eq!(*word & mask, if free { 0 } else { mask }, "pages change hands once");
+            if free {
+                *word |= mask;
+            } else {
+                *word &= !mask;
+            }
+            page += len;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::FreePages;
+
+    #[test]
+    fn runs_cross_words() {
+        let mut pages = FreePages::new(200);
+        assert_eq!(pages.take(60), Some(0));
+        assert_eq!(pages.take(100), Some(60));
+        assert_eq!(pages.take(41), None);
+        assert_eq!(pages.take(40), Some(160));
+        assert_eq!(pages.take(1), None);
+        pages.release(30, 50);
+        assert_eq!(pages.take(51), None);
+        assert_eq!(pages.take(50), Some(30));
+    }
+
+    proptest! {
+        #[test]
+        fn runs_never_overlap_and_nothing_is_lost(page_count in 1usize..400, steps in prop::collection::vec((any::<bool>(), 1usize..80), 0..200)) {
+            let mut pages = FreePages::new(page_count);
+            let mut taken: Vec<(usize, usize)> = Vec::new();
+            for (take, number) in steps {
+                if take {
+                    match pages.take(number) {
+                        Some(first) => {
+                            prop_assert!(first + number <= page_count);
+                            prop_assert!(taken.iter().all(|&(start, len)| first + number <= start || start + len <= first));
+                            taken.push((first, number));
+                        }
+                        None => {
+                            let mut used = vec![false; page_count];
+                            taken.iter().for_each(|&(start, len)| used[start..start + len].fill(true));
+                            prop_assert!(!used.windows(number).any(|window| window.iter().all(|page| !page)));
+                        }
+                    }
+                } else if !taken.is_empty() {
+                    let (first, count) = taken.swap_remove(number % taken.len());
+                    pages.release(first, count);
+                }
+                prop_assert_eq!(pages.free_count() + taken.iter().map(|&(_, len)| len).sum::<usize>(), page_count);
+            }
+        }
+    }
+}

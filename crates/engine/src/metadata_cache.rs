@@ -1,0 +1,145 @@
+//! Metadata that formats read again and again.
+
+mod sharded;
+mod single_lock;
+
+use std::hash::Hash;
+
+use floe_image::Result;
+
+use self::{sharded::ShardedCache, single_lock::SingleLockCache};
+
+/// Metadata that formats read again and again, in a cache of either design. A value that could not be made is not
+/// remembered.
+#[derive(Debug)]
+pub(crate) enum MetadataCache<K, V> {
+    /// For use.
+    Sharded(ShardedCache<K, V>),
+    /// For comparison.
+    SingleLock(SingleLockCache<K, V>),
+}
+
+/// What a metadata cache has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MetadataCacheCounters {
+    /// Look-ups that found the value.
+    pub hits: u64,
+    /// Look-ups that had to make it.
+    pub misses: u64,
+    /// Look-ups that slept until another thread had made it.
+    pub waits: u64,
+    /// Wake-ups given to such.
+    pub wakes: u64,
+    /// Values made, well or not.
+    pub releases: u64,
+    /// Values dropped for the budget.
+    pub evictions: u64,
+    /// Locks taken.
+    pub lock_acquisitions: u64,
+}
+
+/// What a cached value is to the budget, and to who looks it up.
+pub(crate) trait Weight {
+    /// What it weighs.
+    fn weight(&self) -> usize;
+
+    /// A copy that shares no memory with it.
+    fn deep_copy(&self) -> Self;
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
+    /// A cache for values of `weight_max` together.
+    pub(crate) fn sharded(weight_max: usize) -> Self {
+        Self::Sharded(ShardedCache::new(weight_max))
+    }
+
+    /// A cache of `entry_count` values behind one lock, as the kernel's SquashFS has it.
+    pub(crate) fn single_lock(entry_count: usize) -> Self {
+        Self::SingleLock(SingleLockCache::new(entry_count))
+    }
+
+    /// The value under `key`; where there is none, `make` makes it.
+    pub(crate) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        match self {
+            Self::Sharded(cache) => cache.find_or_make(key, make),
+            Self::SingleLock(cache) => cache.find_or_make(key, make),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> MetadataCacheCounters {
+        match self {
+            Self::Sharded(cache) => cache.counters(),
+            Self::SingleLock(cache) => cache.counters(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        thread,
+        time::Duration,
+    };
+
+    use floe_image::Error;
+
+    use super::*;
+
+    impl Weight for u32 {
+        fn weight(&self) -> usize {
+            1
+        }
+
+        fn deep_copy(&self) -> Self {
+            *self
+        }
+    }
+
+    /// 64 threads walk the same keys side by side, where making one takes a while; gives the counters.
+    fn walk_together(cache: &MetadataCache<u32, u32>) -> MetadataCacheCounters {
+        let made = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for thread in 0..64 {
+                let made = &made;
+                scope.spawn(move || {
+                    for step in 0..32 {
+                        let key = (step + thread) % 48;
+                        let value = cache.find_or_make(key, || {
+                            made.fetch_add(1, Relaxed);
+                            thread::sleep(Duration::from_micros(500));
+                            Ok(key + 1)
+                        });
+                        assert_eq!(value.expect("made"), key + 1);
+                    }
+                });
+            }
+        });
+        let counters = cache.counters();
+        assert_eq!(counters.misses, made.load(Relaxed) as u64);
+        counters
+    }
+
+    #[test]
+    fn sharded_makes_each_value_once_and_wakes_no_herd() {
+        let counters = walk_together(&MetadataCache::sharded(64 * 64));
+        assert_eq!(counters.misses, 48);
+        assert!(counters.wakes <= counters.waits, "{counters:?}");
+    }
+
+    #[test]
+    fn single_lock_makes_values_again_and_wakes_herds() {
+        let counters = walk_together(&MetadataCache::single_lock(8));
+        assert!(counters.misses > 48, "{counters:?}");
+        assert!(counters.wakes > 2 * counters.releases, "{counters:?}");
+    }
+
+    #[test]
+    fn failures_are_not_remembered_by_either() {
+        for cache in [MetadataCache::<u32, u32>::sharded(100), MetadataCache::single_lock(2)] {
+            assert!(cache.find_or_make(1, || Err(Error::NoMemory)).is_err());
+            assert_eq!(cache.find_or_make(1, || Ok(5)).expect("made anew"), 5);
+            assert_eq!(cache.find_or_make(1, || Err(Error::NoMemory)).expect("remembered"), 5);
+        }
+    }
+}

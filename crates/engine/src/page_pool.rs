@@ -1,0 +1,241 @@
+//! Where the read path gets its pages.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{PAGE_BYTES, PageRun, Stage, latency::Latencies, page_run_sys::Arena, scheduling_sys::preemption_count};
+
+/// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
+/// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
+const SLOW_PAGE: Duration = Duration::from_micros(150);
+
+/// Nor is it short of memory when it was quicker than this in all.
+const SLOW_MIN: Duration = Duration::from_millis(1);
+
+/// So long after a slow page, memory is still taken to be short.
+const PRESSURE_LASTS_MS: u64 = 250;
+
+/// Where the read path gets its pages: short-lived ones from a reserve that is mapped, touched and, where allowed,
+/// locked beforehand; those of the block cache from an arena as large as its budget, whose pages stay once they were
+/// touched.
+///
+/// When the reserve is used up, short-lived pages come from the operating system and go back to it: that is what
+/// every decode does when nothing is reserved. How long the operating system takes for pages is measured, and so it
+/// is known when memory is short.
+pub(crate) struct PagePool {
+    reserve: Option<Arc<Arena>>,
+    cache: Arc<Arena>,
+    locked: bool,
+    latencies: Arc<Latencies>,
+    started: Instant,
+    /// Memory is short until this time, in milliseconds since the start.
+    pressure_until_ms: AtomicU64,
+    taken: AtomicU64,
+    missed: AtomicU64,
+    given_up: AtomicU64,
+    high_water_pages: AtomicU64,
+}
+
+/// What a [`PagePool`] has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PagePoolCounters {
+    /// Pages held in reserve.
+    pub reserved_pages: u64,
+    /// Whether the reserve is locked in memory.
+    pub locked: bool,
+    /// Runs taken from the reserve.
+    pub taken: u64,
+    /// Runs for which the reserve had no room, so that they came from the operating system.
+    pub missed: u64,
+    /// Runs that were only wanted if they cost no waiting, and would have.
+    pub given_up: u64,
+    /// The most reserved pages in use at one time.
+    pub high_water_pages: u64,
+    /// Reserved pages in use now.
+    pub used_pages: u64,
+    /// Pages of the block cache in use now.
+    pub cache_pages: u64,
+}
+
+/// Whether pages are worth waiting for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// Somebody waits for what is put into them.
+    Demand,
+    /// They are taken only if no reclaim has to be waited for.
+    BestEffort,
+}
+
+impl PagePool {
+    /// A pool with a reserve of `reserved_pages` and an arena of `cache_bytes` for cached blocks.
+    ///
+    /// # Errors
+    /// The operating system has not so much memory to give.
+    pub(crate) fn new(reserved_pages: usize, cache_bytes: u64, latencies: Arc<Latencies>) -> io::Result<Self> {
+        let cache_pages = usize::try_from(cache_bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let reserve = match reserved_pages {
+            0 => None,
+            count => Some(Arc::new(Arena::new(count, true)?)),
+        };
+        let locked = reserve.as_ref().is_some_and(|reserve| reserve.lock_in_memory().is_ok());
+        Ok(Self {
+            reserve,
+            cache: Arc::new(Arena::new(cache_pages, false)?),
+            locked,
+            latencies,
+            started: Instant::now(),
+            pressure_until_ms: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            high_water_pages: AtomicU64::new(0),
+        })
+    }
+
+    /// At least `len` bytes for a short time: from the reserve, or else from the operating system. `None` where neither
+    /// has room, or where the effort is not worth it.
+    pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
+        let page_count = page_count(len);
+        if let Some(run) = self.take_reserved(page_count) {
+            return Some(run);
+        }
+        if effort == Effort::BestEffort && self.is_memory_short() {
+            self.given_up.fetch_add(1, Relaxed);
+            return None;
+        }
+        self.missed.fetch_add(1, Relaxed);
+        self.time_pages(page_count, || PageRun::from_system(page_count)).ok()
+    }
+
+    /// At least `len` bytes for a block that stays in the cache, or `None` where the cache must first let go of others,
+    /// or where the effort is not worth it.
+    pub(crate) fn cached(&self, len: usize, effort: Effort) -> Option<PageRun> {
+        let page_count = page_count(len);
+        let run = self.cache.take(page_count)?;
+        if !run.is_backed() {
+            if effort == Effort::BestEffort && self.is_memory_short() {
+                self.given_up.fetch_add(1, Relaxed);
+                return None;
+            }
+            self.time_pages(page_count, || run.back());
+        }
+        Some(run)
+    }
+
+    /// Whether the operating system was slow to give pages lately.
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.now_ms() < self.pressure_until_ms.load(Relaxed)
+    }
+
+    /// The number of bytes that cached blocks may take.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.cache.page_count() * PAGE_BYTES
+    }
+
+    /// What the pool has done so far.
+    pub(crate) fn counters(&self) -> PagePoolCounters {
+        let reserved = self.reserve.as_ref().map_or(0, |reserve| reserve.page_count());
+        let free = self.reserve.as_ref().map_or(0, |reserve| reserve.free_count());
+        PagePoolCounters {
+            reserved_pages: reserved as u64,
+            locked: self.locked,
+            taken: self.taken.load(Relaxed),
+            missed: self.missed.load(Relaxed),
+            given_up: self.given_up.load(Relaxed),
+            high_water_pages: self.high_water_pages.load(Relaxed),
+            used_pages: (reserved - free) as u64,
+            cache_pages: (self.cache.page_count() - self.cache.free_count()) as u64,
+        }
+    }
+
+    fn take_reserved(&self, page_count: usize) -> Option<PageRun> {
+        let reserve = self.reserve.as_ref()?;
+        let run = reserve.take(page_count)?;
+        self.taken.fetch_add(1, Relaxed);
+        self.high_water_pages.fetch_max((reserve.page_count() - reserve.free_count()) as u64, Relaxed);
+        Some(run)
+    }
+
+    /// Runs `work`, which gets pages from the operating system, and notes how long that took.
+    fn time_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> R {
+        let preemptions = preemption_count();
+        let started = Instant::now();
+        let result = work();
+        let latency = started.elapsed();
+        self.latencies.record(Stage::Pages, latency);
+        // A thread that had to leave its CPU to another one lost its time to that, not to memory.
+        if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
+            self.pressure_until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS_MS, Relaxed);
+        }
+        result
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+/// How many pages a run of `len` bytes takes.
+pub(crate) fn page_count(len: usize) -> usize {
+    len.div_ceil(PAGE_BYTES).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(reserved_pages: usize, cache_pages: usize) -> PagePool {
+        PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()))
+            .expect("a small pool")
+    }
+
+    #[test]
+    fn the_reserve_comes_first_and_the_system_after_it() {
+        let pool = pool(4, 8);
+        let first = pool.temporary(3 * PAGE_BYTES, Effort::Demand).expect("from the reserve");
+        let second = pool.temporary(2 * PAGE_BYTES, Effort::Demand).expect("from the system");
+        assert!(!first.is_from_system() && second.is_from_system());
+        assert!(pool.temporary(1, Effort::BestEffort).is_some());
+        drop(first);
+        let counters = pool.counters();
+        assert_eq!((counters.taken, counters.missed, counters.given_up), (2, 1, 0));
+        assert_eq!((counters.high_water_pages, counters.used_pages), (4, 0));
+        assert_eq!(pool.latencies.summary(Stage::Pages).count, 1);
+    }
+
+    #[test]
+    fn only_demand_waits_when_memory_is_short() {
+        let pool = pool(2, 8);
+        let backed = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
+        drop(backed);
+        while !pool.is_memory_short() {
+            pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
+        }
+        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
+        assert!(pool.temporary(3 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
+        assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
+        assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert_eq!(pool.counters().given_up, 2);
+        std::thread::sleep(Duration::from_millis(PRESSURE_LASTS_MS + 10));
+        assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
+    }
+
+    #[test]
+    fn cached_runs_hold_what_was_written() {
+        let pool = pool(0, 4);
+        let mut runs: Vec<_> = (0..4).map(|_| pool.cached(100, Effort::Demand).expect("room")).collect();
+        assert!(pool.cached(1, Effort::Demand).is_none());
+        for (index, run) in runs.iter_mut().enumerate() {
+            run.fill(index as u8);
+        }
+        assert!(runs.iter().enumerate().all(|(index, run)| run.iter().all(|&byte| byte == index as u8)));
+        assert_eq!(pool.counters().cache_pages, 4);
+    }
+}

@@ -1,0 +1,82 @@
+//! Memory from the operating system, as whole pages.
+
+use std::{io, ptr::NonNull};
+
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
+
+/// The unit of the page pool in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A private anonymous mapping, unmapped when dropped. Its pages are zero until they are written.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; access to its bytes goes through `bytes` and `bytes_mut`, whose
+// callers promise that no two overlap.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `page_count` pages; with `populate` they are all backed by memory before this returns.
+    pub(crate) fn new(page_count: usize, populate: bool) -> io::Result<Self> {
+        let len = page_count.max(1).checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags =
+            if populate { MapFlags::PRIVATE | MapFlags::POPULATE } else { MapFlags::PRIVATE | MapFlags::NORESERVE };
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no existing memory.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    /// Keeps all pages in memory, if the limits of this process allow it.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        // SAFETY: the range is this mapping.
+        unsafe { mlock_with(self.start.as_ptr().cast(), self.len, MlockFlags::empty()) }.map_err(io::Error::from)
+    }
+
+    /// Backs pages with memory now rather than at their first use. On kernels that cannot (before 5.14), nothing happens.
+    pub(crate) fn populate(&self, first_page: usize, page_count: usize) {
+        let len = page_count * PAGE_BYTES;
+        let offset = self.offset_of(first_page, len);
+        // SAFETY: the range is inside the mapping, and populating it changes no byte.
+        let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) };
+    }
+
+    /// The `len` bytes from page `first_page` on.
+    ///
+    /// # Safety
+    /// The caller alone uses these pages, or all who use them only read, as long as the slice lives.
+    pub(crate) unsafe fn bytes(&self, first_page: usize, len: usize) -> &[u8] {
+        let offset = self.offset_of(first_page, len);
+        // SAFETY: the range is inside the mapping, and mapped pages are initialised; the rest the caller promises.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) }
+    }
+
+    /// The `len` bytes from page `first_page` on, for writing.
+    ///
+    /// # Safety
+    /// The caller alone uses these pages as long as the slice lives.
+    #[expect(clippy::mut_from_ref, reason = "the caller owns the pages, not the mapping")]
+    pub(crate) unsafe fn bytes_mut(&self, first_page: usize, len: usize) -> &mut [u8] {
+        let offset = self.offset_of(first_page, len);
+        // SAFETY: the range is inside the mapping, and mapped pages are initialised; the rest the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
+    }
+
+    fn offset_of(&self, first_page: usize, len: usize) -> usize {
+        let offset = first_page * PAGE_BYTES;
+        assert!(offset <= self.len && len <= self.len - offset, "a run lies in its mapping");
+        offset
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping, and no slice of it outlives the value.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,84 @@
+//! What one read has to do, in steps.
+
+use std::{ops::Range, sync::Arc};
+
+use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock};
+
+use crate::{
+    block_cache::{BlockCache, CachedBlock, Found, Lead},
+    flight::Flight,
+};
+
+/// One step of a read: where some bytes of its output come from.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The bytes of the output.
+    pub(crate) output: Range<usize>,
+    pub(crate) from: From,
+}
+
+/// Where the bytes of a [`Step`] come from.
+#[derive(Debug)]
+pub(crate) enum From {
+    /// They are zero.
+    Nowhere,
+    /// They stand in the image as they are.
+    Plain { device: DeviceId, offset: u64 },
+    /// They are in a block that is decoded already.
+    Cached { block: Arc<CachedBlock>, skip: usize },
+    /// They are a whole block, decoded straight into the output.
+    Whole { block: StoredBlock },
+    /// They are a part of a block that this read decodes for all.
+    Lead { block: StoredBlock, skip: usize, lead: Lead },
+    /// They are a part of a block that another read is decoding.
+    Join { block: StoredBlock, skip: usize, flight: Arc<Flight<Arc<CachedBlock>>> },
+    /// They were put into the output.
+    Done,
+}
+
+/// Turns the extents that a format gave for `range` into steps, in order.
+pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache>, steps: &mut Vec<Step>) -> usize {
+    let mut end = range.offset();
+    for extent in extents {
+        let wanted = extent.range.intersection(ByteRange::between(end, range.end()));
+        // A format that leaves a gap breaks its contract; the read then ends before it.
+        if wanted.is_empty() || wanted.offset() != end {
+            if wanted.offset() > end && !wanted.is_empty() {
+                break;
+            }
+            continue;
+        }
+        end = wanted.end();
+        let before = wanted.offset() - extent.range.offset();
+        let output = offset_in(range, wanted.offset())..offset_in(range, wanted.end());
+        let from = match extent.data {
+            ExtentData::Hole => From::Nowhere,
+            ExtentData::Plain { device, offset } => From::Plain { device, offset: offset.saturating_add(before) },
+            ExtentData::Encoded { block, skip } => {
+                of_block(block, skip as usize + before as usize, output.len(), blocks)
+            }
+        };
+        steps.push(Step { output, from });
+    }
+    offset_in(range, end)
+}
+
+/// How a part of a block is come by.
+pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc<BlockCache>) -> From {
+    let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
+    if is_whole {
+        return match blocks.peek(&block) {
+            Some(block) => From::Cached { block, skip },
+            None => From::Whole { block },
+        };
+    }
+    match blocks.find_or_lead(&block) {
+        Found::Ready(block) => From::Cached { block, skip },
+        Found::InFlight(flight) => From::Join { block, skip, flight },
+        Found::Lead(lead) => From::Lead { block, skip, lead },
+    }
+}
+
+fn offset_in(range: ByteRange, position: u64) -> usize {
+    (position - range.offset()) as usize
+}
