@@ -7,7 +7,9 @@
 mod decoder;
 mod deflate;
 mod lz4;
+mod lz4_ring;
 mod lz4_sys;
+mod lz4_window;
 mod lzma_alone;
 mod lzma_sys;
 mod lzo;
