@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{PAGE_BYTES, PageRun, Stage, latency::Latencies, page_run_sys::Arena};
+use crate::{PAGE_BYTES, PageRun, Stage, latency::Latencies, page_run_sys::Arena, scheduling_sys::preemption_count};
 
 /// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
 /// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
