@@ -8,6 +8,7 @@ mod lz4_sys;
 mod lz4_window;
 mod micro_lzma;
 mod micro_lzma_sys;
+mod trials;
 mod zstd;
 
 use std::{fmt, num::NonZeroU32};

@@ -65,7 +65,7 @@ impl CachedBlock {
     }
 
     /// Whether these bytes are all that a block of this length can ask for.
-    fn serves(&self, decoded_len: DecodedLen) -> bool {
+    pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
         match decoded_len {
             DecodedLen::Exact(len) => self.len == len as usize,
             DecodedLen::AtLeast(len) => self.len >= len as usize,

@@ -4,26 +4,38 @@
 //! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
 //! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
 
+mod batch;
 mod block_cache;
 mod counters;
+mod decode_costs;
 mod engine;
 mod flight;
 mod free_pages;
+mod latency;
 mod metadata_cache;
 mod options;
 mod page_pool;
 mod page_run_sys;
 mod pages_sys;
+mod patience;
+mod read_job_sys;
 mod read_plan;
 mod reader;
+mod scheduling_sys;
+mod shared_pages_sys;
+mod task_queue;
+mod worker;
+mod workers;
 mod workspace;
 
 pub use block_cache::BlockCacheCounters;
 pub use counters::Counters;
 pub use engine::Engine;
+pub use latency::{LatencySummary, Stage};
 pub use metadata_cache::MetadataCacheCounters;
-pub use options::EngineOptions;
+pub use options::{BadValue, EngineOptions, Priority, SyncDecompress, WorkerMode};
 pub use page_pool::{PagePool, PagePoolCounters};
 pub use page_run_sys::PageRun;
 pub use pages_sys::PAGE_BYTES;
 pub use reader::Reader;
+pub use worker::WorkerStatus;

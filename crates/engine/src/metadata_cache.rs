@@ -11,7 +11,10 @@ use std::{
 
 use floe_image::{Error, Result};
 
-use crate::flight::{Flight, FlightCounters};
+use crate::{
+    flight::{Flight, FlightCounters},
+    patience,
+};
 
 /// How many parts the cache has, each with a lock of its own.
 const SHARD_COUNT: usize = 64;
@@ -88,14 +91,18 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
 
     /// The value under `key`; where there is none, `make` makes it.
     pub(crate) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
-        for _ in 0..RETRIES_MAX {
+        let mut retries = 0;
+        while retries < RETRIES_MAX {
             let flight = match self.find_or_lead(key) {
                 Found::Ready(value) => return Ok(value),
+                Found::InFlight(_) if !patience::may_wait() => return Err(Error::NotAtHand),
                 Found::InFlight(flight) => flight,
                 Found::Lead(lead) => return lead.end(make()),
             };
             match flight.wait(&self.flights) {
-                Err(Error::Cancelled) => {}
+                // Another thread looked whether the bytes were at hand; this one may lead, and wait for them.
+                Err(Error::NotAtHand) => {}
+                Err(Error::Cancelled) => retries += 1,
                 result => return result,
             }
         }

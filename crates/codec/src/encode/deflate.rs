@@ -2,12 +2,8 @@
 
 use libdeflater::{CompressionLvl, Compressor};
 
-use super::{EncodeError, Encoder, Fit};
+use super::{EncodeError, Encoder, Fit, trials::fit_by_trials};
 
-/// How much of the room may stay empty before a correction is worth a second run: one part in this many.
-const SLACK_PARTS: usize = 64;
-/// How many corrections follow the estimate at most.
-const CORRECTIONS_MAX: usize = 3;
 /// What the first estimate takes: this many times the room.
 const FIRST_RATIO: usize = 3;
 
@@ -27,50 +23,18 @@ impl DeflateEncoder {
         let level = CompressionLvl::new(i32::from(level)).ok().filter(|_| level > 0).ok_or(range)?;
         Ok(Self { compressor: Compressor::new(level), trial: Vec::new() })
     }
-
-    /// Compresses all of `input` into the buffer for trials; `None` where it takes more than that has room for.
-    fn try_whole(&mut self, input: &[u8]) -> Option<usize> {
-        self.compressor.deflate_compress(input, &mut self.trial).ok().filter(|len| *len > 0)
-    }
 }
 
 impl Encoder for DeflateEncoder {
     fn encode_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
-        let room = output.len();
-        // What goes a little beyond the room tells better how much less to take than a mere failure.
-        self.trial.resize(room + room / 4 + 64, 0);
-        let mut best = Fit::default();
-        let (mut fits, mut exceeds) = (0, input.len().saturating_add(1));
-        let mut attempt = input.len().min(room * FIRST_RATIO);
-        for _ in 0..=CORRECTIONS_MAX {
-            let produced = self.try_whole(&input[..attempt]);
-            let ratio_len = match produced {
-                Some(produced) if produced <= room => {
-                    if attempt > best.consumed {
-                        output[..produced].copy_from_slice(&self.trial[..produced]);
-                        best = Fit { consumed: attempt, produced };
-                    }
-                    fits = attempt;
-                    if attempt == input.len() || room - produced <= room / SLACK_PARTS {
-                        break;
-                    }
-                    // A little less than the ratio promises, so that the second estimate fits.
-                    (attempt * room / produced) * 127 / 128
-                }
-                Some(produced) => {
-                    exceeds = attempt;
-                    (attempt * room / produced) * 127 / 128
-                }
-                None => {
-                    exceeds = attempt;
-                    attempt * 2 / 3
-                }
-            };
-            attempt = ratio_len.clamp(fits + 1, (exceeds - 1).max(fits + 1)).min(input.len());
-            if attempt <= fits || attempt >= exceeds {
-                break;
-            }
+        if input.is_empty() {
+            return Ok(Fit::default());
         }
+        let Self { compressor, trial } = self;
+        let expected_len = output.len() * FIRST_RATIO;
+        let best = fit_by_trials(input, output, trial, expected_len, |input, trial| {
+            compressor.deflate_compress(input, trial).ok().filter(|len| *len > 0)
+        });
         if best.produced > 0 && output[0] == 0 {
             // A stored block that is not the last begins with three zero bits and five that are not used: one of the
             // latter marks where the data begins.

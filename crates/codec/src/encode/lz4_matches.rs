@@ -40,13 +40,7 @@ impl MatchChains {
 
     /// The longest match at `position` that is longer than `len_floor`, of at most `limit - position` bytes. All
     /// positions before are inserted first. At least 4 bytes must follow `position`.
-    pub(super) fn longest(
-        &mut self,
-        input: &[u8],
-        position: usize,
-        limit: usize,
-        len_floor: usize,
-    ) -> Option<Match> {
+    pub(super) fn longest(&mut self, input: &[u8], position: usize, limit: usize, len_floor: usize) -> Option<Match> {
         self.insert_before(input, position);
         let wanted = &input[position..limit];
         let (first, origin) = (word(input, position), self.origin);

@@ -32,12 +32,7 @@ pub(super) fn compress_to_fit(input: &[u8], output: &mut [u8]) -> (usize, usize)
     // SAFETY: the first `consumed` bytes of `input` are readable and the given number of bytes of `output` is writable;
     // liblz4 keeps within both and keeps no pointer.
     let produced = unsafe {
-        LZ4_compress_destSize(
-            input.as_ptr().cast(),
-            output.as_mut_ptr().cast(),
-            &mut consumed,
-            c_int_len(output.len()),
-        )
+        LZ4_compress_destSize(input.as_ptr().cast(), output.as_mut_ptr().cast(), &mut consumed, c_int_len(output.len()))
     };
     (usize::try_from(consumed).unwrap_or(0), usize::try_from(produced).unwrap_or(0))
 }

@@ -88,9 +88,8 @@ fn write_fast(input: &[u8], window: usize, last: &mut [u32], writer: &mut Sequen
         let entry = &mut last[hash(position)];
         // Entries are one more than the position.
         let candidate = std::mem::replace(entry, position as u32 + 1).checked_sub(1).map(|entry| entry as usize);
-        let near = candidate.filter(|candidate| {
-            position - candidate <= window && word(input, *candidate) == word(input, position)
-        });
+        let near = candidate
+            .filter(|candidate| position - candidate <= window && word(input, *candidate) == word(input, position));
         let Some(mut candidate) = near else {
             position += failures >> FAST_SKIP_LOG2;
             failures += 1;
@@ -138,13 +137,7 @@ impl Plan {
         Self { steps: vec![Step::default(); PLAN_LEN + 1], way: Vec::new() }
     }
 
-    fn write(
-        &mut self,
-        input: &[u8],
-        chains: &mut MatchChains,
-        len_enough: usize,
-        writer: &mut SequenceWriter<'_>,
-    ) {
+    fn write(&mut self, input: &[u8], chains: &mut MatchChains, len_enough: usize, writer: &mut SequenceWriter<'_>) {
         let start_limit = input.len() - MATCH_START_MARGIN;
         let end_limit = input.len() - LAST_LITERALS;
         let mut begin = 0;
@@ -197,11 +190,15 @@ impl Plan {
         loop {
             let position = begin + at;
             let step = self.steps[at];
-            self.reach(&mut reached, at + 1, Step {
-                cost: step.cost + 1 + literal_length_step(step.literals_len),
-                literals_len: step.literals_len + 1,
-                found: Match::default(),
-            });
+            self.reach(
+                &mut reached,
+                at + 1,
+                Step {
+                    cost: step.cost + 1 + literal_length_step(step.literals_len),
+                    literals_len: step.literals_len + 1,
+                    found: Match::default(),
+                },
+            );
             // Inside a match that pays there is no point in looking for another.
             let inside = at > 0 && self.steps[at + 1].cost <= step.cost;
             let found = if at == 0 {

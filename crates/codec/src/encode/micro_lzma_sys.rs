@@ -33,11 +33,7 @@ impl Stream {
     }
 
     /// Fills `output`; gives (consumed, produced).
-    pub(super) fn compress_to_fit(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(usize, usize), EncodeError> {
+    pub(super) fn compress_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), EncodeError> {
         // SAFETY: the stream is zeroed or was used by liblzma before; `options` lives as long as it does.
         match unsafe { lzma_microlzma_encoder(&mut self.stream, &*self.options) } {
             LZMA_OK => {}

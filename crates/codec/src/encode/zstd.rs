@@ -1,15 +1,16 @@
 //! Zstandard: one pass that flushes shortly before the room ends and fills the rest in small steps.
 
-use zstd_safe::{
-    CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys::ZSTD_EndDirective as Directive,
-};
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys::ZSTD_EndDirective as Directive};
 
-use super::{EncodeError, Encoder, Fit};
+use super::{
+    EncodeError, Encoder, Fit,
+    trials::{fit_by_trials, scaled},
+};
 
 /// An empty block, not compressed, that is marked as the last one: 3 bytes, little-endian.
 const LAST_BLOCK: [u8; 3] = [1, 0, 0];
 /// The first estimate of what the input shrinks to, before anything is known: one part in this many.
-const FIRST_RATIO: u64 = 3;
+const FIRST_RATIO: usize = 3;
 /// How many flushes follow the first one at most, each with a smaller rest.
 const STEPS_MAX: usize = 4;
 /// A rest smaller than this, in bytes, or than one part in [`REST_PARTS`] of the room is left empty: a block of its own
@@ -18,15 +19,13 @@ const REST_MIN: usize = 72;
 const REST_PARTS: usize = 700;
 /// Below this room, in bytes, the blocks that flushes make are too dear: whole frames are tried instead.
 const STREAM_ROOM_MIN: usize = 24 << 10;
-/// How many whole frames are tried at most for a small room.
-const TRIALS_MAX: usize = 4;
 
 /// Zstandard.
 pub struct ZstdEncoder {
     context: CCtx<'static>,
     trial: Vec<u8>,
     /// What the last blocks of this input shrank to: input and output bytes.
-    ratio: (u64, u64),
+    ratio: (usize, usize),
 }
 
 impl ZstdEncoder {
@@ -52,57 +51,17 @@ impl ZstdEncoder {
 
     /// The input that should take `room` bytes, by what the last block took.
     fn expected_len(&self, room: usize) -> usize {
-        scaled(room, self.ratio)
+        scaled(room, self.ratio.0, self.ratio.1).max(1)
     }
 
     fn learn(&mut self, fit: Fit) {
         if fit.produced > 64 {
-            self.ratio = (fit.consumed as u64, fit.produced as u64);
+            self.ratio = (fit.consumed, fit.produced);
         }
     }
 
     fn whole_frame(&mut self, input: &[u8], output: &mut [u8]) -> Option<usize> {
         self.context.compress2(output, input).ok()
-    }
-
-    /// Fills a small room: an estimate, then few corrections of it.
-    fn fit_by_frames(&mut self, input: &[u8], output: &mut [u8]) -> Fit {
-        let room = output.len();
-        self.trial.resize(room + room / 4 + 64, 0);
-        let mut best = Fit::default();
-        let (mut fits, mut exceeds) = (0, input.len().saturating_add(1));
-        let mut attempt = input.len().min(self.expected_len(room)).max(1);
-        for _ in 0..TRIALS_MAX {
-            let mut trial = std::mem::take(&mut self.trial);
-            let produced = self.whole_frame(&input[..attempt], &mut trial);
-            self.trial = trial;
-            let next = match produced {
-                Some(produced) if produced <= room => {
-                    if attempt > best.consumed {
-                        output[..produced].copy_from_slice(&self.trial[..produced]);
-                        best = Fit { consumed: attempt, produced };
-                    }
-                    fits = attempt;
-                    if attempt == input.len() || room - produced <= room / 100 {
-                        break;
-                    }
-                    scaled(room, (attempt as u64, produced as u64)) * 127 / 128
-                }
-                Some(produced) => {
-                    exceeds = attempt;
-                    scaled(room, (attempt as u64, produced as u64)) * 126 / 128
-                }
-                None => {
-                    exceeds = attempt;
-                    attempt * 5 / 8
-                }
-            };
-            attempt = next.clamp(fits + 1, (exceeds - 1).max(fits + 1)).min(input.len());
-            if attempt <= fits || attempt >= exceeds {
-                break;
-            }
-        }
-        best
     }
 
     /// Feeds `input` to the open frame and flushes; gives the frame's length so far, `None` past the output's end.
@@ -133,7 +92,7 @@ impl ZstdEncoder {
             self.restart_frame()?;
             match self.feed(&input[..first_len], &mut trial, 0) {
                 Some(len) if len <= room => reached = Fit { consumed: first_len, produced: len },
-                Some(len) => first_len = scaled(room, (first_len as u64, len as u64)) * 15 / 16,
+                Some(len) => first_len = scaled(room, first_len, len) * 15 / 16,
                 None => first_len /= 2,
             }
         }
@@ -142,7 +101,7 @@ impl ZstdEncoder {
             if rest < REST_MIN.max(room / REST_PARTS) || reached.consumed == input.len() || reached.produced == 0 {
                 break;
             }
-            let expected = scaled(rest, (reached.consumed as u64, reached.produced as u64));
+            let expected = scaled(rest, reached.consumed, reached.produced);
             let step = (expected - expected / 8).max(64);
             let end = input.len().min(reached.consumed.saturating_add(step));
             match self.feed(&input[reached.consumed..end], &mut trial, reached.produced) {
@@ -176,13 +135,14 @@ impl Encoder for ZstdEncoder {
             return Ok(Fit::default());
         }
         let expected = self.expected_len(output.len());
-        if input.len() <= expected.saturating_add(expected / 4) {
-            if let Some(produced) = self.whole_frame(input, output) {
-                return Ok(Fit { consumed: input.len(), produced });
-            }
+        if input.len() <= expected.saturating_add(expected / 4)
+            && let Some(produced) = self.whole_frame(input, output)
+        {
+            return Ok(Fit { consumed: input.len(), produced });
         }
         let fit = if output.len() < STREAM_ROOM_MIN {
-            self.fit_by_frames(input, output)
+            let Self { context, trial, .. } = self;
+            fit_by_trials(input, output, trial, expected, |input, trial| context.compress2(trial, input).ok())
         } else {
             self.fit_by_flushes(input, output)?
         };
@@ -193,10 +153,4 @@ impl Encoder for ZstdEncoder {
     fn encode_whole(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<usize>, EncodeError> {
         Ok(self.whole_frame(input, output))
     }
-}
-
-/// `len` times the ratio, at least 1.
-fn scaled(len: usize, (numerator, denominator): (u64, u64)) -> usize {
-    let scaled = (len as u64).saturating_mul(numerator) / denominator.max(1);
-    usize::try_from(scaled).unwrap_or(usize::MAX).max(1)
 }
