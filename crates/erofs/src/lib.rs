@@ -5,3 +5,4 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions, clippy::indexing_slicing))]
 
 pub mod format;
+pub mod write;
