@@ -108,11 +108,6 @@ impl LocationList {
         self.range
     }
 
-    /// The places of its metadata blocks.
-    pub(crate) fn locations(&self) -> &[u64] {
-        &self.locations
-    }
-
     /// How many entries there are.
     pub(crate) const fn entry_count(&self) -> u32 {
         self.entry_count
