@@ -3,14 +3,15 @@
 mod memo_reader;
 
 use floe_codec::Decoder;
-use floe_image::{Bytes, BlockReader, Decompressor, DeviceId, Error, Place, StoredLen};
+use floe_image::{BlockReader, Bytes, Decompressor, DeviceId, Error, Place, StoredLen};
 use floe_squashfs::{
     Squashfs,
     check::{self, BlockToDecode, Finding},
 };
 use floe_testkit::{
     check_rows,
-    corpus::{Corpus, Format, ImageRecord},
+    corpus::{Corpus, CorruptImage, Format, ImageRecord},
+    skip,
 };
 use memo_reader::MemoReader;
 
@@ -56,20 +57,51 @@ fn nothing_is_wrong_with_good_images() {
     );
 }
 
+/// Corrupted images with which nothing is wrong that matters.
+const HARMLESS: &[&str] = &[
+    // The place of the data of a file that has none.
+    "sqfs-file-start",
+];
+
 #[test]
-fn show() {
-    let corpus = Corpus::locate().expect("there");
-    for corrupt in corpus.corrupt_images() {
-        if corrupt.format() != Format::Squashfs {
+fn something_is_wrong_with_every_corrupted_image() {
+    let corpus = Corpus::locate_or_fixtures();
+    let images: Vec<CorruptImage> =
+        corpus.corrupt_images().into_iter().filter(|image| image.format() == Format::Squashfs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of(corpus.corrupt_bytes(image));
+            let found = match Squashfs::open(reader.clone()) {
+                Ok(squashfs) => findings(&reader, &squashfs),
+                Err(_) => return Vec::new(),
+            };
+            let is_harmless = HARMLESS.contains(&&*image.name);
+            if is_harmless == found.is_empty() { Vec::new() } else { vec![format!("{found:?}")] }
+        },
+    );
+}
+
+#[test]
+fn findings_name_severity_path_rule_and_place() {
+    let corpus = Corpus::locate_or_fixtures();
+    for (name, expected) in [
+        ("sqfs-dir-loop-self", "error: /dir/sub: directory that is listed twice (inode 376)"),
+        ("sqfs-entry-type", "error: /dir/five: dirent of another type than its inode (inode 152)"),
+        ("sqfs-file-sparse-max", "error: /sparse: file with more bytes in holes than it has (inode 522)"),
+        ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
+        ("sqfs-dir-parent", "error: /dir: directory whose parent is another directory (inode 376)"),
+        ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
+        ("sqfs-gzip-bomb-fragment", "error: /z-attr: a block decodes to more than it should"),
+    ] {
+        let Some(image) = corpus.corrupt_images().into_iter().find(|image| image.name == name) else {
+            skip::skipped(&format!("{name} is not there"));
             continue;
-        }
-        let reader = MemoReader::of(corpus.corrupt_bytes(&corrupt));
-        match Squashfs::open(reader.clone()) {
-            Ok(squashfs) => {
-                let found = findings(&reader, &squashfs);
-                println!("{:32} {} {}", corrupt.name, found.len(), found.first().map(Finding::to_string).unwrap_or_default());
-            }
-            Err(error) => println!("{:32} open: {error}", corrupt.name),
         };
+        let reader = MemoReader::of(corpus.corrupt_bytes(&image));
+        let squashfs = Squashfs::open(reader.clone()).expect("opened");
+        let found: Vec<String> = findings(&reader, &squashfs).iter().map(Finding::to_string).collect();
+        assert!(found.iter().any(|finding| finding.starts_with(expected)), "{name}: {found:?}");
     }
 }

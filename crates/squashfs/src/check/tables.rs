@@ -56,6 +56,7 @@ fn check_superblock(squashfs: &Squashfs, report: &mut Report<'_>) {
 fn check_xattrs(squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> Result<()> {
     let place = Place::at(squashfs.xattr_attributes().map_or(0, |table| table.start));
     let mut names = HashSet::new();
+    let mut bytes = Some(0_u64);
     let mut attributes = squashfs.xattr_list(set)?;
     while let Some(attribute) = attributes.next()? {
         if XattrPrefix::from_kind(attribute.kind).is_none() {
@@ -64,11 +65,18 @@ fn check_xattrs(squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> 
         if attribute.name.is_empty() || attribute.name.contains(&0) {
             report.add(Finding::error("attribute whose name is empty or holds a NUL", place));
         }
-        attribute.value()?;
+        let value = attribute.value()?;
+        let name_len = attribute.full_name().map(|name| name.len().saturating_add(1));
+        let len = name_len.map(|len| u64::try_from(len.saturating_add(value.len())).unwrap_or(u64::MAX));
+        bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
         let prefix = attribute.kind & format::XATTR_PREFIX_MASK;
         if !names.insert((prefix, attribute.name)) {
             report.add(Finding::error("attribute that an inode has twice", place));
         }
+    }
+    if let Some(bytes) = bytes.filter(|bytes| *bytes != u64::from(set.size)) {
+        let rule = format!("attributes that take {bytes} bytes where their set says {}", set.size);
+        report.add(Finding::warning(rule, place));
     }
     Ok(())
 }
