@@ -103,7 +103,7 @@ impl fmt::Display for InodeDescription {
         writeln!(formatter, "size:               {} bytes in {} blocks of 512", attr.size, attr.blocks_512)?;
         writeln!(formatter, "modified:           {} s since 1970", attr.modified.seconds)?;
         for (name, value) in &self.fields {
-            writeln!(formatter, "{:<20}{value}", format!("{name}:"))?;
+            writeln!(formatter, "{:<19} {value}", format!("{name}:"))?;
         }
         for name in &self.xattr_names {
             writeln!(formatter, "attribute:          {}", name.escape_ascii())?;

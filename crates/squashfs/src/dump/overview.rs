@@ -72,7 +72,7 @@ impl fmt::Display for Overview {
         writeln!(formatter, "ids:                {}", superblock.id_count)?;
         writeln!(formatter, "root inode:         {:#x}", superblock.root.0)?;
         for table in &self.tables {
-            writeln!(formatter, "{:<20}bytes {} to {}", format!("{}:", table.name), table.start, table.end)?;
+            writeln!(formatter, "{:<19} bytes {} to {}", format!("{}:", table.name), table.start, table.end)?;
         }
         Ok(())
     }
