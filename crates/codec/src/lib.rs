@@ -6,11 +6,13 @@
 
 mod decoder;
 mod deflate;
+pub mod encode;
 mod lz4;
 mod lz4_ring;
 mod lz4_sys;
 mod lz4_window;
 mod lzma_alone;
+mod lzma_memory_sys;
 mod lzma_sys;
 mod lzo;
 mod micro_lzma;
