@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{command, exit::Exit, fail::Fail};
+use crate::{command, drop_in, exit::Exit, fail::Fail};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -16,24 +16,35 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Mount(command::mount::Arguments),
+    Umount(command::umount::Arguments),
     Ls(command::ls::Arguments),
     Cat(command::cat::Arguments),
     Stat(command::stat::Arguments),
     Extract(command::extract::Arguments),
 }
 
-/// Runs what the arguments ask for. The first of them is the name of the program.
+/// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
-    let result = match Cli::try_parse_from(arguments) {
-        Ok(Cli { command }) => match command {
-            Command::Ls(arguments) => command::ls::run(&arguments),
-            Command::Cat(arguments) => command::cat::run(&arguments),
-            Command::Stat(arguments) => command::stat::run(&arguments),
-            Command::Extract(arguments) => command::extract::run(&arguments),
+    let result = match drop_in::named(arguments.first()) {
+        Some(program) => program(&arguments),
+        None => match Cli::try_parse_from(arguments) {
+            Ok(Cli { command }) => run_command(command),
+            Err(error) => wrong(&error),
         },
-        Err(error) => wrong(&error),
     };
     finish(result).into()
+}
+
+fn run_command(command: Command) -> Result<u8, Fail> {
+    match command {
+        Command::Mount(arguments) => command::mount::run(arguments),
+        Command::Umount(arguments) => command::umount::run(&arguments),
+        Command::Ls(arguments) => command::ls::run(&arguments),
+        Command::Cat(arguments) => command::cat::run(&arguments),
+        Command::Stat(arguments) => command::stat::run(&arguments),
+        Command::Extract(arguments) => command::extract::run(&arguments),
+    }
 }
 
 /// The exit code; says what went wrong, if anything did.

@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     BadImage,
     /// A signal ended it.
     Interrupted,
+    /// mount(8) wants this of its helpers when a mount failed.
+    MountHelper,
 }
 
 impl Exit {
@@ -23,7 +25,7 @@ Exit codes:
   1  failed: a file, a permission, the source of the image
   2  wrong usage
   3  the file is no image, or the image is broken or uses what this version does not know
-  130  ended by a signal";
+Each command says in its --help where it differs.";
 
     /// The number.
     pub(crate) const fn code(self) -> u8 {
@@ -33,6 +35,7 @@ Exit codes:
             Self::Usage => 2,
             Self::BadImage => 3,
             Self::Interrupted => 130,
+            Self::MountHelper => 32,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use floe::{Error, OpenError};
+use floe_fuse::{MountError, UnmountError};
 
 use crate::exit::Exit;
 
@@ -49,6 +50,22 @@ impl From<OpenError> for Fail {
             _ => Exit::Failed,
         };
         Self { message: error.to_string(), exit }
+    }
+}
+
+impl From<MountError> for Fail {
+    fn from(error: MountError) -> Self {
+        let exit = match &error {
+            MountError::Image(error) => exit_of(error),
+            _ => Exit::Failed,
+        };
+        Self { message: error.to_string(), exit }
+    }
+}
+
+impl From<UnmountError> for Fail {
+    fn from(error: UnmountError) -> Self {
+        Self::failed(error.to_string())
     }
 }
 

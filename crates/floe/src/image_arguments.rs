@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use floe::{EngineOptions, Image, Offset, OpenError, OpenOptions};
 
+use crate::command::mount::offset;
+
 /// The image that a command is about.
 #[derive(Args)]
 pub(crate) struct ImageArguments {
@@ -13,8 +15,8 @@ pub(crate) struct ImageArguments {
     pub(crate) image: PathBuf,
 
     /// Where the image begins in the file: a byte, or 'auto' to look for it (AppImage, SIF)
-    #[arg(long, value_name = "BYTE|auto", default_value = "0", hide_default_value = true)]
-    pub(crate) offset: Offset,
+    #[arg(long, value_name = "BYTES|auto", value_parser = offset)]
+    pub(crate) offset: Option<Offset>,
 
     /// An extra device of an EROFS image, in the order of its table; without this option they are looked for beside the
     /// image under the names that it gives them
@@ -31,6 +33,9 @@ impl ImageArguments {
             read_around: false,
             ..EngineOptions::default()
         };
-        Image::open(&self.image, &OpenOptions { offset: self.offset, devices: self.devices.clone(), engine })
+        Image::open(
+            &self.image,
+            &OpenOptions { offset: self.offset.unwrap_or_default(), devices: self.devices.clone(), engine },
+        )
     }
 }

@@ -33,7 +33,8 @@ pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
     Timestamp,
 };
-pub use format::Format;
+pub use floe_source::ImageFormat as Format;
+pub use format::FormatImage;
 pub use image::Image;
 pub use likeness::Likeness;
 pub use open_error::OpenError;

@@ -3,14 +3,20 @@
 
 mod cli;
 mod command;
+mod daemon;
+mod drop_in;
 mod exit;
 mod fail;
+mod fault_log;
 mod image_arguments;
 mod inode_record;
 mod iso_time;
 mod mode_text;
+mod mount_users;
 mod output;
+mod quantity;
 mod shown;
+mod switches;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! How an image is opened.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use floe_engine::EngineOptions;
 
@@ -27,22 +27,4 @@ pub enum Offset {
     /// At its first byte if an image is there; otherwise it is looked for, behind the program of an AppImage or in the
     /// parts of a SIF file for example.
     Auto,
-}
-
-impl FromStr for Offset {
-    type Err = String;
-
-    /// Reads `auto`, or a number of bytes: decimal, or hexadecimal after `0x`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => text.parse(),
-        };
-        match (text, number) {
-            ("auto", _) => Ok(Self::Auto),
-            (_, Ok(0)) => Ok(Self::None),
-            (_, Ok(at)) => Ok(Self::At(at)),
-            (_, Err(_)) => Err("give a number of bytes, or 'auto'".to_owned()),
-        }
-    }
 }
