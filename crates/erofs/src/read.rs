@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod block_size;
+pub mod check;
 mod chunks;
 mod compact_index;
 mod compressed;
