@@ -9,6 +9,7 @@ mod compressed;
 mod content;
 mod device_table;
 mod directory;
+pub mod dump;
 mod encoded_extents;
 mod erofs;
 mod features;

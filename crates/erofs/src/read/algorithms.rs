@@ -71,6 +71,11 @@ impl Algorithms {
         }
     }
 
+    /// Whether the image says that it uses algorithm `number`.
+    pub(super) fn is_announced(&self, number: u8) -> bool {
+        self.encoding(number).is_some()
+    }
+
     /// Whether there is none: no inode may be compressed.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -40,6 +40,11 @@ impl Erofs {
         Ok(Self { volume, prefixes })
     }
 
+    /// The image's parts.
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
     fn inode(&self, nid: Nid) -> Result<Inode> {
         Inode::read(&self.volume, nid)
     }
