@@ -197,6 +197,29 @@ fn root_needs_no_fusermount3() {
 }
 
 #[test]
+fn mount_finds_the_helper() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), Place::new());
+    let helpers = reachable.folder.path().join("helpers");
+    fs::create_dir(&helpers).expect("a directory");
+    fs::copy(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe")).expect("a copy");
+    // mount(8) looks for its helpers in /sbin, which is a link to /usr/sbin or the place itself.
+    let script =
+        format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+    let output = run(command.args(["-o", "noatime,nodev,x-a=b"]).arg(reachable.image()).arg(&place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let pid = server(&place);
+    let line = mount_line(pid, &place);
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
+    assert!(line.as_ref().is_some_and(|line| line.contains(" ro,nodev") && line.contains("fuse.floe")), "{line:?}");
+    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+}
+
+#[test]
 fn a_mount_that_is_to_go_with_its_program_does() {
     if !ready() {
         return;
