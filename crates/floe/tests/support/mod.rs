@@ -1,5 +1,7 @@
-//! What the tests with reference images share.
+//! What the tests share.
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod program;
 mod served;
 
 use floe::{EngineOptions, Image, Offset, OpenOptions};
