@@ -11,6 +11,7 @@ mod lz4_ring;
 mod lz4_sys;
 mod lz4_window;
 mod lzma_alone;
+mod lzma_memory_sys;
 mod lzma_sys;
 mod lzo;
 mod micro_lzma;

@@ -13,7 +13,7 @@ use floe_image::{
 use super::{
     content,
     directory::Directory,
-    inode::Inode,
+    inode::{self, Inode},
     map::Mapper,
     metabox_source::MetaboxSource,
     volume::{Special, Volume},
@@ -94,6 +94,10 @@ impl FileSystem for Erofs {
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
         Ok(self.inode(nid)?.attr(&self.volume))
+    }
+
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        Some(inode::nid_of(&self.volume, inode_number))
     }
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
