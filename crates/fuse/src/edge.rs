@@ -212,8 +212,12 @@ impl Filesystem for FuseEdge {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let info = self.reader.file_system().info();
+        // The kernel's EROFS says that there is room for more inodes without an end; its SquashFS, that there is none.
+        let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
+        let inode_free = inode_max.saturating_sub(info.inode_count);
         let name_bytes_max = NAME_BYTES_MAX as u32;
-        reply.statfs(info.block_count, 0, 0, info.inode_count, 0, info.block_size, name_bytes_max, info.block_size);
+        let block_size = info.block_size;
+        reply.statfs(info.block_count, 0, 0, inode_max, inode_free, block_size, name_bytes_max, block_size);
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -70,6 +70,7 @@ pub(crate) struct Listing<'image> {
     offset: u32,
     len: u32,
     header: DirHeader,
+    header_position: ListingPosition,
     left_under_header: u32,
     starts_header: bool,
     previous: Name,
@@ -98,6 +99,7 @@ impl Squashfs {
             offset: from.offset,
             len: directory.listing_bytes(),
             header: DirHeader { count: 0, start_block: 0, inode_number: 0 },
+            header_position: from,
             left_under_header: 0,
             starts_header: false,
             previous: Name::new(),
@@ -109,6 +111,11 @@ impl Listing<'_> {
     /// How many bytes of the listing precede what comes next.
     pub(crate) const fn offset(&self) -> u32 {
         self.offset
+    }
+
+    /// Where the header of the last dirent is.
+    pub(crate) const fn header(&self) -> ListingPosition {
+        self.header_position
     }
 
     /// Whether the last dirent was the first one under its header.
@@ -153,6 +160,7 @@ impl Listing<'_> {
 
     fn read_header(&mut self) -> Result<()> {
         let place = self.place();
+        self.header_position = ListingPosition { metadata: self.cursor.position(), offset: self.offset };
         self.advance(DirHeader::SIZE)?;
         self.header = self.cursor.read()?;
         if self.header.count >= format::DIRECTORY_HEADER_ENTRIES_MAX {
