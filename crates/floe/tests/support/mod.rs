@@ -5,7 +5,8 @@ pub(crate) mod program;
 mod served;
 
 use floe::{EngineOptions, Image, Offset, OpenOptions};
-use floe_testkit::corpus::{Corpus, Format, ImageRecord, Materialised};
+use floe_testkit::corpus::{Corpus, CorruptImage, Format, ImageRecord, Materialised};
+#[allow(unused_imports, reason = "not every test mounts")]
 pub(crate) use served::Served;
 
 /// The formats that can be opened.
@@ -16,6 +17,13 @@ pub(crate) fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let only = std::env::var("FLOE_IMAGE").unwrap_or_default();
     let images = corpus.images().into_iter();
     images.filter(|image| FORMATS.contains(&image.format) && image.name.contains(&only)).collect()
+}
+
+/// The corrupted images of the formats that can be opened; those of `FLOE_IMAGE` only if that is set.
+pub(crate) fn corrupt_images(corpus: &Corpus) -> Vec<CorruptImage> {
+    let only = std::env::var("FLOE_IMAGE").unwrap_or_default();
+    let images = corpus.corrupt_images().into_iter();
+    images.filter(|image| FORMATS.contains(&image.format()) && image.name.contains(&only)).collect()
 }
 
 /// Opens an image by the library.
