@@ -88,8 +88,11 @@ fn statistics_are_those_of_dump_erofs() {
     );
 }
 
-/// The extents as dump.erofs prints them: begin, end, first stored byte, stored length; a hole's place means nothing.
-fn extents_of(erofs: &Erofs, nid: Nid) -> Vec<(u64, u64, Option<(u64, u64)>)> {
+/// Beginning and end of an extent, and the first stored byte and the stored length, where they mean something.
+type Row = (u64, u64, Option<(u64, u64)>);
+
+/// The extents of an inode.
+fn extents_of(erofs: &Erofs, nid: Nid) -> Vec<Row> {
     let mut found = Vec::new();
     dump::extents(erofs, nid, &mut |extent| {
         let place = match extent.place {
