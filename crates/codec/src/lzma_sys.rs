@@ -10,6 +10,7 @@ use liblzma_sys::{
 };
 
 use crate::{
+    lzma_memory_sys::LzmaMemory,
     request::ENDS_EARLY,
     stream::{Progress, Stream},
 };
@@ -32,16 +33,21 @@ const FILTER_COUNT_MAX: u64 = 3;
 /// A decoder of liblzma. Starting one kind of stream after another of the same kind keeps its memory.
 pub(crate) struct LzmaStream {
     stream: lzma_stream,
+    /// Where the stream gets its memory from; it must outlive it.
+    _memory: LzmaMemory,
 }
 
-// SAFETY: the state is owned by the value, tied to no thread, and only reached through `&mut`.
+// SAFETY: the state and its memory are owned by the value, tied to no thread, and only reached through `&mut`.
 unsafe impl Send for LzmaStream {}
 
 impl LzmaStream {
     /// A stream that is not started yet.
     pub(crate) fn new() -> Self {
         // SAFETY: all zeros is what LZMA_STREAM_INIT is: null pointers, zero counts, and no allocator.
-        Self { stream: unsafe { mem::zeroed() } }
+        let mut stream: lzma_stream = unsafe { mem::zeroed() };
+        let memory = LzmaMemory::new();
+        stream.allocator = memory.allocator();
+        Self { stream, _memory: memory }
     }
 
     /// Begins a MicroLZMA stream.
@@ -120,7 +126,7 @@ impl Stream for LzmaStream {
 
 impl Drop for LzmaStream {
     fn drop(&mut self) {
-        // SAFETY: the stream is initialised and not used after this.
+        // SAFETY: the stream is initialised and not used after this; its memory is dropped later.
         unsafe { lzma_end(&mut self.stream) }
     }
 }

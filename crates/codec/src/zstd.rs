@@ -65,7 +65,7 @@ impl Zstd {
 
     fn decode_whole(&mut self, request: &mut Request<'_>) -> Result<usize, DecodeError> {
         // One frame only: the call would go on with whatever follows.
-        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(|_| MALFORMED)?;
+        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(refuse)?;
         let frame = request.stored.get(..frame_len).ok_or(ENDS_EARLY)?;
         let len = self.context.decompress(request.output, frame).map_err(refuse)?;
         request.answer(len)

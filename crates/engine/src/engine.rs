@@ -14,11 +14,12 @@ use floe_image::{
 };
 
 use crate::{
-    Counters, EngineOptions, LatencySummary, PagePool, Stage, SyncDecompress, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
+    page_pool::{Effort, PagePool},
     patience,
     workers::Workers,
     workspace::{Workspace, Workspaces},
@@ -39,6 +40,8 @@ pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
 /// One image's sources and what all reads of it share.
 pub struct Engine {
     sources: RwLock<Vec<Arc<dyn ImageSource>>>,
+    /// Sources that are made of the other ones, numbered from the last number down.
+    derived: RwLock<Vec<Arc<dyn ImageSource>>>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) workspaces: Workspaces,
@@ -48,6 +51,8 @@ pub struct Engine {
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
     pub(crate) sync_decompress: SyncDecompress,
+    read_around: bool,
+    readahead_alloc: ReadaheadAlloc,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
     decodes: AtomicU64,
@@ -58,11 +63,19 @@ impl Weight for Bytes {
     fn weight(&self) -> usize {
         self.len()
     }
+
+    fn deep_copy(&self) -> Self {
+        Self::copy_from_slice(self)
+    }
 }
 
 impl Weight for DecodedBlock {
     fn weight(&self) -> usize {
         self.bytes.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self { bytes: self.bytes.deep_copy(), ..*self }
     }
 }
 
@@ -72,21 +85,30 @@ impl Engine {
     /// # Errors
     /// There is no memory for the reserved pages, or no thread can be started.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
-        let pool = PagePool::new(options.reserved_pages, options.cache_bytes).map_err(|_| Error::NoMemory)?;
         let latencies = Arc::new(Latencies::new());
+        let pool = PagePool::new(options.reserved_pages, options.cache_bytes, Arc::clone(&latencies));
+        let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers =
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
         Ok(Arc::new(Self {
             sources: RwLock::new(sources),
+            derived: RwLock::default(),
             workers,
             latencies,
             costs: DecodeCosts::new(),
             sync_decompress: options.sync_decompress,
+            read_around: options.read_around,
+            readahead_alloc: options.readahead_alloc,
             pool,
             blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
-            stored_metadata: MetadataCache::new(STORED_METADATA_BYTES),
-            decoded_metadata: MetadataCache::new(options.metadata_cache_blocks * METADATA_BLOCK_BYTES),
+            stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
+            decoded_metadata: match options.metadata_cache {
+                MetadataCacheDesign::Sharded { block_count } => {
+                    MetadataCache::sharded(block_count * METADATA_BLOCK_BYTES)
+                }
+                MetadataCacheDesign::SingleLock { entry_count } => MetadataCache::single_lock(entry_count),
+            },
             fetches: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
@@ -161,6 +183,24 @@ impl Engine {
         decoded.map_err(|error| decode_error(error, block))
     }
 
+    /// Says that bytes of a source will be read soon.
+    pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
+        if let Ok(source) = self.source(device) {
+            source.will_need(offset, len);
+        }
+    }
+
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.read_around
+    }
+
+    pub(crate) fn ahead_effort(&self) -> Effort {
+        match self.readahead_alloc {
+            ReadaheadAlloc::BestEffort => Effort::BestEffort,
+            ReadaheadAlloc::Wait => Effort::Demand,
+        }
+    }
+
     /// Refuses a block that no format has, before memory is asked for it.
     pub(crate) fn check_bounds(&self, block: &StoredBlock) -> Result<()> {
         let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
@@ -180,7 +220,11 @@ impl Engine {
 
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
-        let source = sources.get(usize::from(device.0)).map(Arc::clone);
+        if let Some(source) = sources.get(usize::from(device.0)) {
+            return Ok(Arc::clone(source));
+        }
+        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        let source = derived.get(usize::from(u16::MAX - device.0)).map(Arc::clone);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
 
@@ -283,6 +327,15 @@ impl BlockReader for Engine {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }
         self.decode_metadata(block)
+    }
+
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
+        let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
+        let number = number.filter(|number| usize::from(*number) >= usize::from(self.device_count()));
+        let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
+        derived.push(source);
+        Ok(DeviceId(number))
     }
 }
 

@@ -25,6 +25,8 @@ const SHARD_COUNT: usize = 4;
 pub enum Stage {
     /// From entering a queue to leaving it.
     QueueWait,
+    /// Getting pages from the operating system.
+    Pages,
     /// Reading stored bytes from a source.
     Fetch,
     /// Decoding one block.
@@ -35,12 +37,13 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of a read.
-    pub const ALL: [Self; 4] = [Self::QueueWait, Self::Fetch, Self::Decode, Self::Reply];
+    pub const ALL: [Self; 5] = [Self::QueueWait, Self::Pages, Self::Fetch, Self::Decode, Self::Reply];
 
     /// The stage's name, for tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueWait => "queue wait",
+            Self::Pages => "pages",
             Self::Fetch => "fetch",
             Self::Decode => "decode",
             Self::Reply => "reply",

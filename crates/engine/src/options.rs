@@ -2,6 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
+/// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
+const METADATA_BLOCKS_MAX: usize = 1 << 20;
+
 /// The switches of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
@@ -9,14 +12,18 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// How many pages of 4 KiB the page pool holds in reserve.
     pub reserved_pages: usize,
-    /// The budget of the metadata cache, in blocks of 8 KiB.
-    pub metadata_cache_blocks: usize,
+    /// The design and the size of the cache of decoded metadata.
+    pub metadata_cache: MetadataCacheDesign,
     /// Which threads decompress.
     pub workers: WorkerMode,
     /// How the threads that decompress are scheduled.
     pub priority: Priority,
     /// Where a decode runs.
     pub sync_decompress: SyncDecompress,
+    /// Whether bytes are read before anybody asks for them.
+    pub read_around: bool,
+    /// How far reading ahead goes to get pages.
+    pub readahead_alloc: ReadaheadAlloc,
 }
 
 impl Default for EngineOptions {
@@ -24,12 +31,29 @@ impl Default for EngineOptions {
         Self {
             cache_bytes: 64 << 20,
             reserved_pages: 1024,
-            metadata_cache_blocks: 1024,
+            metadata_cache: MetadataCacheDesign::Sharded { block_count: 1024 },
             workers: WorkerMode::PerCpu,
             priority: Priority::Auto,
             sync_decompress: SyncDecompress::Auto,
+            read_around: true,
+            readahead_alloc: ReadaheadAlloc::BestEffort,
         }
     }
+}
+
+/// The design and the size of the cache of decoded metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MetadataCacheDesign {
+    /// In parts with a lock each; the budget is so many blocks of 8 KiB.
+    Sharded {
+        /// How many.
+        block_count: usize,
+    },
+    /// As the kernel's SquashFS has it, to compare with: so many entries behind one lock.
+    SingleLock {
+        /// How many.
+        entry_count: usize,
+    },
 }
 
 /// Which threads decompress.
@@ -67,6 +91,15 @@ pub enum SyncDecompress {
     Never,
 }
 
+/// How far reading ahead goes to get pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadaheadAlloc {
+    /// It gives up at once where memory is short, and leaves the block to a later demand read.
+    BestEffort,
+    /// It waits for memory as a demand read does.
+    Wait,
+}
+
 /// The value of a switch that is none of those it takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
@@ -83,6 +116,34 @@ impl fmt::Display for BadValue {
 }
 
 impl std::error::Error for BadValue {}
+
+impl FromStr for MetadataCacheDesign {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        let parsed = match value.split_once(':') {
+            None => value.parse().ok().map(|block_count| Self::Sharded { block_count }),
+            Some(("single-lock", count)) => count.parse().ok().map(|entry_count| Self::SingleLock { entry_count }),
+            Some(_) => None,
+        };
+        let parsed = parsed.filter(|design| match design {
+            Self::Sharded { block_count: count } | Self::SingleLock { entry_count: count } => {
+                (1..=METADATA_BLOCKS_MAX).contains(count)
+            }
+        });
+        let expected = "a number of 8 KiB blocks from 1 to 1048576, or single-lock:ENTRIES";
+        parsed.ok_or_else(|| BadValue { value: value.to_owned(), expected })
+    }
+}
+
+impl fmt::Display for MetadataCacheDesign {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sharded { block_count } => write!(formatter, "{block_count}"),
+            Self::SingleLock { entry_count } => write!(formatter, "single-lock:{entry_count}"),
+        }
+    }
+}
 
 impl FromStr for WorkerMode {
     type Err = BadValue;
@@ -162,6 +223,27 @@ impl fmt::Display for SyncDecompress {
     }
 }
 
+impl FromStr for ReadaheadAlloc {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        Ok(match value {
+            "best-effort" => Self::BestEffort,
+            "wait" => Self::Wait,
+            _ => return Err(BadValue { value: value.to_owned(), expected: "best-effort or wait" }),
+        })
+    }
+}
+
+impl fmt::Display for ReadaheadAlloc {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::BestEffort => "best-effort",
+            Self::Wait => "wait",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +260,15 @@ mod tests {
         }
         for value in ["per-cpu", "shared", "inline"] {
             assert_eq!(value.parse::<WorkerMode>().expect("a mode").to_string(), value);
+        }
+        for value in ["1", "1024", "single-lock:8"] {
+            assert_eq!(value.parse::<MetadataCacheDesign>().expect("a design").to_string(), value);
+        }
+        for value in ["0", "", "single-lock", "single-lock:0", "lock:8", "-1", "99999999"] {
+            assert!(value.parse::<MetadataCacheDesign>().is_err(), "{value}");
+        }
+        for value in ["best-effort", "wait"] {
+            assert_eq!(value.parse::<ReadaheadAlloc>().expect("a switch").to_string(), value);
         }
         for value in ["auto", "always", "never"] {
             assert_eq!(value.parse::<SyncDecompress>().expect("a switch").to_string(), value);

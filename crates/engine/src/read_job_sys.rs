@@ -14,10 +14,11 @@ use crate::{
     PageRun, Reader, Stage,
     batch::Batch,
     block_cache::CachedBlock,
+    page_pool::Effort,
+    read_around::Neighbour,
     read_plan::{From, Step, of_block},
-    reader::copy,
+    reader::{Left, copy},
     shared_pages_sys::SharedPages,
-    task_queue::Urgency,
 };
 
 /// Who asked for the read: called once, with its bytes.
@@ -44,22 +45,26 @@ pub(crate) struct ReadJob {
 
 struct End {
     len: usize,
+    neighbours: Vec<Neighbour>,
     error: Option<Error>,
     completion: Option<Completion>,
 }
 
 impl ReadJob {
-    /// Has the rest of a read done: `steps`, or all of it where the map is not known yet.
+    /// Has the rest of a read done; all of it where the map is not known yet.
     pub(crate) fn submit(
         reader: Reader,
         nid: Nid,
         range: ByteRange,
         output: PageRun,
-        steps: Option<Vec<Step>>,
-        len: usize,
+        left: Option<Left>,
         completion: Completion,
     ) {
         let engine = Arc::clone(reader.engine());
+        let (steps, len, neighbours) = match left {
+            Some(Left { steps, len, neighbours }) => (Some(steps), len, neighbours),
+            None => (None, 0, Vec::new()),
+        };
         let job = Arc::new(Self {
             reader,
             nid,
@@ -67,9 +72,9 @@ impl ReadJob {
             output: SharedPages::new(output),
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
-            end: Mutex::new(End { len, error: None, completion: Some(completion) }),
+            end: Mutex::new(End { len, neighbours, error: None, completion: Some(completion) }),
         });
-        engine.workers.fetch(Urgency::Demand, Box::new(move || job.begin(steps)));
+        engine.workers.fetch(Box::new(move || job.begin(steps)));
     }
 
     /// On a thread that may wait.
@@ -85,8 +90,13 @@ impl ReadJob {
     fn plan(&self) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
         let engine = self.reader.engine();
-        let len = engine.workspaces.with(|workspace| self.reader.plan(workspace, self.nid, self.range, &mut steps))?;
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).len = len;
+        let (len, neighbours) = engine.workspaces.with(|workspace| {
+            let len = self.reader.plan(workspace, self.nid, self.range, &mut steps)?;
+            Ok::<_, Error>((len, self.reader.around().neighbours(self.range, &workspace.extents, &steps)))
+        })?;
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        (end.len, end.neighbours) = (len, neighbours);
+        drop(end);
         Ok(steps)
     }
 
@@ -121,7 +131,7 @@ impl ReadJob {
             let target = unsafe { self.output.part_mut(range) };
             return self.reader.engine().fetch(batch.device, batch.start, target);
         }
-        let stored = Arc::new(self.reader.fetch_stored(&batch)?);
+        let stored = Arc::new(self.reader.fetch_stored(&batch, Effort::Demand)?);
         let mut own: Vec<Step> = steps.iter_mut().map(take_step).collect();
         if self.reader.decodes_here(batch.decode_cost) {
             return own.into_iter().try_for_each(|step| self.decode(&batch, step, &stored));
@@ -137,7 +147,7 @@ impl ReadJob {
                 drop(stored);
                 job.end_piece(result);
             };
-            self.reader.engine().workers.decompress(Urgency::Demand, Box::new(work));
+            self.reader.engine().workers.decompress(Box::new(work));
         }
         Ok(())
     }
@@ -176,7 +186,7 @@ impl ReadJob {
                             let result = job.hand_out(vec![Step { output, from }]);
                             job.end_piece(result);
                         };
-                        engine.workers.fetch(Urgency::Demand, Box::new(again));
+                        engine.workers.fetch(Box::new(again));
                     }
                     Ok(_) => job.end_piece(Err(Error::Cancelled)),
                     Err(error) => job.end_piece(Err(error)),
@@ -199,9 +209,9 @@ impl ReadJob {
     }
 
     fn answer(&self) {
-        let (len, error, completion) = {
+        let (len, neighbours, error, completion) = {
             let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-            (end.len, end.error.take(), end.completion.take())
+            (end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.completion.take())
         };
         let Some(completion) = completion else { return };
         let result = match error {
@@ -210,6 +220,7 @@ impl ReadJob {
             None => Ok(unsafe { self.output.filled(len) }),
         };
         self.reader.engine().latencies.time(Stage::Reply, || completion(result));
+        self.reader.store_neighbours(self.nid, self.range, neighbours);
     }
 }
 

@@ -5,13 +5,14 @@ use std::{sync::Arc, time::Duration};
 use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Result, StoredBlock};
 
 use crate::{
-    Engine, PAGE_BYTES, PageRun, Stage, SyncDecompress, WorkerMode,
+    Engine, PageCache, PageRun, ReadAroundCounters, Stage, SyncDecompress, WorkerMode,
     batch::{Batch, block_to_decode},
     block_cache::{CachedBlock, Lead},
+    page_pool::{Effort, page_count},
     patience,
+    read_around::{Neighbour, ReadAround},
     read_job_sys::ReadJob,
     read_plan::{From, Step, of_block, plan},
-    task_queue::Urgency,
     workspace::Workspace,
 };
 
@@ -27,20 +28,29 @@ const JOIN_RETRIES_MAX: usize = 16;
 pub struct Reader {
     engine: Arc<Engine>,
     file_system: Arc<dyn FileSystem>,
+    around: Arc<ReadAround>,
 }
 
 /// How far a read came on the thread that took it.
 enum Start {
     /// It is done.
-    Done(Result<usize>),
+    Done(Result<usize>, Vec<Neighbour>),
     /// These steps are left of it (all, if the map is not known yet), to fill so many bytes together with the rest.
-    Left { steps: Option<Vec<Step>>, len: usize },
+    Left(Option<Left>),
+}
+
+/// What is left of a read that has been mapped.
+pub(crate) struct Left {
+    pub(crate) steps: Vec<Step>,
+    /// How many bytes the whole read gives.
+    pub(crate) len: usize,
+    pub(crate) neighbours: Vec<Neighbour>,
 }
 
 impl Reader {
     /// A reader of `file_system`, which was opened with `engine`.
     pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
-        Self { engine, file_system }
+        Self { engine, file_system, around: Arc::default() }
     }
 
     /// The format.
@@ -51,6 +61,21 @@ impl Reader {
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Names the cache that is given what blocks hold beside the bytes that a read wanted. Only the first counts.
+    pub fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
+        self.around.set_page_cache(page_cache);
+    }
+
+    /// What read-around has done so far.
+    pub fn read_around_counters(&self) -> ReadAroundCounters {
+        let (used_blocks, wasted_blocks) = self.engine.blocks.ahead_used_and_wasted();
+        self.around.counters(used_blocks, wasted_blocks)
+    }
+
+    pub(crate) fn around(&self) -> &Arc<ReadAround> {
+        &self.around
     }
 
     /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
@@ -79,25 +104,24 @@ impl Reader {
     /// ends the read, perhaps before this returns. The calling thread never waits for a source, and decodes only what
     /// is cheap.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
-        let mut pages = match self.engine.pool.temporary(len as usize) {
-            Ok(pages) => pages,
-            Err(_) => return completion(Err(Error::NoMemory)),
+        let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
+            return completion(Err(Error::NoMemory));
         };
         let range = ByteRange::new(offset, len.into());
         let output = &mut pages[..len as usize];
         let start = if self.engine.workers.mode() == WorkerMode::Inline {
-            Start::Done(self.read(nid, offset, output))
+            Start::Done(self.read(nid, offset, output), Vec::new())
         } else {
             self.engine.workspaces.with(|workspace| self.start(workspace, nid, range, output))
         };
         match start {
-            Start::Done(result) => {
+            Start::Done(result, neighbours) => {
                 self.engine.latencies.time(Stage::Reply, || completion(result.map(|len| &pages[..len])));
+                self.store_neighbours(nid, range, neighbours);
             }
-            Start::Left { steps, len } => {
-                ReadJob::submit(self.clone(), nid, range, pages, steps, len, Box::new(completion));
-            }
+            Start::Left(left) => ReadJob::submit(self.clone(), nid, range, pages, left, Box::new(completion)),
         }
+        self.read_ahead(nid, range);
     }
 
     /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for,
@@ -113,7 +137,7 @@ impl Reader {
         match patience::at_hand(|| work(self.file_system.as_ref())) {
             Err(Error::NotAtHand) => {
                 let file_system = Arc::clone(&self.file_system);
-                self.engine.workers.fetch(Urgency::Demand, Box::new(move || completion(work(file_system.as_ref()))));
+                self.engine.workers.fetch(Box::new(move || completion(work(file_system.as_ref()))));
             }
             result => completion(result),
         }
@@ -145,14 +169,19 @@ impl Reader {
     fn start(&self, workspace: &mut Workspace, nid: Nid, range: ByteRange, output: &mut [u8]) -> Start {
         let mut steps = std::mem::take(&mut workspace.steps);
         let planned = patience::at_hand(|| self.plan(workspace, nid, range, &mut steps));
-        let result = planned.and_then(|len| self.run_at_hand(workspace, &mut steps, output).map(|()| len));
+        let result = planned.and_then(|len| {
+            let neighbours = self.around.neighbours(range, &workspace.extents, &steps);
+            self.run_at_hand(workspace, &mut steps, output).map(|()| (len, neighbours))
+        });
         let start = match result {
-            Err(Error::NotAtHand) => Start::Left { steps: None, len: 0 },
-            Err(error) => Start::Done(Err(error.for_inode(nid))),
-            Ok(len) if steps.iter().all(|step| matches!(step.from, From::Done)) => Start::Done(Ok(len)),
-            Ok(len) => {
-                let left = steps.drain(..).filter(|step| !matches!(step.from, From::Done)).collect();
-                Start::Left { steps: Some(left), len }
+            Err(Error::NotAtHand) => Start::Left(None),
+            Err(error) => Start::Done(Err(error.for_inode(nid)), Vec::new()),
+            Ok((len, neighbours)) if steps.iter().all(|step| matches!(step.from, From::Done)) => {
+                Start::Done(Ok(len), neighbours)
+            }
+            Ok((len, neighbours)) => {
+                let steps = steps.drain(..).filter(|step| !matches!(step.from, From::Done)).collect();
+                Start::Left(Some(Left { steps, len, neighbours }))
             }
         };
         steps.clear();
@@ -227,7 +256,7 @@ impl Reader {
             steps.iter_mut().for_each(|step| step.from = From::Done);
             return Ok(());
         }
-        let stored = self.fetch_stored(batch)?;
+        let stored = self.fetch_stored(batch, Effort::Demand)?;
         for step in steps {
             let target = &mut output[step.output.clone()];
             let step = Step { output: step.output.clone(), from: std::mem::replace(&mut step.from, From::Done) };
@@ -237,8 +266,8 @@ impl Reader {
     }
 
     /// Fetches the stored bytes of a batch into pages of the pool.
-    pub(crate) fn fetch_stored(&self, batch: &Batch) -> Result<PageRun> {
-        let mut pages = self.engine.pool.temporary(batch.len).map_err(|_| Error::NoMemory)?;
+    pub(crate) fn fetch_stored(&self, batch: &Batch, effort: Effort) -> Result<PageRun> {
+        let mut pages = self.engine.pool.temporary(batch.len, effort).ok_or(Error::NoMemory)?;
         self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len])?;
         Ok(pages)
     }
@@ -272,17 +301,23 @@ impl Reader {
         stored: &[u8],
         lead: Lead,
     ) -> Result<Arc<CachedBlock>> {
-        let result = self.decode_into_pages(workspace, block, stored).map(Arc::new);
+        let result = self.decode_into_pages(workspace, block, stored, Effort::Demand).map(Arc::new);
         lead.end(result.clone());
         result
     }
 
-    fn decode_into_pages(&self, workspace: &mut Workspace, block: &StoredBlock, stored: &[u8]) -> Result<CachedBlock> {
+    /// Decodes a block into pages of the cache; into others, for those who wait, where the cache has no room.
+    pub(crate) fn decode_into_pages(
+        &self,
+        workspace: &mut Workspace,
+        block: &StoredBlock,
+        stored: &[u8],
+        effort: Effort,
+    ) -> Result<CachedBlock> {
         let len = block.decoded_len.bytes() as usize;
-        let mut pages = match self.engine.blocks.make_room(&self.engine.pool, len) {
-            Some(pages) => pages,
-            None => PageRun::from_system(len.div_ceil(PAGE_BYTES)).map_err(|_| Error::NoMemory)?,
-        };
+        let pages = self.engine.blocks.make_room(&self.engine.pool, len, effort);
+        let elsewhere = || (effort == Effort::Demand).then(|| PageRun::from_system(page_count(len)).ok()).flatten();
+        let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
         let decoded = self.engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
         Ok(CachedBlock::new(pages, decoded, is_complete))

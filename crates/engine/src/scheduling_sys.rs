@@ -47,6 +47,17 @@ pub(crate) fn thread_cpu_time_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// How often the calling thread had to leave its CPU to another one.
+pub(crate) fn preemption_count() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` has room for the answer; a `rusage` of zeros is valid too, should the call fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw
+}
+
 fn apply(priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Fifo(level) => set_real_time(Some(level)),

@@ -4,7 +4,7 @@ use std::{
     cell::Cell,
     io,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -14,7 +14,7 @@ use crate::{
     Priority, WorkerMode, WorkerStatus,
     latency::Latencies,
     scheduling_sys::allowed_cpus,
-    task_queue::{Task, TaskQueue, Urgency, Work},
+    task_queue::{Task, TaskQueue, Work},
     worker::{self, WorkerRecord},
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct Workers {
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
     fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    around_queue: Arc<TaskQueue>,
+    around_thread: OnceLock<Option<Arc<WorkerRecord>>>,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
     started: Instant,
     cpus_checked_ms: AtomicU64,
@@ -58,6 +60,8 @@ impl Workers {
             lanes: RwLock::default(),
             fetch_queue: Arc::default(),
             fetch_threads: Mutex::default(),
+            around_queue: Arc::default(),
+            around_thread: OnceLock::new(),
             adopted_threads: Mutex::default(),
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
@@ -78,9 +82,9 @@ impl Workers {
 
     /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
     /// shortest queue. Without such threads, it is done here.
-    pub(crate) fn decompress(&self, urgency: Urgency, work: Work) {
+    pub(crate) fn decompress(&self, work: Work) {
         self.follow_cpus();
-        let task = Task::new(urgency, work);
+        let task = Task::new(work);
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         let here = (lanes.len() > 1).then(rustix::thread::sched_getcpu);
         let own = lanes.iter().find(|lane| lane.cpu == here && lane.queue.has_idle_thread());
@@ -97,14 +101,27 @@ impl Workers {
     }
 
     /// Has a thread that may wait do `work`.
-    pub(crate) fn fetch(&self, urgency: Urgency, work: Work) {
+    pub(crate) fn fetch(&self, work: Work) {
         if self.mode == WorkerMode::Inline {
             return work();
         }
-        match self.fetch_queue.push(Task::new(urgency, work)) {
+        match self.fetch_queue.push(Task::new(work)) {
             Ok(true) => {}
             Ok(false) => self.start_fetch_thread(),
             Err(task) => drop(task),
+        }
+    }
+
+    /// Has the thread that reads around do `work`; drops it where there can be none.
+    pub(crate) fn run_around(&self, work: Work) {
+        let thread = self.around_thread.get_or_init(|| {
+            let record = WorkerRecord::new("floe-around".to_owned(), None, Priority::Normal);
+            let spawned =
+                worker::spawn(Arc::clone(&record), Arc::clone(&self.around_queue), Arc::clone(&self.latencies));
+            spawned.ok().map(|()| record)
+        });
+        if thread.is_some() {
+            let _ = self.around_queue.push(Task::new(work));
         }
     }
 
@@ -130,6 +147,7 @@ impl Workers {
         for others in [&self.fetch_threads, &self.adopted_threads] {
             all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
         }
+        all.extend(self.around_thread.get().into_iter().flatten().map(|record| record.status()));
         all
     }
 
@@ -198,7 +216,7 @@ impl Workers {
         lanes.sort_by_key(|lane| lane.cpu);
         let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
         drop(lanes);
-        left.into_iter().for_each(|task| self.decompress(task.urgency, task.work));
+        left.into_iter().for_each(|task| self.decompress(task.work));
     }
 }
 
@@ -208,5 +226,6 @@ impl Drop for Workers {
             drop(lane.queue.close());
         }
         drop(self.fetch_queue.close());
+        drop(self.around_queue.close());
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, Priority, Reader, SyncDecompress, WorkerMode};
+use floe_engine::{Engine, EngineOptions, PageCache, Priority, Reader, SyncDecompress, WorkerMode};
 use floe_image::{Error, ImageSource, Nid};
 use floe_testkit::{FailingSource, Fault, SlowSource, TruncatedSource};
 use patchwork::Patchwork;
@@ -55,6 +55,15 @@ fn read_all_then(reader: &Reader, requests: &[(u64, u32)]) -> Vec<Result<Vec<u8>
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
+/// An answer is given before the pages it stood in go back.
+fn assert_pages_come_back(reader: &Reader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.engine().counters().pages.used_pages > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(reader.engine().counters().pages.used_pages, 0);
+}
+
 #[test]
 fn every_mode_reads_what_the_format_maps() {
     let patchwork = Arc::new(Patchwork::new(1, 3 << 20));
@@ -89,7 +98,7 @@ fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
         }
     });
     let counters = reader.engine().counters();
-    assert_eq!(counters.pages.used_pages, 0, "{counters:?}");
+    assert_pages_come_back(&reader);
     assert!(counters.decodes <= 2 * patchwork.block_count() as u64, "{counters:?}");
 }
 
@@ -176,5 +185,52 @@ fn a_panicking_source_answers_every_read() {
     let requests = patchwork.small_requests(12, 50);
     let answers = read_all_then(&reader, &requests);
     assert!(answers.iter().any(|answer| matches!(answer, Err(Error::Cancelled))));
-    assert_eq!(reader.engine().counters().pages.used_pages, 0);
+    assert_pages_come_back(&reader);
+}
+
+#[test]
+fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
+    let patchwork = Arc::new(Patchwork::new(13, 8 << 20));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    for offset in (0..8 << 20).step_by(16 << 10) {
+        let answer = read_all_then(&reader, &[(offset, 16 << 10)]).remove(0).expect("a sound image");
+        assert!(answer == patchwork.expected(offset, 16 << 10));
+        thread::sleep(Duration::from_micros(300));
+    }
+    let counters = reader.read_around_counters();
+    assert!(counters.ahead_blocks > 50 && counters.used_blocks > 30, "{counters:?}");
+    let before = reader.read_around_counters().ahead_blocks;
+    for (offset, len) in patchwork.small_requests(14, 300) {
+        read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
+    }
+    assert!(reader.read_around_counters().ahead_blocks - before < 20, "a reader that jumps is not read ahead of");
+}
+
+#[test]
+fn the_page_cache_is_given_the_right_neighbours() {
+    struct Seen(Arc<Patchwork>, mpsc::Sender<usize>);
+    impl PageCache for Seen {
+        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> bool {
+            assert!(offset.is_multiple_of(4096) && bytes == self.0.expected(offset, bytes.len() as u32));
+            self.1.send(bytes.len()).is_ok()
+        }
+    }
+    let patchwork = Arc::new(Patchwork::new(15, 4 << 20));
+    let options = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
+    for options in [EngineOptions::default(), options] {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let (sender, stored) = mpsc::channel();
+        reader.set_page_cache(Box::new(Seen(Arc::clone(&patchwork), sender)));
+        let request_count = 100;
+        let answers =
+            read_all_then(&reader, &(0..request_count).map(|index| (index * 40960, 4096)).collect::<Vec<_>>());
+        assert!(answers.iter().all(Result::is_ok));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while reader.read_around_counters().stored_bytes < 500_000 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let counters = reader.read_around_counters();
+        assert_eq!(stored.try_iter().sum::<usize>() as u64, counters.stored_bytes);
+        assert!(counters.stored_bytes >= 500_000, "{counters:?}");
+    }
 }

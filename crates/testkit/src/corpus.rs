@@ -85,13 +85,21 @@ impl Corpus {
         found.unwrap_or_else(|| panic!("{} has no image {name}", self.root.display()))
     }
 
+    /// The bytes of a file of the folder, decompressed if its name ends in `.zst`.
+    ///
+    /// # Errors
+    /// It cannot be read; the string names it.
+    pub fn plain_bytes(&self, file: &str) -> Result<Vec<u8>, String> {
+        materialise::read_plain(&self.root.join(file)).map_err(|error| format!("{file}: {error}"))
+    }
+
     /// What an image holds, with its overrides applied.
     ///
     /// # Panics
     /// The manifest cannot be read or is malformed.
     pub fn manifest(&self, image: &ImageRecord) -> Manifest {
-        let text = materialise::read_plain(&self.root.join(&image.manifest));
-        let text = String::from_utf8(text).unwrap_or_else(|error| panic!("{}: {error}", image.manifest));
+        let bytes = self.plain_bytes(&image.manifest).unwrap_or_else(|error| panic!("{error}"));
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| panic!("{}: {error}", image.manifest));
         Manifest::parse(&text, &image.overrides).unwrap_or_else(|error| panic!("manifest of {}: {error}", image.name))
     }
 }

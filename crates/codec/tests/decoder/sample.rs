@@ -28,26 +28,31 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     data
 }
 
-/// `data` in every encoding, without padding.
-pub(crate) fn stored_forms(data: &[u8]) -> Vec<(Encoding, Vec<u8>)> {
-    let padding = Padding::None;
-    let bcj = [liblzma_sys::LZMA_FILTER_X86];
-    vec![
-        (Encoding::Stored, data.to_vec()),
-        (Encoding::Lz4 { padding, window_bytes: WINDOW_BYTES }, encoder_sys::lz4(data)),
-        (
-            Encoding::MicroLzma { padding, dictionary_bytes: DICTIONARY_BYTES },
-            encoder_sys::micro_lzma(data, DICTIONARY_BYTES),
-        ),
-        (Encoding::Deflate { padding, window_log2: 15 }, deflate(data)),
-        (Encoding::Zstd { padding, window_log2_max: WINDOW_LOG2 }, zstd(data)),
-        (Encoding::Zlib, zlib(data)),
-        (Encoding::LzmaAlone, encoder_sys::lzma_alone(data, DICTIONARY_BYTES)),
-        (Encoding::LzmaAlone, with_known_len(encoder_sys::lzma_alone(data, DICTIONARY_BYTES), data.len())),
-        (Encoding::Lzo, lzokay::compress::compress(data).unwrap()),
-        (Encoding::Xz { dictionary_bytes: DICTIONARY_BYTES }, encoder_sys::xz(data, DICTIONARY_BYTES, &[])),
-        (Encoding::Xz { dictionary_bytes: DICTIONARY_BYTES }, encoder_sys::xz(data, DICTIONARY_BYTES, &bcj)),
-    ]
+/// Gives data in its stored form.
+pub(crate) type Encode = fn(&[u8]) -> Vec<u8>;
+
+/// Every encoding, without padding, and what encodes it.
+pub(crate) const ENCODERS: [(Encoding, Encode); 11] = [
+    (Encoding::Stored, |data| data.to_vec()),
+    (Encoding::Lz4 { padding: Padding::None, window_bytes: WINDOW_BYTES }, encoder_sys::lz4),
+    (Encoding::MicroLzma { padding: Padding::None, dictionary_bytes: DICTIONARY_BYTES }, |data| {
+        encoder_sys::micro_lzma(data, DICTIONARY_BYTES)
+    }),
+    (Encoding::Deflate { padding: Padding::None, window_log2: 15 }, deflate),
+    (Encoding::Zstd { padding: Padding::None, window_log2_max: WINDOW_LOG2 }, zstd),
+    (Encoding::Zlib, zlib),
+    (Encoding::LzmaAlone, |data| encoder_sys::lzma_alone(data, DICTIONARY_BYTES)),
+    (Encoding::LzmaAlone, |data| with_known_len(encoder_sys::lzma_alone(data, DICTIONARY_BYTES), data.len())),
+    (Encoding::Lzo, |data| lzokay::compress::compress(data).unwrap()),
+    (Encoding::Xz { dictionary_bytes: DICTIONARY_BYTES }, |data| encoder_sys::xz(data, DICTIONARY_BYTES, &[])),
+    (Encoding::Xz { dictionary_bytes: DICTIONARY_BYTES }, |data| {
+        encoder_sys::xz(data, DICTIONARY_BYTES, &[liblzma_sys::LZMA_FILTER_X86])
+    }),
+];
+
+/// `data` in every encoding.
+pub(crate) fn stored_forms(data: &[u8]) -> impl Iterator<Item = (Encoding, Vec<u8>)> {
+    ENCODERS.iter().map(move |(encoding, encode)| (*encoding, encode(data)))
 }
 
 pub(crate) fn deflate(data: &[u8]) -> Vec<u8> {
@@ -76,5 +81,49 @@ pub(crate) fn zstd(data: &[u8]) -> Vec<u8> {
 /// A .lzma stream that says its length, as mksquashfs makes them, rather than that its end marker tells.
 fn with_known_len(mut stored: Vec<u8>, len: usize) -> Vec<u8> {
     stored[5..13].copy_from_slice(&(len as u64).to_le_bytes());
+    stored
+}
+
+/// An LZ4 block whose matches reach back no farther than `window_bytes`.
+pub(crate) fn lz4_windowed(data: &[u8], window_bytes: usize) -> Vec<u8> {
+    let mut stored = Vec::new();
+    let mut literals_at = 0;
+    let mut at = 0;
+    let mut last_seen = std::collections::HashMap::new();
+    let push_len = |stored: &mut Vec<u8>, len: usize| {
+        if let Some(mut rest) = len.checked_sub(15) {
+            while rest >= 255 {
+                stored.push(255);
+                rest -= 255;
+            }
+            stored.push(rest as u8);
+        }
+    };
+    while at + 16 < data.len() {
+        let key: [u8; 4] = data[at..at + 4].try_into().unwrap();
+        let seen = last_seen.insert(key, at);
+        let Some(from) = seen.filter(|from| at - from <= window_bytes.min(65_535)) else {
+            at += 1;
+            continue;
+        };
+        let room = data.len() - 5 - at;
+        let len = (0..room).take_while(|n| data[from + n] == data[at + n]).count();
+        if len < 4 {
+            at += 1;
+            continue;
+        }
+        let literals = &data[literals_at..at];
+        stored.push((literals.len().min(15) << 4 | (len - 4).min(15)) as u8);
+        push_len(&mut stored, literals.len());
+        stored.extend_from_slice(literals);
+        stored.extend_from_slice(&((at - from) as u16).to_le_bytes());
+        push_len(&mut stored, len - 4);
+        at += len;
+        literals_at = at;
+    }
+    let literals = &data[literals_at..];
+    stored.push((literals.len().min(15) << 4) as u8);
+    push_len(&mut stored, literals.len());
+    stored.extend_from_slice(literals);
     stored
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -41,7 +41,7 @@ impl Corpus {
     /// # Panics
     /// As [`Corpus::materialise`].
     pub fn bytes(&self, file: &StoredFile) -> Vec<u8> {
-        let bytes = read_plain(&self.root.join(&file.file));
+        let bytes = self.plain_bytes(&file.file).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(sha256_hex(&bytes), file.sha256, "{} is not the file that images.jsonl means", file.file);
         bytes
     }
@@ -73,10 +73,7 @@ pub(super) fn keep(sha256: &str, bytes: impl FnOnce() -> Vec<u8>) -> PathBuf {
 }
 
 /// The bytes of a file, decompressed if its name ends in `.zst`.
-pub(super) fn read_plain(path: &Path) -> Vec<u8> {
-    let bytes = fs::read(path).and_then(|bytes| match path.extension() {
-        Some(extension) if extension == "zst" => zstd::decode_all(&*bytes),
-        _ => Ok(bytes),
-    });
-    bytes.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+pub(super) fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = fs::read(path)?;
+    if path.extension().is_some_and(|extension| extension == "zst") { zstd::decode_all(&*bytes) } else { Ok(bytes) }
 }

@@ -1,0 +1,147 @@
+//! An EROFS image as a file system.
+
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, Weak},
+};
+
+use floe_image::{
+    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
+    Place, Result, SeekTarget, Timestamp,
+};
+
+use super::{
+    content,
+    directory::Directory,
+    inode::{self, Inode},
+    map::Mapper,
+    metabox_source::MetaboxSource,
+    volume::{Special, Volume},
+    xattr::Xattrs,
+    xattr_prefixes::{self, LongPrefix},
+};
+use crate::format;
+
+/// The longest target of a symbolic link, in bytes.
+const LINK_TARGET_LEN_MAX: u64 = 4095;
+
+/// An EROFS image as a file system.
+pub struct Erofs {
+    volume: Arc<Volume>,
+    prefixes: Vec<LongPrefix>,
+}
+
+impl Erofs {
+    /// Opens the image in `reader`: source 0 is the image, and the following ones are its extra devices in the order of
+    /// [`extra_devices`](crate::extra_devices). Where there is only source 0, the devices are taken to stand in it, at
+    /// their unified addresses.
+    ///
+    /// # Errors
+    /// The image is not EROFS, breaks the format in what every access needs, or uses what is not known. Faults of
+    /// single files are found when they are used.
+    pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
+        let mut volume = Volume::read(reader)?;
+        if let Some(nid) = volume.superblock.metabox {
+            volume.metabox = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        if let Some(nid) = volume.superblock.packed {
+            volume.packed = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        let root = Inode::read(&volume, volume.superblock.root)?;
+        if root.file_type != FileType::Directory {
+            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        }
+        let prefixes = xattr_prefixes::read(&volume)?;
+        let volume = Arc::new_cyclic(|weak: &Weak<Volume>| {
+            let source = volume.metabox.as_ref().map(|metabox| MetaboxSource::new(weak.clone(), metabox.inode.size));
+            let device = source.and_then(|source| volume.reader.add_derived(Arc::new(source)).ok());
+            Volume { metabox_device: device, ..volume }
+        });
+        Ok(Self { volume, prefixes })
+    }
+
+    fn inode(&self, nid: Nid) -> Result<Inode> {
+        Inode::read(&self.volume, nid)
+    }
+
+    fn xattrs<'inode>(&'inode self, inode: &'inode Inode) -> Result<Option<Xattrs<'inode>>> {
+        Xattrs::new(&self.volume, inode, &self.prefixes)
+    }
+}
+
+impl FileSystem for Erofs {
+    fn root(&self) -> Nid {
+        self.volume.superblock.root
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        let superblock = &self.volume.superblock;
+        let name = superblock.raw.volume_name;
+        let name_len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let epoch = superblock.epoch;
+        FileSystemInfo {
+            format: "erofs",
+            magic: format::SUPER_MAGIC_V1,
+            block_size: 1 << superblock.block_size.log2(),
+            block_count: superblock.block_count.saturating_add(self.volume.devices.block_count()),
+            inode_count: superblock.inode_count,
+            built: Timestamp { seconds: epoch.seconds.wrapping_add(i64::from(superblock.raw.build_time)), ..epoch },
+            uuid: Some(superblock.raw.uuid).filter(|uuid| *uuid != [0; 16]),
+            label: name.into_iter().take(name_len).collect(),
+            features: superblock.features.words(),
+        }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        Ok(self.inode(nid)?.attr(&self.volume))
+    }
+
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        Some(inode::nid_of(&self.volume, inode_number))
+    }
+
+    fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
+        Directory::new(&self.volume, &self.inode(directory)?)?.lookup(name)
+    }
+
+    fn read_dir(
+        &self,
+        directory: Nid,
+        cursor: DirectoryCursor,
+        visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Directory::new(&self.volume, &self.inode(directory)?)?.read(cursor, visit)
+    }
+
+    fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
+        let inode = self.inode(nid)?;
+        if inode.file_type != FileType::Symlink {
+            return Err(Error::WrongType { expected: "a symbolic link", nid });
+        }
+        let len = usize::try_from(inode.size).ok().filter(|_| (1..=LINK_TARGET_LEN_MAX).contains(&inode.size));
+        let len = len.ok_or(Error::corrupt("link target of no or more than 4095 bytes", Place::inode(nid)))?;
+        let target = content::read(&self.volume, &inode, 0, len)?;
+        match target.contains(&0) {
+            true => Err(Error::corrupt("link target has a zero byte", Place::inode(nid))),
+            false => Ok(target.to_vec()),
+        }
+    }
+
+    fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let inode = self.inode(nid)?;
+        self.xattrs(&inode)?.map_or(Ok(None), |xattrs| xattrs.value(name))
+    }
+
+    fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(nid)?;
+        self.xattrs(&inode)?.map_or(Ok(Vec::new()), |xattrs| xattrs.names())
+    }
+
+    fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        Mapper::new(&self.volume, &self.inode(nid)?)?.extents(range, extents)
+    }
+
+    fn seek(&self, nid: Nid, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        Mapper::new(&self.volume, &self.inode(nid)?)?.seek(offset, target)
+    }
+}

@@ -1,0 +1,1 @@
+//! What is in an image, in words.

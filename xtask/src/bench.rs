@@ -1,0 +1,34 @@
+//! Measurements beside the peers.
+
+mod cold;
+mod contender;
+mod listing;
+mod read;
+mod results;
+mod session;
+mod subject;
+mod workload;
+
+use clap::Subcommand;
+
+use crate::complaint::Outcome;
+
+/// Measurements beside the peers.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Reading through a mount: Floe, the FUSE peers and the kernel, interleaved, each time cold.
+    Read(read::Arguments),
+}
+
+/// Measures.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    match &arguments.what {
+        What::Read(arguments) => read::run(arguments),
+    }
+}
