@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
-use floe_erofs::Erofs;
-use floe_image::{BlockReader, FileSystem};
+use floe_erofs::{Erofs, dump};
+use floe_image::{BlockReader, ByteRange, FileSystem};
 use floe_testkit::{
-    DirectReader, KernelMount,
+    DirectReader, KernelMount, Random,
     corpus::{Format, Materialised},
     manifest::{Comparison, differences},
     peer,
@@ -47,5 +47,30 @@ fn data_compressed_inside_compressed_metadata_reads_as_in_the_kernel() {
         let found = walk::image(&file_system, &read).expect("it is walked");
         assert_eq!(differences(&expected, &found, &Comparison::default()), Vec::<String>::new(), "{options:?}");
         fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn extents_that_have_only_lengths_read_from_the_end_to_the_beginning() {
+    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+    fs::create_dir(&tree).expect("made");
+    let content = Random::new(7).noise(20 << 20);
+    fs::write(tree.join("noise"), &content).expect("written");
+    let mut command = Command::new(peer("mkfs.erofs").expect("it is there"));
+    command.args(["--quiet", "-zlz4", "-E48bit", "--max-extent-bytes=4096"]).arg(&path).arg(&tree);
+    assert!(command.status().expect("it runs").success());
+    let reader = Arc::new(DirectReader::of(fs::read(&path).expect("it is read")));
+    let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
+    let nid = erofs.lookup(erofs.root(), b"noise").expect("it is read").expect("it is there");
+    let report = dump::inode(&erofs, nid).expect("it is read");
+    assert_eq!(report.layout, floe_erofs::format::INODE_COMPRESSED_FULL);
+    for start in (0..content.len()).step_by(9_973).rev() {
+        let range = ByteRange::new(start as u64, 5_000);
+        let expected = &content[start..content.len().min(start + 5_000)];
+        assert!(reader.read_file(&erofs, nid, range).expect("it is read") == expected, "{range}");
     }
 }
