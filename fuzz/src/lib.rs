@@ -1,0 +1,5 @@
+//! What the fuzz targets share.
+
+mod block;
+
+pub use block::Block;
