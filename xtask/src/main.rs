@@ -29,7 +29,7 @@ enum Task {
     /// Check the golden images in fixtures/, or make them anew.
     Fixtures(fixtures::Arguments),
     /// Measure Floe beside its peers.
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
 }
 
 fn main() -> Result<(), Complaint> {

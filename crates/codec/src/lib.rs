@@ -6,6 +6,7 @@
 
 mod decoder;
 mod deflate;
+pub mod encode;
 mod lz4;
 mod lz4_ring;
 mod lz4_sys;

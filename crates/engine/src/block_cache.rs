@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -15,6 +15,7 @@ use crate::{
     PageRun,
     flight::{Flight, FlightCounters},
     page_pool::{Effort, PagePool},
+    sync::{Mutex, MutexGuard},
 };
 
 /// How many parts the cache has, each with a lock of its own.
@@ -307,7 +308,7 @@ impl Shard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::{PAGE_BYTES, latency::Latencies};

@@ -40,6 +40,8 @@ pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
 /// One image's sources and what all reads of it share.
 pub struct Engine {
     sources: RwLock<Vec<Arc<dyn ImageSource>>>,
+    /// Sources that are made of the other ones, numbered from the last number down.
+    derived: RwLock<Vec<Arc<dyn ImageSource>>>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) workspaces: Workspaces,
@@ -90,6 +92,7 @@ impl Engine {
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
         Ok(Arc::new(Self {
             sources: RwLock::new(sources),
+            derived: RwLock::default(),
             workers,
             latencies,
             costs: DecodeCosts::new(),
@@ -217,7 +220,11 @@ impl Engine {
 
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
-        let source = sources.get(usize::from(device.0)).map(Arc::clone);
+        if let Some(source) = sources.get(usize::from(device.0)) {
+            return Ok(Arc::clone(source));
+        }
+        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        let source = derived.get(usize::from(u16::MAX - device.0)).map(Arc::clone);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
 
@@ -320,6 +327,15 @@ impl BlockReader for Engine {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }
         self.decode_metadata(block)
+    }
+
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
+        let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
+        let number = number.filter(|number| usize::from(*number) >= usize::from(self.device_count()));
+        let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
+        derived.push(source);
+        Ok(DeviceId(number))
     }
 }
 

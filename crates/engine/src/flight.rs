@@ -3,12 +3,14 @@
 use std::{
     fmt,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use floe_image::{Error, Result};
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// One piece of work that many wait for. Its end wakes one waiter, and each waiter wakes the next, so that the threads
 /// never rush for a lock together.
@@ -112,7 +114,7 @@ impl<T: Clone> Flight<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::{sync::Arc, thread, time::Duration};
 

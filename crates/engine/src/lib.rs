@@ -25,10 +25,14 @@ mod reader;
 mod scheduling_sys;
 mod shared_pages_sys;
 mod streams;
+mod sync;
 mod task_queue;
 mod worker;
 mod workers;
 mod workspace;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 
 pub use block_cache::BlockCacheCounters;
 pub use counters::Counters;

@@ -75,6 +75,17 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
 }
 
 #[cfg(test)]
+impl Weight for u32 {
+    fn weight(&self) -> usize {
+        1
+    }
+
+    fn deep_copy(&self) -> Self {
+        *self
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::{
         sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -85,16 +96,6 @@ mod tests {
     use floe_image::Error;
 
     use super::*;
-
-    impl Weight for u32 {
-        fn weight(&self) -> usize {
-            1
-        }
-
-        fn deep_copy(&self) -> Self {
-            *self
-        }
-    }
 
     /// 64 threads walk the same keys side by side, where making one takes a while; gives the counters.
     fn walk_together(cache: &MetadataCache<u32, u32>) -> MetadataCacheCounters {

@@ -186,7 +186,7 @@ pub(crate) fn page_count(len: usize) -> usize {
     len.div_ceil(PAGE_BYTES).max(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -3,12 +3,12 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use crate::{free_pages::FreePages, pages_sys::Mapping};
+use crate::{free_pages::FreePages, pages_sys::Mapping, sync::Mutex};
 
 /// Pages that are mapped once and given out in runs.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
 //! Work that waits for a thread.
 
-use std::{
-    collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, sync::PoisonError, time::Instant};
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A piece of work for a thread of the engine.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
@@ -110,7 +108,7 @@ impl TaskQueue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::sync::mpsc;
 

@@ -2,12 +2,14 @@
 
 mod algorithms;
 mod block_size;
+pub mod check;
 mod chunks;
 mod compact_index;
 mod compressed;
 mod content;
 mod device_table;
 mod directory;
+pub mod dump;
 mod encoded_extents;
 mod erofs;
 mod features;

@@ -7,7 +7,7 @@ use std::{
     ops::ControlFlow,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
-        fs::DirEntryExt,
+        fs::{DirEntryExt, FileExt},
     },
     path::Path,
     process::Command,
@@ -15,7 +15,9 @@ use std::{
 };
 
 use floe_erofs::Erofs;
-use floe_image::{BlockReader, DirectoryCursor, Dirent, FileSystem, FileSystemInfo, FileType, ImageSource, Nid};
+use floe_image::{
+    BlockReader, ByteRange, DirectoryCursor, Dirent, FileSystem, FileSystemInfo, FileType, ImageSource, Nid,
+};
 use floe_testkit::{
     DirectReader, KernelMount, MemorySource, check_rows,
     corpus::{Corpus, Format, ImageRecord},
@@ -35,17 +37,18 @@ fn reader_of(corpus: &Corpus, image: &ImageRecord) -> Arc<DirectReader> {
     ))
 }
 
-/// The EROFS images, those of `FLOE_IMAGE` only if that is set.
-fn erofs_images(corpus: &Corpus) -> Vec<ImageRecord> {
+/// The EROFS images, with huge files or without, those of `FLOE_IMAGE` only if that is set.
+fn erofs_images(corpus: &Corpus, is_huge: bool) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();
-    let images = corpus.images().into_iter();
-    images.filter(|image| image.format == Format::Erofs && !image.huge && image.name.contains(&only)).collect()
+    let is_wanted =
+        |image: &ImageRecord| image.format == Format::Erofs && image.huge == is_huge && image.name.contains(&only);
+    corpus.images().into_iter().filter(is_wanted).collect()
 }
 
 #[test]
 fn every_image_reads_as_its_manifest_says() {
     let corpus = Corpus::locate_or_fixtures();
-    let images = erofs_images(&corpus);
+    let images = erofs_images(&corpus, false);
     check_rows(
         &images,
         |image| image.name.clone(),
@@ -70,7 +73,8 @@ fn every_image_shows_what_the_kernels_mount_shows() {
         return;
     }
     let corpus = Corpus::locate().expect("it is there");
-    let images: Vec<ImageRecord> = erofs_images(&corpus).into_iter().filter(ImageRecord::kernel_is_truth).collect();
+    let images: Vec<ImageRecord> =
+        erofs_images(&corpus, false).into_iter().filter(ImageRecord::kernel_is_truth).collect();
     check_rows(
         &images,
         |image| image.name.clone(),
@@ -79,7 +83,7 @@ fn every_image_shows_what_the_kernels_mount_shows() {
                 Ok(mount) => mount,
                 Err(reason) => return vec![reason],
             };
-            let numbers = DirectoryWalk { numbers: true, segments: true, metadata_only: image.huge };
+            let numbers = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
             let expected = walk::directory(&mount.path(), numbers).expect("the mount is walked");
             let reader = reader_of(&corpus, image);
             let file_system = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
@@ -131,4 +135,45 @@ fn listing_differences(directory: &Path, file_system: &Erofs, nid: Nid, told: &m
     for (child, nid) in children {
         listing_differences(&child, file_system, nid, told);
     }
+}
+
+/// How much of a huge file is read at one place.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+#[test]
+fn huge_files_read_as_in_the_kernels_mount_at_their_corners() {
+    if !skip::ready(&[Need::Corpus, Need::Root, Need::KernelErofs]) {
+        return;
+    }
+    let corpus = Corpus::locate().expect("it is there");
+    check_rows(
+        &erofs_images(&corpus, true),
+        |image| image.name.clone(),
+        |image| {
+            let mount = KernelMount::new(&corpus.materialise(image)).expect("it is mounted");
+            let reader = reader_of(&corpus, image);
+            let file_system = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
+            let mut told = Vec::new();
+            for child in fs::read_dir(mount.path()).expect("it is listed").map(|child| child.expect("it is listed")) {
+                let nid =
+                    file_system.lookup(file_system.root(), child.file_name().as_bytes()).expect("it is looked up");
+                let attr = file_system.attr(nid.expect("it is found")).expect("it is read");
+                let file = fs::File::open(child.path()).expect("it is opened");
+                if attr.file_type != FileType::Regular {
+                    continue;
+                }
+                let corners = [0, 1 << 32, attr.size / 2, attr.size];
+                let starts = corners.map(|corner| corner.min(attr.size).saturating_sub(SAMPLE_BYTES / 2));
+                for start in starts {
+                    let range = ByteRange::between(start, attr.size.min(start + SAMPLE_BYTES));
+                    let mut expected = vec![0; usize::try_from(range.len()).expect("small")];
+                    file.read_exact_at(&mut expected, start).expect("it is read");
+                    if reader.read_file(&file_system, attr.nid, range).expect("it is read") != expected {
+                        told.push(format!("{} differs in {range}", child.path().display()));
+                    }
+                }
+            }
+            told
+        },
+    );
 }

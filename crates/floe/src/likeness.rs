@@ -39,7 +39,6 @@ const MAGICS: &[Magic] = &[
     magic(54, b"FAT16   ", "a FAT file system"),
     magic(3, b"NTFS    ", "an NTFS file system"),
     magic(3, b"EXFAT   ", "an exFAT file system"),
-    magic(0, b"sqsh", "a big-endian SquashFS image, older than SquashFS 4"),
     magic(0, b"shsq", "a SquashFS image of a vendor's own form"),
     advised(0, b"LUKS\xba\xbe", "an encrypted LUKS volume", "open it with cryptsetup first"),
     magic(0, b"verity\0\0", "a dm-verity hash tree"),

@@ -179,7 +179,19 @@ impl<R: Answer> Watched<R> {
         lock(&self.reply).take()
     }
 
-    /// Adds to the reply; none where the deadline has passed.
+    /// A way to fill the reply while it is watched.
+    pub(crate) fn filling(&self) -> Filling<R> {
+        Filling { reply: Arc::clone(&self.reply) }
+    }
+}
+
+/// A way to fill a reply that another holds.
+pub(crate) struct Filling<R: Answer> {
+    reply: Arc<Mutex<Option<R>>>,
+}
+
+impl<R: Answer> Filling<R> {
+    /// Adds to the reply; none where it was answered, because the deadline has passed.
     pub(crate) fn with<T>(&self, add: impl FnOnce(&mut R) -> T) -> Option<T> {
         lock(&self.reply).as_mut().map(add)
     }

@@ -25,6 +25,7 @@ mod negotiation;
 mod node_numbers;
 mod read_ahead;
 mod rescue;
+mod served;
 mod unmount;
 
 pub use mount::{Ended, Mount};

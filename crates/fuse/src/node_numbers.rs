@@ -69,7 +69,7 @@ impl NodeNumbers {
             number => number,
         };
         let is_its_own = match &self.learnt {
-            None => self.file_system.nid_of(inode_number) == Some(nid),
+            None => self.file_system.nid_of(inode_number) == Some(nid) && !ALIASES.contains(&inode_number),
             Some(shards) => {
                 let mut shard = lock(shards, node);
                 let learnt = shard.entry(node).or_insert(Learnt { nid, lookups: 0 });

@@ -98,6 +98,7 @@ impl DirectReader {
                 floe_image::DecodeError::Corrupt(rule) => {
                     Error::corrupt(rule, Place { device, nid: None, offset: Some(offset) })
                 }
+                floe_image::DecodeError::Unsupported(feature) => Error::unsupported(feature),
                 other => Error::unsupported(other.to_string()),
             })?;
         output.truncate(decoded);

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -15,6 +15,7 @@ use super::{MetadataCacheCounters, Weight};
 use crate::{
     flight::{Flight, FlightCounters},
     patience,
+    sync::{Mutex, MutexGuard},
 };
 
 /// How many parts the cache has, each with a lock of its own.
@@ -204,7 +205,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::{sync::atomic::AtomicUsize, thread, time::Duration};
 

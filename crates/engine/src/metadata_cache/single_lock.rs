@@ -1,14 +1,17 @@
 //! The design of the kernel's SquashFS, to compare with.
 
 use std::sync::{
-    Condvar, Mutex, MutexGuard, PoisonError,
+    PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use floe_image::{Error, Result};
 
 use super::{MetadataCacheCounters, Weight};
-use crate::patience;
+use crate::{
+    patience,
+    sync::{Condvar, Mutex, MutexGuard},
+};
 
 /// A few entries behind one lock, searched from end to end and reused in turn. Who finds all of them in use sleeps
 /// until one is free, and each release wakes everybody who sleeps. An entry is in use while it is filled and while its

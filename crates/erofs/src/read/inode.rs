@@ -15,6 +15,8 @@ pub(super) struct Inode {
     pub(super) nid: Nid,
     /// Where the inode and what follows it lies.
     pub(super) space: Space,
+    /// The first byte of the inode.
+    pub(super) position: u64,
     /// The first byte of the xattrs, behind the inode.
     pub(super) xattr_position: u64,
     /// How many bytes the xattrs take; 0 where there are none.
@@ -109,6 +111,7 @@ impl Inode {
         Ok(Self {
             nid,
             space,
+            position,
             xattr_position,
             xattr_len,
             file_type,
@@ -156,11 +159,23 @@ pub(super) fn inode_number(volume: &Volume, nid: Nid) -> u64 {
     }
 }
 
+/// The inode that shows this number; the inverse of [`inode_number`].
+pub(super) fn nid_of(volume: &Volume, inode_number: u64) -> Nid {
+    Nid(match volume.superblock.metabox {
+        None => inode_number,
+        Some(_) => metabox_nid(inode_number),
+    })
+}
+
 /// The upper 32 bits of an inode number.
 const UPPER_HALF: u64 = !0 << 32;
 
 fn metabox_inode_number(nid: u64) -> u64 {
     (nid << 1) & UPPER_HALF | nid & 0x7fff_ffff | (nid >> DIRENT_NID_METABOX_BIT) << 31
+}
+
+fn metabox_nid(inode_number: u64) -> u64 {
+    (inode_number & UPPER_HALF) >> 1 | inode_number & 0x7fff_ffff | (inode_number >> 31 & 1) << DIRENT_NID_METABOX_BIT
 }
 
 /// What both forms of an inode have.
@@ -252,7 +267,7 @@ impl RawInode {
 
 #[cfg(test)]
 mod tests {
-    use super::metabox_inode_number;
+    use super::{metabox_inode_number, metabox_nid};
 
     #[test]
     fn metabox_inode_numbers_move_the_top_bit_to_bit_31() {
@@ -264,6 +279,7 @@ mod tests {
             (1 << 63 | 0x1_8000_0001, 0x3_8000_0001),
         ] {
             assert_eq!(metabox_inode_number(nid), expected, "{nid:#x}");
+            assert_eq!(metabox_nid(expected), nid, "{nid:#x}");
         }
     }
 }

@@ -123,7 +123,10 @@ impl<'a> Metadata<'a> {
             let Some(value) = file_system.xattr(attr.nid, &name).map_err(Failed::Image)? else { continue };
             match set(&name, &value) {
                 Ok(()) => {}
-                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => self.ledger.count_denied(Denied::Xattr),
+                // Some file systems have room for a few kilobytes of attributes only, and call that a lack of space.
+                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
+                    self.ledger.count_denied(Denied::Xattr);
+                }
                 Err(error) => return Err(failed("cannot set an extended attribute", error)),
             }
         }

@@ -1,0 +1,108 @@
+//! Processes that keep the CPUs and the disk busy.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec};
+
+use crate::error::Doing;
+use crate::process_sys::{ForkedChild, read_block};
+use crate::{Error, Result};
+
+/// How many numbers are sorted at a time, as fio's `cpumode=qsort` does.
+const SORTED_COUNT: usize = 256 << 10;
+/// How long a burner works before it sleeps, as fio's `cpuchunks` default.
+const CYCLE: Duration = Duration::from_micros(50_000);
+/// Random reads are of this size and begin at multiples of it.
+const BLOCK_BYTES: usize = 4096;
+
+/// Starts processes that each want `percent` of a CPU: they sort for 50 ms of CPU time and sleep the rest.
+///
+/// The model is fio's `ioengine=cpuio` with `cpumode=qsort`. The sleep is reckoned from CPU time, so that a burner that
+/// has to share its CPU wants as much as before.
+pub(super) fn spawn_burners(count: u32, percent: u32) -> Result<Vec<ForkedChild>> {
+    let rest = CYCLE.mul_f64(f64::from(100 - percent) / f64::from(percent));
+    let mut numbers = vec![0_i32; SORTED_COUNT];
+    (0..count)
+        .map(|index| {
+            let name = CString::new(format!("floe-burn/{index}")).unwrap_or_default();
+            ForkedChild::spawn(&name, None, |_| burn(&mut numbers, index, rest))
+                .doing(|| format!("cannot start CPU burner {index}"))
+        })
+        .collect()
+}
+
+/// Starts a process that reads random blocks of a file, past the page cache where the file system allows it.
+///
+/// Returns also whether it does.
+pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
+    let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let (file, is_direct) = match open(libc::O_DIRECT) {
+        Ok(file) => (file, true),
+        Err(_) => (open(0).doing(|| format!("cannot open {} for random reads", path.display()))?, false),
+    };
+    let size = file.metadata().doing(|| format!("cannot see {}", path.display()))?.len();
+    let block_count = size / BLOCK_BYTES as u64;
+    if block_count == 0 {
+        return Err(Error::new(format!("{} is too small for random reads: give a file of some MiB", path.display())));
+    }
+    // A block that begins at a page, as direct reads need.
+    let mut buffer = vec![0_u8; 2 * BLOCK_BYTES];
+    let start = buffer.as_ptr().align_offset(BLOCK_BYTES);
+    let block = &mut buffer[start..start + BLOCK_BYTES];
+    let child = ForkedChild::spawn(c"floe-randread", Some(file.as_fd()), |kept| {
+        let mut random = Xorshift(0x9e37_79b9);
+        loop {
+            let offset = u64::from(random.next()) % block_count * BLOCK_BYTES as u64;
+            if !read_block(kept, block, offset) {
+                // A file that cannot be read is no reason to burn a CPU.
+                sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    Ok((child.doing(|| "cannot start the random reader".to_owned())?, is_direct))
+}
+
+/// Sorts up, down, and up again, and sleeps when a cycle's worth of CPU time is used.
+fn burn(numbers: &mut [i32], index: u32, rest: Duration) {
+    let mut random = Xorshift(0x1234_5678 ^ index.wrapping_mul(0x9e37_79b9));
+    loop {
+        let start = cpu_time();
+        while cpu_time().saturating_sub(start) < CYCLE {
+            numbers.iter_mut().for_each(|number| *number = random.next().cast_signed());
+            numbers.sort_unstable();
+            numbers.sort_unstable_by(|left, right| right.cmp(left));
+            numbers.sort_unstable_by_key(|number| number.swap_bytes());
+        }
+        if !rest.is_zero() {
+            sleep(rest);
+        }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Sleeps without anything that could lock.
+pub(super) fn sleep(duration: Duration) {
+    let tv_nsec = i64::from(duration.subsec_nanos());
+    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec });
+}
+
+/// Numbers that are random enough to sort.
+struct Xorshift(u32);
+
+impl Xorshift {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0
+    }
+}

@@ -1,0 +1,168 @@
+//! Load that runs until it is dropped.
+
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::burner::{sleep, spawn_burners, spawn_random_reader};
+use super::kind::LoadKind;
+use crate::error::Doing;
+use crate::machine::{ControlGroup, GroupCounts, Undo};
+use crate::process_sys::{ForkedChild, die_with_parent, join_group, join_group_in_child, touch_fresh_pages};
+use crate::{Error, Result};
+
+/// How long fio may take to find a fault in its job file.
+const FIO_BEGIN: Duration = Duration::from_millis(700);
+/// How long fio may take to end its jobs when asked.
+const FIO_END: Duration = Duration::from_secs(5);
+
+/// Running load. Everything in it ends when it is dropped, or when the thread that started it ends.
+#[derive(Debug, Default)]
+pub struct Load {
+    kinds: Vec<LoadKind>,
+    workers: Vec<ForkedChild>,
+    hog: Option<ForkedChild>,
+    fio: Vec<Child>,
+    group: Option<ControlGroup>,
+    notes: Vec<String>,
+}
+
+impl Load {
+    /// Starts all of `kinds`; a failure ends those that were started already.
+    pub fn start(undo: &Undo, kinds: &[LoadKind]) -> Result<Self> {
+        let mut load = Self::default();
+        load.kinds = kinds.to_vec();
+        for kind in kinds {
+            match kind {
+                LoadKind::Cpu { count, percent } => load.workers.extend(spawn_burners(*count, *percent)?),
+                LoadKind::RandomRead { file } => {
+                    let (reader, is_direct) = spawn_random_reader(file)?;
+                    load.workers.push(reader);
+                    if !is_direct {
+                        let note = "cannot be read past the page cache: its reads may not reach the disk";
+                        load.notes.push(format!("{} {note}", file.display()));
+                    }
+                }
+                LoadKind::Memory { limit_bytes } => load.start_hog(undo, *limit_bytes)?,
+                LoadKind::Fio { job } => load.fio.push(start_fio(job)?),
+            }
+        }
+        Ok(load)
+    }
+
+    /// What was asked for.
+    pub fn kinds(&self) -> &[LoadKind] {
+        &self.kinds
+    }
+
+    /// Puts a command that is about to be measured where the load's limits hold.
+    pub fn confine<'command>(&self, command: &'command mut Command) -> Result<&'command mut Command> {
+        match &self.group {
+            Some(group) => Ok(join_group(command, group.entrance()?)),
+            None => Ok(command),
+        }
+    }
+
+    /// The counts of the memory group, if there is one.
+    pub fn memory_counts(&self) -> Option<GroupCounts> {
+        self.group.as_ref().map(ControlGroup::counts)
+    }
+
+    /// The process numbers of the burners and readers.
+    pub fn pids(&self) -> Vec<u32> {
+        self.workers.iter().chain(&self.hog).map(ForkedChild::pid).collect()
+    }
+
+    /// What a reader of the results should know: load that was not as asked, or ended early.
+    pub fn notes(&mut self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let ended = self.workers.iter_mut().filter_map(|worker| worker.has_ended().then_some(())).count();
+        if ended > 0 {
+            notes.push(format!("{ended} load processes ended before the measurement did"));
+        }
+        if self.hog.as_mut().is_some_and(ForkedChild::has_ended) {
+            notes.push("the memory hog was killed: the limit is too small for what is measured".to_owned());
+        }
+        for fio in &mut self.fio {
+            if let Ok(Some(status)) = fio.try_wait() {
+                notes.push(format!("fio ended before the measurement did ({status}): give it a longer runtime"));
+            }
+        }
+        notes
+    }
+
+    fn start_hog(&mut self, undo: &Undo, limit_bytes: u64) -> Result<()> {
+        let group = ControlGroup::with_memory_limit(undo, limit_bytes)?;
+        let entrance = group.entrance()?;
+        let size_bytes = usize::try_from(limit_bytes / 2).map_err(|_| Error::new("memory limit too large"))?;
+        let page_bytes = rustix::param::page_size();
+        let hog = ForkedChild::spawn(c"floe-hog", Some(entrance.as_fd()), |kept| {
+            join_group_in_child(kept);
+            loop {
+                if !touch_fresh_pages(size_bytes, page_bytes) {
+                    sleep(Duration::from_millis(10));
+                }
+                sleep(Duration::from_millis(1));
+            }
+        });
+        let hog = hog.doing(|| "cannot start the memory hog".to_owned())?;
+        // If somebody in the group must die, let it be the hog.
+        let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
+        self.hog = Some(hog);
+        self.group = Some(group);
+        Ok(())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // The hog goes before its group, and fio is asked before it is killed: its jobs are processes of their own.
+        self.workers.clear();
+        self.hog = None;
+        for fio in &mut self.fio {
+            end(fio, FIO_END);
+        }
+    }
+}
+
+/// Asks a child to end; kills it if it does not in time.
+pub(crate) fn end(child: &mut Child, patience: Duration) {
+    let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) else { return };
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    let _ = rustix::process::kill_process(pid, Signal::TERM);
+    let begin = Instant::now();
+    while begin.elapsed() < patience {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn start_fio(job: &Path) -> Result<Child> {
+    let job = job.canonicalize().doing(|| format!("cannot find the fio job {}", job.display()))?;
+    let mut command = Command::new("fio");
+    command.arg("--output=/dev/null").arg(&job).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.current_dir(job.parent().unwrap_or(Path::new("/"))).process_group(0);
+    let mut child = die_with_parent(&mut command, Signal::TERM)
+        .spawn()
+        .doing(|| "cannot run fio (install it, or use --load cpu=8x90%)".to_owned())?;
+    std::thread::sleep(FIO_BEGIN);
+    if let Ok(Some(status)) = child.try_wait() {
+        let mut said = String::new();
+        if let Some(mut stderr) = child.stderr.take() {
+            let _ = std::io::Read::read_to_string(&mut stderr, &mut said);
+        }
+        let said = said.lines().next().unwrap_or("no message").to_owned();
+        return Err(Error::new(format!("fio ended at once ({status}): {said}")));
+    }
+    Ok(child)
+}

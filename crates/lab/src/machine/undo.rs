@@ -1,0 +1,303 @@
+//! What a run has changed on the machine, written down so that it is undone whatever happens to the run.
+//!
+//! A change is promised before it is made and struck off after it was undone. The promises stand in a file; a small
+//! shell waits for this process to end and undoes what is left in it. If that dies too, the next run does it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::Doing;
+use crate::{Error, Result};
+
+/// Waits for the end of its standard input, then undoes what the file `$1` says.
+const KEEPER: &str = r#"
+trap "" INT TERM HUP QUIT PIPE
+read -r line
+[ -f "$1" ] || exit 0
+try() { for i in 1 2 3 4 5 6 7 8 9 10; do "$@" && return; sleep 0.2; done; }
+while read -r verb value path; do
+    case $verb in
+    setting) printf %s "$value" > "$path" ;;
+    mount) umount -l "$path" ;;
+    directory) rmdir "$path" ;;
+    file) rm -f "$path" ;;
+    cgroup)
+        for pid in $(cat "$path/cgroup.procs"); do kill -9 "$pid"; done
+        try rmdir "$path" ;;
+    instance)
+        for root in /sys/kernel/tracing /sys/kernel/debug/tracing; do
+            [ -d "$root/instances/$path" ] && try rmdir "$root/instances/$path"
+        done
+        if [ ! -d /sys/kernel/tracing/instances ]; then
+            own=$(mktemp -d) && mount -t tracefs tracefs "$own" && {
+                [ -d "$own/instances/$path" ] && try rmdir "$own/instances/$path"
+                umount "$own"
+            }
+            rmdir "$own"
+        fi ;;
+    esac
+done < "$1"
+rm -f "$1"
+"#;
+
+/// A change to the machine, told as what undoes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A tracing instance to remove.
+    Instance {
+        /// Its name.
+        name: String,
+    },
+    /// A kernel setting to write back.
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What it was: one word.
+        value: String,
+    },
+    /// A control group to empty and remove.
+    ControlGroup {
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// A mount to undo.
+    Mount {
+        /// The directory it hides.
+        path: PathBuf,
+    },
+    /// An empty directory to remove.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file to remove.
+    File {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Keeps the promises of one run.
+#[derive(Clone, Debug)]
+pub struct Undo {
+    shared: Arc<Shared>,
+}
+
+/// A change that is still to be undone; dropping it says that it was.
+#[derive(Debug)]
+pub struct Promise {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    journal: PathBuf,
+    marks: Mutex<Marks>,
+    /// Ends when this process does; `None` where there is no shell.
+    keeper: Mutex<Option<(Child, ChildStdin)>>,
+}
+
+#[derive(Debug, Default)]
+struct Marks {
+    next: u64,
+    open: BTreeMap<u64, Mark>,
+}
+
+impl Undo {
+    /// Begins a run: undoes what earlier runs left behind, and starts the keeper of this one.
+    pub fn new() -> Result<Self> {
+        let directory = journal_directory()?;
+        undo_left_over(&directory);
+        Self::in_directory(&directory)
+    }
+
+    fn in_directory(directory: &Path) -> Result<Self> {
+        let number = fastrand::u32(..);
+        let journal = directory.join(format!("{}-{number:08x}.undo", std::process::id()));
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "floe-lab-keeper"])
+            .arg(&journal)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/")
+            .process_group(0)
+            .spawn();
+        let keeper = keeper.ok().and_then(|mut child| child.stdin.take().map(|stdin| (child, stdin)));
+        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Writes down a change that is about to be made.
+    pub fn promise(&self, mark: Mark) -> Result<Promise> {
+        let line = mark.line();
+        if line.contains('\n') {
+            return Err(Error::new(format!("a path with a line break cannot be used: {line:?}")));
+        }
+        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = marks.next;
+        marks.next += 1;
+        marks.open.insert(number, mark);
+        self.shared.write(&marks)?;
+        Ok(Promise { shared: Arc::clone(&self.shared), number })
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.open.remove(&self.number);
+        // What cannot be struck off is undone a second time, which does no harm.
+        let _ = self.shared.write(&marks);
+    }
+}
+
+impl Shared {
+    /// Writes the journal anew, last change first.
+    fn write(&self, marks: &Marks) -> Result<()> {
+        if marks.open.is_empty() {
+            let _ = fs::remove_file(&self.journal);
+            return Ok(());
+        }
+        let lines: String = marks.open.values().rev().map(Mark::line).collect::<Vec<_>>().join("\n") + "\n";
+        let fresh = self.journal.with_extension("new");
+        fs::write(&fresh, lines)
+            .and_then(|()| fs::rename(&fresh, &self.journal))
+            .doing(|| format!("cannot write {}", self.journal.display()))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((mut child, stdin)) = keeper {
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Mark {
+    /// Verb, value, path: one line of the journal.
+    fn line(&self) -> String {
+        match self {
+            Self::Instance { name } => format!("instance - {name}"),
+            Self::Setting { path, value } => format!("setting {value} {}", path.display()),
+            Self::ControlGroup { path } => format!("cgroup - {}", path.display()),
+            Self::Mount { path } => format!("mount - {}", path.display()),
+            Self::Directory { path } => format!("directory - {}", path.display()),
+            Self::File { path } => format!("file - {}", path.display()),
+        }
+    }
+}
+
+/// Where journals are kept: for root where only root writes, else in a directory of the user's own.
+fn journal_directory() -> Result<PathBuf> {
+    let uid = rustix::process::geteuid();
+    let path = match (uid.is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
+        (true, _) => PathBuf::from("/run/floe-lab"),
+        (false, Some(directory)) => PathBuf::from(directory).join("floe-lab"),
+        (false, None) => std::env::temp_dir().join(format!("floe-lab-{}", uid.as_raw())),
+    };
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(&path)
+        .doing(|| format!("cannot make {}", path.display()))?;
+    let status = fs::symlink_metadata(&path).doing(|| format!("cannot see {}", path.display()))?;
+    if !status.is_dir() || status.uid() != uid.as_raw() || status.mode() & 0o022 != 0 {
+        return Err(Error::new(format!("{} belongs to somebody else; remove it", path.display())));
+    }
+    Ok(path)
+}
+
+/// Runs the keeper on every journal whose process is gone.
+fn undo_left_over(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(pid) = name.split('-').next().and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if Path::new(&format!("/proc/{pid}")).exists() || !name.ends_with(".undo") {
+            continue;
+        }
+        // The keeper of that run may be at it still.
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = Command::new("sh")
+            .args(["-c", KEEPER, "floe-lab-keeper"])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_until(condition: impl Fn() -> bool) -> bool {
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            condition()
+        })
+    }
+
+    #[test]
+    fn the_keeper_undoes_what_is_left_when_the_run_ends() {
+        let home = tempfile::tempdir().unwrap();
+        let (setting, directory) = (home.path().join("setting"), home.path().join("a directory"));
+        fs::write(&setting, "0").unwrap();
+        fs::create_dir(&directory).unwrap();
+        let undo = Undo::in_directory(home.path()).unwrap();
+        let kept = undo.promise(Mark::Setting { path: setting.clone(), value: "1".into() }).unwrap();
+        let left = undo.promise(Mark::Directory { path: directory.clone() }).unwrap();
+        // As a killed process would: nothing dropped, the pipe closed.
+        let keeper = undo.shared.keeper.lock().unwrap().take();
+        drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
+        assert!(wait_until(|| !directory.exists()), "the directory is still there");
+        assert!(wait_until(|| fs::read_to_string(&setting).is_ok_and(|value| value == "1")));
+        assert!(wait_until(|| !undo.shared.journal.exists()));
+        drop((kept, left));
+    }
+
+    #[test]
+    fn what_was_undone_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let setting = home.path().join("setting");
+        fs::write(&setting, "now").unwrap();
+        let undo = Undo::in_directory(home.path()).unwrap();
+        let promise = undo.promise(Mark::Setting { path: setting.clone(), value: "before".into() }).unwrap();
+        assert!(fs::read_to_string(&undo.shared.journal).unwrap().starts_with("setting before "));
+        drop(promise);
+        assert!(!undo.shared.journal.exists());
+        drop(undo);
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "now");
+    }
+
+    #[test]
+    fn the_next_run_undoes_what_a_dead_one_left() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("left over");
+        fs::write(&file, "x").unwrap();
+        // Process numbers end at 2^22.
+        let journal = home.path().join("4194999-0.undo");
+        fs::write(&journal, format!("file - {}\n", file.display())).unwrap();
+        undo_left_over(home.path());
+        assert!(!file.exists() && !journal.exists());
+    }
+
+    #[test]
+    fn a_line_break_in_a_path_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let undo = Undo::in_directory(home.path()).unwrap();
+        assert!(undo.promise(Mark::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
+    }
+}

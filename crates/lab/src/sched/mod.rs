@@ -1,0 +1,11 @@
+//! Scheduling latency: from eligible to run, to running.
+
+mod pattern;
+mod schedstat;
+mod schedule;
+mod work;
+
+pub use pattern::NamePattern;
+pub use schedstat::{ThreadTotals, process_totals, totals_between};
+pub use schedule::{Schedule, Slice, ThreadSchedule, Wait, WaitKind};
+pub use work::{WorkItem, WorkSchedule};

@@ -1,0 +1,240 @@
+//! Records the events of all CPUs into memory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::time::ClockId;
+
+use super::decoder::{Decoder, EVENTS};
+use super::page::PageLayout;
+use super::recording::{CpuRecording, Trace};
+use super::tracefs::{Instance, Tracefs};
+use crate::error::Doing;
+use crate::machine::Undo;
+use crate::{Error, Result};
+
+/// How the collector records.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectorOptions {
+    /// The kernel's buffer for each CPU, in KiB.
+    pub buffer_kib: u32,
+    /// How full a buffer is, in percent, when its reader is woken.
+    pub wake_percent: u8,
+    /// The most bytes of trace kept for each CPU and recording; what is more is discarded and counted.
+    pub kept_bytes_max: usize,
+}
+
+impl Default for CollectorOptions {
+    fn default() -> Self {
+        Self { buffer_kib: 4096, wake_percent: 40, kept_bytes_max: 512 << 20 }
+    }
+}
+
+/// A private tracing instance and a reader for each CPU.
+#[derive(Debug)]
+pub struct Collector {
+    // Dropped in this order: readers close their files before the instance can go.
+    readers: Vec<Reader>,
+    instance: Instance,
+    _tracefs: Tracefs,
+    layout: PageLayout,
+    decoder: Decoder,
+    start_ns: u64,
+    missing_events: Vec<&'static str>,
+}
+
+impl Collector {
+    /// Sets everything up; nothing is recorded before [`Collector::start`].
+    pub fn new(undo: &Undo, options: CollectorOptions) -> Result<Self> {
+        let tracefs = Tracefs::open()?;
+        tracefs.remove_left_over();
+        let instance = tracefs.instance(undo)?;
+        instance.write("tracing_on", "0")?;
+        instance.write("trace_clock", "boot")?;
+        instance.write("buffer_size_kb", &options.buffer_kib.to_string())?;
+        // Before Linux 5.0 readers are woken by every event.
+        let _ = instance.write("buffer_percent", &options.wake_percent.to_string());
+        let mut formats = Vec::new();
+        let mut missing_events = Vec::new();
+        for (group, event, is_needed) in EVENTS {
+            match instance.enable(group, event)? {
+                Some(format) => formats.push(format),
+                None if is_needed => {
+                    return Err(Error::new(format!("this kernel has no event {group}:{event} to trace")));
+                }
+                None => missing_events.push(event),
+            }
+        }
+        let layout = instance.page_layout()?;
+        let readers = instance.cpus()?.into_iter().map(|cpu| Reader::spawn(&instance, cpu, &layout, options)).collect();
+        Ok(Self {
+            readers: Result::from_iter::<Vec<_>>(readers)?,
+            instance,
+            _tracefs: tracefs,
+            layout,
+            decoder: Decoder::new(&formats)?,
+            start_ns: 0,
+            missing_events,
+        })
+    }
+
+    /// Events that this kernel does not have, so that what is told by them is missing.
+    pub fn missing_events(&self) -> &[&'static str] {
+        &self.missing_events
+    }
+
+    /// Begins a recording with empty buffers.
+    pub fn start(&mut self) -> Result<()> {
+        // Opening this file for writing, truncated, empties the buffers.
+        self.instance.write("trace", "")?;
+        for reader in &self.readers {
+            reader.drain()?;
+        }
+        self.start_ns = boot_time_ns();
+        self.instance.write("tracing_on", "1")
+    }
+
+    /// Ends the recording and decodes it.
+    pub fn stop(&mut self) -> Result<Trace> {
+        self.instance.write("tracing_on", "0")?;
+        let end_ns = boot_time_ns();
+        let mut recordings = Vec::new();
+        let mut buffers = Vec::new();
+        for reader in &self.readers {
+            recordings.push(reader.drain()?);
+            buffers.push(self.instance.statistics(reader.cpu)?);
+        }
+        Trace::new(&recordings, &self.layout, &self.decoder, (self.start_ns, end_ns), buffers)
+    }
+}
+
+/// Nanoseconds of the boot clock, which the trace uses too.
+pub(crate) fn boot_time_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Boottime);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// A thread that empties one CPU's buffer.
+#[derive(Debug)]
+struct Reader {
+    cpu: u32,
+    /// Written to ask for what was read so far.
+    request: Arc<OwnedFd>,
+    answers: Receiver<Result<CpuRecording>>,
+    /// Dropped to end the thread.
+    alive: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    fn spawn(instance: &Instance, cpu: u32, layout: &PageLayout, options: CollectorOptions) -> Result<Self> {
+        let path = instance.file(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+        let pipe = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .doing(|| format!("cannot open {}", path.display()))?;
+        let request = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let request = Arc::new(request.doing(|| "cannot make an eventfd".to_owned())?);
+        let (answer, answers) = channel();
+        let (alive, is_alive) = channel::<()>();
+        let pump = Pump { pipe, request: Arc::clone(&request), layout: layout.clone(), options, cpu };
+        let thread = std::thread::Builder::new()
+            .name(format!("floe-trace/{cpu}"))
+            .spawn(move || pump.run(&answer, &is_alive))
+            .doing(|| "cannot start a trace reader".to_owned())?;
+        Ok(Self { cpu, request, answers, alive: Some(alive), thread: Some(thread) })
+    }
+
+    /// Takes what was recorded since the last call.
+    fn drain(&self) -> Result<CpuRecording> {
+        self.ask()?;
+        self.answers.recv().map_err(|_| Error::new(format!("the trace reader of CPU {} has ended", self.cpu)))?
+    }
+
+    fn ask(&self) -> Result<()> {
+        let asked = rustix::io::write(&self.request, &1_u64.to_ne_bytes());
+        asked.map(|_| ()).doing(|| "cannot reach a trace reader".to_owned())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.alive = None;
+        if self.ask().is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a reader's thread owns.
+struct Pump {
+    pipe: File,
+    request: Arc<OwnedFd>,
+    layout: PageLayout,
+    options: CollectorOptions,
+    cpu: u32,
+}
+
+impl Pump {
+    fn run(self, answer: &Sender<Result<CpuRecording>>, is_alive: &Receiver<()>) {
+        // Losing events under load is worse than running a moment earlier than others; refused without root.
+        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
+        let mut recording = CpuRecording { cpu: self.cpu, ..CpuRecording::default() };
+        let mut page = vec![0; self.layout.page_size()];
+        let mut failure = None;
+        loop {
+            let mut polled = [PollFd::new(&self.pipe, PollFlags::IN), PollFd::new(&*self.request, PollFlags::IN)];
+            if rustix::event::poll(&mut polled, None).is_err_and(|error| error != rustix::io::Errno::INTR) {
+                return;
+            }
+            let is_asked = !polled[1].revents().is_empty();
+            if let Err(error) = self.read(&mut recording, &mut page, is_asked) {
+                failure = Some(error);
+            }
+            if is_asked {
+                let _ = rustix::io::read(&*self.request, &mut [0_u8; 8]);
+                if is_alive.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected) {
+                    return;
+                }
+                let fresh = CpuRecording { cpu: self.cpu, ..CpuRecording::default() };
+                let recorded = std::mem::replace(&mut recording, fresh);
+                if answer.send(failure.take().map_or(Ok(recorded), Err)).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads pages until there is none, or until one that is still being filled.
+    fn read(&self, recording: &mut CpuRecording, page: &mut [u8], to_the_end: bool) -> Result<()> {
+        loop {
+            let length = match (&self.pipe).read(page) {
+                Ok(0) => return Ok(()),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Error::io(format!("cannot read the trace of CPU {}", self.cpu), error)),
+            };
+            page[length..].fill(0);
+            let used = self.layout.page(page)?.used();
+            if recording.pages.len() + page.len() > self.options.kept_bytes_max {
+                recording.discarded_pages += 1;
+                recording.discarded_records += self.layout.page(page)?.records().count() as u64;
+            } else {
+                recording.pages.extend_from_slice(page);
+            }
+            if !to_the_end && used < page.len() / 2 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The kernel's tracing files, and a private instance among them.
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use super::format::EventFormat;
+use super::page::PageLayout;
+use crate::error::Doing;
+use crate::machine::{Mark, Promise, Undo};
+use crate::{Error, Result};
+
+/// Where tracefs is mounted, if it is.
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Instances of this lab are named so, then the number of its process.
+const INSTANCE_PREFIX: &str = "floe-lab-";
+
+/// Tells instances of one process apart.
+static INSTANCE_COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A tracefs: the one that is mounted, or one of our own that no directory shows.
+#[derive(Debug)]
+pub struct Tracefs {
+    root: PathBuf,
+    _detached: Option<OwnedFd>,
+}
+
+impl Tracefs {
+    /// Opens the tracing files; needs root, as the kernel shows them to nobody else.
+    pub fn open() -> Result<Self> {
+        for mount_point in MOUNT_POINTS {
+            let root = PathBuf::from(mount_point);
+            if root.join("instances").is_dir() {
+                return Ok(Self { root, _detached: None });
+            }
+        }
+        let detached = Self::mount_detached().doing(|| "cannot open tracefs (tracing needs root)".to_owned())?;
+        let root = PathBuf::from(format!("/proc/self/fd/{}", detached.as_raw_fd()));
+        Ok(Self { root, _detached: Some(detached) })
+    }
+
+    /// Mounts a tracefs on no directory, so that there is nothing to unmount.
+    fn mount_detached() -> rustix::io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_create(&context)?;
+        rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    }
+
+    /// The directory of the tracing files.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Removes instances whose process is gone; returns their names.
+    pub fn remove_left_over(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.root.join("instances")) else { return Vec::new() };
+        let mut removed = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix(INSTANCE_PREFIX).and_then(|rest| rest.split('-').next());
+            let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+            if Path::new(&format!("/proc/{pid}")).exists() {
+                continue;
+            }
+            let _ = fs::write(entry.path().join("events/enable"), "0");
+            // An instance that somebody reads cannot be removed, and is not ours to remove.
+            if fs::remove_dir(entry.path()).is_ok() {
+                removed.push(name);
+            }
+        }
+        removed
+    }
+
+    /// Makes an instance of our own that records nothing yet; it goes away when dropped.
+    pub fn instance(&self, undo: &Undo) -> Result<Instance> {
+        let number = INSTANCE_COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{INSTANCE_PREFIX}{}-{number}", std::process::id());
+        let path = self.root.join("instances").join(&name);
+        let promise = undo.promise(Mark::Instance { name: name.clone() })?;
+        fs::create_dir(&path).doing(|| format!("cannot make the tracing instance {name}"))?;
+        Ok(Instance { path, _promise: promise })
+    }
+}
+
+/// A tracing instance: buffers and switches of its own.
+#[derive(Debug)]
+pub struct Instance {
+    path: PathBuf,
+    _promise: Promise,
+}
+
+impl Instance {
+    /// The path of one of its files.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes one of its files.
+    pub fn write(&self, name: &str, value: &str) -> Result<()> {
+        fs::write(self.file(name), value).doing(|| format!("cannot set tracing's {name} to {value:?}"))
+    }
+
+    /// Reads one of its files.
+    pub fn read(&self, name: &str) -> Result<String> {
+        read_at_once(&self.file(name)).doing(|| format!("cannot read tracing's {name}"))
+    }
+
+    /// Turns an event on and returns its format; `None` if this kernel does not have it.
+    pub fn enable(&self, group: &str, event: &str) -> Result<Option<EventFormat>> {
+        let directory = format!("events/{group}/{event}");
+        if !self.file(&directory).is_dir() {
+            return Ok(None);
+        }
+        let format = EventFormat::parse(&self.read(&format!("{directory}/format"))?)?;
+        self.write(&format!("{directory}/enable"), "1")?;
+        Ok(Some(format))
+    }
+
+    /// How this kernel lays out the pages of its buffers.
+    pub fn page_layout(&self) -> Result<PageLayout> {
+        PageLayout::parse(&self.read("events/header_page").or_else(|_| self.read("../../events/header_page"))?)
+    }
+
+    /// The numbers of the CPUs that have a buffer.
+    pub fn cpus(&self) -> Result<Vec<u32>> {
+        let entries = fs::read_dir(self.file("per_cpu")).doing(|| "cannot list tracing's per_cpu".to_owned())?;
+        let mut cpus: Vec<u32> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok())
+            .collect();
+        cpus.sort_unstable();
+        if cpus.is_empty() { Err(Error::new("tracing has no CPUs")) } else { Ok(cpus) }
+    }
+
+    /// What the kernel counts for one CPU's buffer.
+    pub fn statistics(&self, cpu: u32) -> Result<BufferStatistics> {
+        Ok(BufferStatistics::parse(cpu, &self.read(&format!("per_cpu/cpu{cpu}/stats"))?))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.write("tracing_on", "0");
+        let _ = self.write("events/enable", "0");
+        // The kernel lets go of a reader's buffer a moment after the reader closed it.
+        for _ in 0..100 {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                _ => break,
+            }
+        }
+    }
+}
+
+/// The kernel's own counts of a CPU's buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BufferStatistics {
+    /// The CPU.
+    pub cpu: u32,
+    /// Records still in the buffer.
+    pub entries: u64,
+    /// Records overwritten before anybody read them.
+    pub overrun: u64,
+    /// Records lost to interrupts that came too deep.
+    pub commit_overrun: u64,
+    /// Records not written for want of room.
+    pub dropped: u64,
+    /// Records that were read.
+    pub read: u64,
+}
+
+impl BufferStatistics {
+    fn parse(cpu: u32, text: &str) -> Self {
+        let mut statistics = Self { cpu, ..Self::default() };
+        for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            let value = value.trim().parse().unwrap_or(0);
+            match key.trim() {
+                "entries" => statistics.entries = value,
+                "overrun" => statistics.overrun = value,
+                "commit overrun" => statistics.commit_overrun = value,
+                "dropped events" => statistics.dropped = value,
+                "read events" => statistics.read = value,
+                _ => {}
+            }
+        }
+        statistics
+    }
+
+    /// Records that were lost in any way.
+    pub fn lost(&self) -> u64 {
+        self.overrun + self.commit_overrun + self.dropped
+    }
+}
+
+/// Reads a file in pieces as large as they come: `header_page` ends after the first read, however short.
+fn read_at_once(path: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut text = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            length => text.extend_from_slice(&piece[..length]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_read() {
+        let text = "entries: 12\noverrun: 3\ncommit overrun: 4\nbytes: 900\noldest event ts:  7.1\nnow ts: 9.2\n\
+                    dropped events: 5\nread events: 600\n";
+        let expected = BufferStatistics { cpu: 3, entries: 12, overrun: 3, commit_overrun: 4, dropped: 5, read: 600 };
+        assert_eq!(BufferStatistics::parse(3, text), expected);
+        assert_eq!(expected.lost(), 12);
+    }
+}

@@ -1,0 +1,193 @@
+//! The collector on the running kernel, beside the kernel's own counts.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use floe_lab::machine::Undo;
+use floe_lab::sched::{Schedule, process_totals, totals_between};
+use floe_lab::trace::{Collector, CollectorOptions, EventKind, Tracefs};
+
+/// One at a time: they share two CPUs.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn collector(options: CollectorOptions) -> Option<(Undo, Collector)> {
+    let undo = Undo::new().expect("a journal");
+    match Collector::new(&undo, options) {
+        Ok(collector) => Some((undo, collector)),
+        Err(error) if error.is_permission() => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name.into()).spawn(body).expect("a thread")
+}
+
+fn pin_to_first_cpu() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(0);
+    rustix::thread::sched_setaffinity(None, &cpus).expect("CPU 0");
+}
+
+/// Two threads that wake each other, `count` times each way.
+fn ping_pong(count: usize) -> JoinHandle<()> {
+    let (mut near, mut far) = UnixStream::pair().expect("a socket pair");
+    let echo = spawn("lab-echo", move || {
+        let mut byte = [0];
+        while far.read_exact(&mut byte).is_ok() {
+            far.write_all(&byte).expect("the other end");
+        }
+    });
+    spawn("lab-ping", move || {
+        for _ in 0..count {
+            near.write_all(&[1]).expect("the other end");
+            near.read_exact(&mut [0]).expect("the other end");
+        }
+        drop(near);
+        echo.join().expect("no panic");
+    })
+}
+
+/// A thread that shares its CPU with another one waits long, so that the kernel's shortcut of not reading its clock at
+/// a switch right after a wakeup does not show.
+#[test]
+fn records_are_accounted_for_and_latency_agrees_with_schedstat() {
+    let _turn = TURN.lock();
+    let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
+    let pid = std::process::id();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (mut go, mut wait) = UnixStream::pair().expect("a socket pair");
+    let rival = spawn("lab-rival", {
+        let is_over = Arc::clone(&is_over);
+        move || {
+            pin_to_first_cpu();
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    let worker = spawn("lab-worker", move || {
+        pin_to_first_cpu();
+        wait.read_exact(&mut [0]).expect("go");
+        for _ in 0..60 {
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < Duration::from_millis(5) {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        wait.write_all(&[0]).expect("done");
+        wait.read_exact(&mut [0]).expect("end");
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    collector.start().expect("started");
+    let before = process_totals(pid).expect("schedstat");
+    go.write_all(&[0]).expect("go");
+    go.read_exact(&mut [0]).expect("done");
+    std::thread::sleep(Duration::from_millis(20));
+    let after = process_totals(pid).expect("schedstat");
+    let trace = collector.stop().expect("stopped");
+    go.write_all(&[0]).expect("end");
+    is_over.store(true, Ordering::Relaxed);
+    worker.join().expect("no panic");
+    rival.join().expect("no panic");
+
+    assert!(trace.is_complete(), "lost {} in {:?}", trace.lost, trace.gaps);
+    let read: u64 = trace.buffers.iter().map(|buffer| buffer.read).sum();
+    assert_eq!(trace.record_count, read, "records parsed against records the kernel says were read");
+    assert!(trace.events.is_sorted_by_key(|event| event.time_ns));
+    let schedule = Schedule::new(&trace);
+    let (tid, worker) = schedule.threads.iter().find(|(_, thread)| thread.name == "lab-worker").expect("the worker");
+    let totals = &totals_between(&before, &after)[tid];
+    let latency_ns = worker.latency_ns(None);
+    eprintln!(
+        "latency {} µs, ran {} µs, {} slices, {} invalid, {} unexplained; schedstat: {totals:?}",
+        latency_ns / 1000,
+        worker.running_ns / 1000,
+        worker.slice_count,
+        worker.invalid_count,
+        schedule.unexplained_count,
+    );
+    if worker.invalid_count > 0 || worker.slice_count != totals.slice_count {
+        return eprintln!("skipped: this machine missed switches of the worker");
+    }
+    assert!(latency_ns.abs_diff(totals.waiting_ns) <= totals.waiting_ns / 100, "{latency_ns} against {totals:?}");
+    let shortcut_ns = 40_000 * worker.slice_count;
+    assert!(worker.running_ns.abs_diff(totals.running_ns) <= totals.running_ns / 100 + shortcut_ns);
+    assert_eq!(worker.sleep_count, totals.sleep_count);
+}
+
+#[test]
+fn wakeups_of_two_threads_are_all_seen() {
+    let _turn = TURN.lock();
+    let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
+    for _ in 0..3 {
+        collector.start().expect("started");
+        ping_pong(2000).join().expect("no panic");
+        let trace = collector.stop().expect("stopped");
+        assert!(trace.is_complete(), "lost {} in {:?}", trace.lost, trace.gaps);
+        let schedule = Schedule::new(&trace);
+        let echo = schedule.threads.values().find(|thread| thread.name == "lab-echo").expect("the echo");
+        let seen = echo.waits.len() + usize::try_from(echo.invalid_count).expect("few");
+        assert!(seen >= 1900, "{} waits, {} invalid", echo.waits.len(), echo.invalid_count);
+    }
+}
+
+#[test]
+fn losses_are_counted() {
+    let _turn = TURN.lock();
+    let options = CollectorOptions { buffer_kib: 8, wake_percent: 100, kept_bytes_max: 1 << 20 };
+    let Some((_undo, mut collector)) = collector(options) else { return };
+    collector.start().expect("started");
+    ping_pong(20_000).join().expect("no panic");
+    let trace = collector.stop().expect("stopped");
+    assert!(trace.lost > 0 && !trace.gaps.is_empty(), "nothing was lost from a buffer of 8 KiB");
+    assert!(trace.events.iter().any(|event| matches!(event.kind, EventKind::Waking(_))));
+    // Every switch and wakeup of the two threads is either here or counted as lost.
+    assert!(trace.record_count + trace.lost >= 79_000, "{} and {} lost", trace.record_count, trace.lost);
+    let schedule = Schedule::new(&trace);
+    let waits = schedule.threads.values().flat_map(|thread| &thread.waits);
+    let spanning =
+        waits.filter(|wait| trace.gaps.iter().any(|gap| gap.start_ns < wait.end_ns && wait.start_ns < gap.end_ns));
+    assert_eq!(spanning.count(), 0, "a wait over lost events was taken for valid");
+    assert!(schedule.invalid_count > 0);
+}
+
+#[test]
+fn what_is_too_much_to_keep_is_counted_as_lost() {
+    let _turn = TURN.lock();
+    let options = CollectorOptions { kept_bytes_max: 8 << 10, ..CollectorOptions::default() };
+    let Some((_undo, mut collector)) = collector(options) else { return };
+    collector.start().expect("started");
+    ping_pong(2000).join().expect("no panic");
+    let trace = collector.stop().expect("stopped");
+    assert!(trace.lost > 1000 && !trace.is_complete());
+    let read: u64 = trace.buffers.iter().map(|buffer| buffer.read).sum();
+    assert_eq!(trace.record_count + trace.lost, read);
+}
+
+#[test]
+fn instances_go_away() {
+    let _turn = TURN.lock();
+    let Some((_undo, collector)) = collector(CollectorOptions::default()) else { return };
+    let tracefs = Tracefs::open().expect("tracefs");
+    let instances = tracefs.root().join("instances");
+    let own = || {
+        let prefix = format!("floe-lab-{}-", std::process::id());
+        let entries = std::fs::read_dir(&instances).expect("instances").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+    };
+    assert_eq!(own(), 1);
+    drop(collector);
+    assert_eq!(own(), 0);
+    // One of a process that is long gone.
+    std::fs::create_dir(instances.join("floe-lab-4194999-0")).expect("an instance");
+    assert_eq!(tracefs.remove_left_over(), ["floe-lab-4194999-0"]);
+}
