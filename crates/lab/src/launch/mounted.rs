@@ -194,7 +194,7 @@ fn serve_command(variant: &Variant, path: &Path, programs: &Programs) -> Command
         }
         _ => {
             command = Command::new(&programs.floe);
-            command.args(["mount", "--foreground"]);
+            command.arg("mount");
         }
     }
     if !variant.options.is_empty() {
