@@ -1,2 +1,43 @@
-//! The project's own tasks.
-fn main() {}
+//! The project's own tasks: `cargo xtask --help`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod complaint;
+mod fixtures;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use complaint::Complaint;
+
+/// The project's own tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Format, lints, docs, tidy and fixtures: everything that is checked beside the tests.
+    Lint,
+    /// Everything that is checked: lint, then the tests.
+    Ci,
+    /// Check what the compiler does not: who depends on whom, file lengths and names, where unsafe code is.
+    Tidy,
+    /// Check the golden images in fixtures/, or make them anew.
+    Fixtures(fixtures::Arguments),
+    /// Measure Floe beside its peers.
+    Bench(Box<bench::Arguments>),
+}
+
+fn main() -> Result<(), Complaint> {
+    match Arguments::parse().task {
+        Task::Lint => ci::lint(),
+        Task::Ci => ci::all(),
+        Task::Tidy => tidy::run(),
+        Task::Fixtures(arguments) => fixtures::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
+    }
+}

@@ -1,15 +1,45 @@
 //! The decoder of every encoding.
 
-use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding};
+use std::fmt;
+
+use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
+
+use crate::{
+    deflate::{Deflate, Wrapping},
+    lz4, lzma_alone,
+    lzma_sys::LzmaStream,
+    lzo, micro_lzma,
+    request::{EMPTY, Request},
+    scratch::Scratch,
+    stored, xz,
+    zstd::Zstd,
+};
 
 /// Decodes every [`Encoding`], with working state that lives from block to block.
-#[derive(Debug, Default)]
-pub struct Decoder {}
+#[derive(Default)]
+pub struct Decoder {
+    scratch: Scratch,
+    deflate: Deflate,
+    micro_lzma: Option<LzmaStream>,
+    xz: Option<LzmaStream>,
+    lzma_alone: Option<LzmaStream>,
+    zstd: Option<Zstd>,
+}
 
 impl Decoder {
     /// A decoder without any state yet: each codec's is made when the first block needs it.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// How many bytes beside the output and the codecs' own state the last decode needed.
+    pub fn temporary_bytes_last(&self) -> usize {
+        self.scratch.used_last()
+    }
+
+    /// How many bytes beside the output and the codecs' own state any decode needed until now.
+    pub fn temporary_bytes_max(&self) -> usize {
+        self.scratch.used_max()
     }
 }
 
@@ -17,19 +47,93 @@ impl Decompressor for Decoder {
     fn decode(
         &mut self,
         encoding: &Encoding,
-        _: DecodedLen,
+        decoded_len: DecodedLen,
         stored: &[u8],
         skip: usize,
         output: &mut [u8],
     ) -> Result<usize, DecodeError> {
-        match encoding {
-            Encoding::Stored => {
-                let rest = stored.get(skip..).unwrap_or_default();
-                let len = rest.len().min(output.len());
-                output[..len].copy_from_slice(&rest[..len]);
-                Ok(len)
+        let scratch = &mut self.scratch;
+        scratch.begin();
+        let stored = unpadded(encoding, stored)?;
+        let request = &mut Request::new(decoded_len, stored, skip, output)?;
+        if request.output.is_empty() {
+            return Ok(0);
+        }
+        match *encoding {
+            Encoding::Stored => stored::decode(request),
+            Encoding::Lz4 { padding, window_bytes } => lz4::decode(padding, window_bytes, request, scratch),
+            Encoding::MicroLzma { padding, dictionary_bytes } => {
+                let lzma = self.micro_lzma.get_or_insert_with(LzmaStream::new);
+                micro_lzma::decode(lzma, padding, dictionary_bytes, request, scratch)
             }
-            other => Err(DecodeError::Unsupported(format!("{other:?}").into())),
+            Encoding::Deflate { window_log2, .. } => self.deflate.decode_raw(window_log2, request, scratch),
+            Encoding::Zlib => self.deflate.decode(Wrapping::Zlib, request, scratch),
+            Encoding::Zstd { window_log2_max, .. } => {
+                let zstd = match &mut self.zstd {
+                    Some(zstd) => zstd,
+                    none => none.insert(Zstd::new()?),
+                };
+                zstd.decode(window_log2_max, request, scratch)
+            }
+            Encoding::LzmaAlone => {
+                lzma_alone::decode(self.lzma_alone.get_or_insert_with(LzmaStream::new), request, scratch)
+            }
+            Encoding::Lzo => lzo::decode(request, scratch),
+            Encoding::Xz { dictionary_bytes } => {
+                xz::decode(self.xz.get_or_insert_with(LzmaStream::new), dictionary_bytes, request, scratch)
+            }
         }
     }
+
+    fn decode_in_place(
+        &mut self,
+        encoding: &Encoding,
+        decoded_len: usize,
+        stored_len: usize,
+        buffer: &mut [u8],
+    ) -> Result<bool, DecodeError> {
+        let (Some(margin), Some(start)) =
+            (self.in_place_margin(encoding, stored_len), buffer.len().checked_sub(stored_len))
+        else {
+            return Ok(false);
+        };
+        if decoded_len.saturating_add(margin) > buffer.len() {
+            return Ok(false);
+        }
+        self.scratch.begin();
+        let stored = unpadded(encoding, &buffer[start..])?;
+        let start = buffer.len() - stored.len();
+        lz4::decode_in_place(start, decoded_len, buffer).map(|()| true)
+    }
+
+    fn in_place_margin(&self, encoding: &Encoding, stored_len: usize) -> Option<usize> {
+        match encoding {
+            // Where a block with bytes behind it ends is not known before it is decoded.
+            Encoding::Lz4 { padding: Padding::None | Padding::Leading, .. } => Some(lz4::in_place_margin(stored_len)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Decoder").field("scratch", &self.scratch).finish_non_exhaustive()
+    }
+}
+
+/// The stored bytes without the zeros that a [`Padding::Leading`] puts before them.
+fn unpadded<'a>(encoding: &Encoding, stored: &'a [u8]) -> Result<&'a [u8], DecodeError> {
+    let padding = match *encoding {
+        Encoding::Stored => return Ok(stored),
+        Encoding::Lz4 { padding, .. }
+        | Encoding::MicroLzma { padding, .. }
+        | Encoding::Deflate { padding, .. }
+        | Encoding::Zstd { padding, .. } => padding,
+        Encoding::Zlib | Encoding::LzmaAlone | Encoding::Lzo | Encoding::Xz { .. } => Padding::None,
+    };
+    let start = match padding {
+        Padding::Leading => stored.iter().position(|byte| *byte != 0).unwrap_or(stored.len()),
+        Padding::None | Padding::Trailing => 0,
+    };
+    stored.get(start..).filter(|bytes| !bytes.is_empty()).ok_or(EMPTY)
 }

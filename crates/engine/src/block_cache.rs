@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -12,8 +12,10 @@ use std::{
 use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, StoredLen};
 
 use crate::{
-    PagePool, PageRun,
+    PageRun,
     flight::{Flight, FlightCounters},
+    page_pool::{Effort, PagePool},
+    sync::{Mutex, MutexGuard},
 };
 
 /// How many parts the cache has, each with a lock of its own.
@@ -30,6 +32,8 @@ pub(crate) struct BlockCache {
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
+    ahead_used: AtomicU64,
+    ahead_wasted: AtomicU64,
 }
 
 /// What the block cache has done so far.
@@ -53,19 +57,26 @@ pub(crate) struct CachedBlock {
     /// Whether the block has no more data than these bytes.
     is_complete: bool,
     was_used: AtomicBool,
+    /// Whether it was decoded before anybody asked for it, and nobody has since.
+    is_ahead: AtomicBool,
 }
 
 impl CachedBlock {
     pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
-        Self { pages, len, is_complete, was_used: AtomicBool::new(false) }
+        Self { pages, len, is_complete, was_used: AtomicBool::new(false), is_ahead: AtomicBool::new(false) }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.pages[..self.len]
     }
 
+    /// Says that it was decoded before anybody asked for it.
+    pub(crate) fn mark_ahead(&self) {
+        self.is_ahead.store(true, Relaxed);
+    }
+
     /// Whether these bytes are all that a block of this length can ask for.
-    fn serves(&self, decoded_len: DecodedLen) -> bool {
+    pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
         match decoded_len {
             DecodedLen::Exact(len) => self.len == len as usize,
             DecodedLen::AtLeast(len) => self.len >= len as usize,
@@ -148,15 +159,21 @@ impl BlockCache {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            ahead_used: AtomicU64::new(0),
+            ahead_wasted: AtomicU64::new(0),
         }
+    }
+
+    /// How many blocks that were decoded before anybody asked for them were used, and how many left without.
+    pub(crate) fn ahead_used_and_wasted(&self) -> (u64, u64) {
+        (self.ahead_used.load(Relaxed), self.ahead_wasted.load(Relaxed))
     }
 
     /// The block, if it is there.
     pub(crate) fn peek(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
         match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
             Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
-                cached.was_used.store(true, Relaxed);
-                self.hits.fetch_add(1, Relaxed);
+                self.note_hit(cached);
                 Some(Arc::clone(cached))
             }
             _ => None,
@@ -169,8 +186,7 @@ impl BlockCache {
         let mut shard = self.shard(&key);
         match shard.slots.get(&key) {
             Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
-                cached.was_used.store(true, Relaxed);
-                self.hits.fetch_add(1, Relaxed);
+                self.note_hit(cached);
                 return Found::Ready(Arc::clone(cached));
             }
             // A flight for another length may bring too little; the one that then comes back decodes for itself.
@@ -197,6 +213,14 @@ impl BlockCache {
         }
     }
 
+    fn note_hit(&self, cached: &CachedBlock) {
+        cached.was_used.store(true, Relaxed);
+        self.hits.fetch_add(1, Relaxed);
+        if cached.is_ahead.load(Relaxed) && cached.is_ahead.swap(false, Relaxed) {
+            self.ahead_used.fetch_add(1, Relaxed);
+        }
+    }
+
     fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
         let mut shard = self.shard(&key);
         match &result {
@@ -212,17 +236,17 @@ impl BlockCache {
 
     /// Pages for a block of `len` decoded bytes that is to be cached: blocks that were not used lately are dropped until
     /// there is room. `None` where the budget has no room for so long a run.
-    pub(crate) fn make_room(&self, pool: &PagePool, len: usize) -> Option<PageRun> {
+    pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
         if len > pool.cache_bytes() / 2 {
             return None;
         }
         // Two rounds of the hands, since the first may only take marks away.
         let mut idle_shards = 0;
         loop {
-            if let Some(pages) = pool.cached(len) {
+            if let Some(pages) = pool.cached(len, effort) {
                 return Some(pages);
             }
-            if idle_shards >= 2 * SHARD_COUNT {
+            if idle_shards >= 2 * SHARD_COUNT || (effort == Effort::BestEffort && pool.is_memory_short()) {
                 return None;
             }
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
@@ -230,6 +254,7 @@ impl BlockCache {
             match dropped {
                 Some(block) => {
                     self.evictions.fetch_add(1, Relaxed);
+                    self.ahead_wasted.fetch_add(block.is_ahead.load(Relaxed).into(), Relaxed);
                     idle_shards = 0;
                     drop(block);
                 }
@@ -283,10 +308,14 @@ impl Shard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::PAGE_BYTES;
+    use crate::{PAGE_BYTES, latency::Latencies};
+
+    fn pool(page_count: usize) -> PagePool {
+        PagePool::new(0, (page_count * PAGE_BYTES) as u64, Arc::new(Latencies::new())).expect("a small pool")
+    }
 
     fn block(offset: u64, decoded_len: DecodedLen) -> StoredBlock {
         StoredBlock {
@@ -300,13 +329,13 @@ mod tests {
 
     fn put(cache: &Arc<BlockCache>, pool: &PagePool, block: &StoredBlock, len: usize) {
         let Found::Lead(lead) = cache.find_or_lead(block) else { panic!("nothing cached yet") };
-        let pages = cache.make_room(pool, len).expect("room");
+        let pages = cache.make_room(pool, len, Effort::Demand).expect("room");
         lead.end(Ok(Arc::new(CachedBlock::new(pages, len, true))));
     }
 
     #[test]
     fn the_budget_holds_and_used_blocks_stay() {
-        let pool = PagePool::new(0, 64 * PAGE_BYTES as u64).expect("a small pool");
+        let pool = pool(64);
         let cache = Arc::new(BlockCache::new());
         let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
         put(&cache, &pool, &favourite, PAGE_BYTES);
@@ -320,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_prefix_serves_only_what_it_holds() {
-        let pool = PagePool::new(0, 64 * PAGE_BYTES as u64).expect("a small pool");
+        let pool = pool(64);
         let cache = Arc::new(BlockCache::new());
         put(&cache, &pool, &block(0, DecodedLen::AtLeast(100)), 100);
         assert!(cache.peek(&block(0, DecodedLen::AtLeast(50))).is_some());

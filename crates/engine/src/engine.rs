@@ -1,8 +1,11 @@
 //! One image's sources and what all reads of it share.
 
-use std::sync::{
-    Arc, PoisonError, RwLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
 };
 
 use floe_image::{
@@ -11,9 +14,14 @@ use floe_image::{
 };
 
 use crate::{
-    Counters, EngineOptions, PagePool,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
     block_cache::{BlockCache, Key},
+    decode_costs::DecodeCosts,
+    latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
+    page_pool::{Effort, PagePool},
+    patience,
+    workers::Workers,
     workspace::{Workspace, Workspaces},
 };
 
@@ -32,11 +40,19 @@ pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
 /// One image's sources and what all reads of it share.
 pub struct Engine {
     sources: RwLock<Vec<Arc<dyn ImageSource>>>,
+    /// Sources that are made of the other ones, numbered from the last number down.
+    derived: RwLock<Vec<Arc<dyn ImageSource>>>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) workspaces: Workspaces,
     stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
     decoded_metadata: MetadataCache<Key, DecodedBlock>,
+    pub(crate) workers: Workers,
+    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) costs: DecodeCosts,
+    pub(crate) sync_decompress: SyncDecompress,
+    read_around: bool,
+    readahead_alloc: ReadaheadAlloc,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
     decodes: AtomicU64,
@@ -47,11 +63,19 @@ impl Weight for Bytes {
     fn weight(&self) -> usize {
         self.len()
     }
+
+    fn deep_copy(&self) -> Self {
+        Self::copy_from_slice(self)
+    }
 }
 
 impl Weight for DecodedBlock {
     fn weight(&self) -> usize {
         self.bytes.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self { bytes: self.bytes.deep_copy(), ..*self }
     }
 }
 
@@ -59,16 +83,32 @@ impl Engine {
     /// An engine over an image and its extra devices.
     ///
     /// # Errors
-    /// There is no memory for the reserved pages.
+    /// There is no memory for the reserved pages, or no thread can be started.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
-        let pool = PagePool::new(options.reserved_pages, options.cache_bytes).map_err(|_| Error::NoMemory)?;
+        let latencies = Arc::new(Latencies::new());
+        let pool = PagePool::new(options.reserved_pages, options.cache_bytes, Arc::clone(&latencies));
+        let pool = pool.map_err(|_| Error::NoMemory)?;
+        let workers =
+            Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
         Ok(Arc::new(Self {
             sources: RwLock::new(sources),
+            derived: RwLock::default(),
+            workers,
+            latencies,
+            costs: DecodeCosts::new(),
+            sync_decompress: options.sync_decompress,
+            read_around: options.read_around,
+            readahead_alloc: options.readahead_alloc,
             pool,
             blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
-            stored_metadata: MetadataCache::new(STORED_METADATA_BYTES),
-            decoded_metadata: MetadataCache::new(options.metadata_cache_blocks * METADATA_BLOCK_BYTES),
+            stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
+            decoded_metadata: match options.metadata_cache {
+                MetadataCacheDesign::Sharded { block_count } => {
+                    MetadataCache::sharded(block_count * METADATA_BLOCK_BYTES)
+                }
+                MetadataCacheDesign::SingleLock { entry_count } => MetadataCache::single_lock(entry_count),
+            },
             fetches: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
@@ -79,6 +119,26 @@ impl Engine {
     /// Adds the next extra device.
     pub fn add_device(&self, source: Arc<dyn ImageSource>) {
         self.sources.write().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
+    pub fn adopt_this_thread(&self) {
+        self.workers.adopt_this_thread();
+    }
+
+    /// What each thread of the engine asked for, got and did.
+    pub fn worker_status(&self) -> Vec<WorkerStatus> {
+        self.workers.status()
+    }
+
+    /// How long a stage took so far.
+    pub fn latency(&self, stage: Stage) -> LatencySummary {
+        self.latencies.summary(stage)
+    }
+
+    /// Forgets the latencies recorded so far.
+    pub fn clear_latencies(&self) {
+        self.latencies.clear();
     }
 
     /// What the engine has done so far.
@@ -97,9 +157,11 @@ impl Engine {
 
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        let source = self.source(device)?;
+        self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
-        self.source(device)?.read_at(offset, output).map_err(|error| Error::io(device, offset, error))
+        Ok(())
     }
 
     /// Decodes `block` from its stored bytes into `output`, without its first `skip` bytes; gives how many bytes came.
@@ -111,10 +173,32 @@ impl Engine {
         skip: usize,
         output: &mut [u8],
     ) -> Result<usize> {
+        let started = Instant::now();
+        let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
+        let latency = started.elapsed();
+        self.latencies.record(Stage::Decode, latency);
+        self.costs.learn(&block.encoding, output.len(), latency);
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
-        let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
         decoded.map_err(|error| decode_error(error, block))
+    }
+
+    /// Says that bytes of a source will be read soon.
+    pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
+        if let Ok(source) = self.source(device) {
+            source.will_need(offset, len);
+        }
+    }
+
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.read_around
+    }
+
+    pub(crate) fn ahead_effort(&self) -> Effort {
+        match self.readahead_alloc {
+            ReadaheadAlloc::BestEffort => Effort::BestEffort,
+            ReadaheadAlloc::Wait => Effort::Demand,
+        }
     }
 
     /// Refuses a block that no format has, before memory is asked for it.
@@ -136,7 +220,11 @@ impl Engine {
 
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
-        let source = sources.get(usize::from(device.0)).map(Arc::clone);
+        if let Some(source) = sources.get(usize::from(device.0)) {
+            return Ok(Arc::clone(source));
+        }
+        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        let source = derived.get(usize::from(u16::MAX - device.0)).map(Arc::clone);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
 
@@ -146,7 +234,7 @@ impl Engine {
             let source = self.source(device)?;
             let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
             let mut bytes = vec![0; len as usize];
-            source.read_at(offset, &mut bytes).map_err(|error| Error::io(device, offset, error))?;
+            fill(source.as_ref(), device, offset, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -161,14 +249,14 @@ impl Engine {
             StoredLen::Known(len) => {
                 stored_start = 0;
                 stored.resize(len as usize, 0);
-                self.source(device)?.read_at(offset, &mut stored).map_err(|error| Error::io(device, offset, error))?;
+                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
                 // One read brings the length and, since data never grows, all that can follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
-                self.source(device)?.read_at(offset, &mut stored).map_err(|error| Error::io(device, offset, error))?;
+                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
                 let place = Place { nid: None, device, offset: Some(offset) };
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);
@@ -239,6 +327,29 @@ impl BlockReader for Engine {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }
         self.decode_metadata(block)
+    }
+
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
+        let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
+        let number = number.filter(|number| usize::from(*number) >= usize::from(self.device_count()));
+        let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
+        derived.push(source);
+        Ok(DeviceId(number))
+    }
+}
+
+/// Fills `output` from a source; waits for the bytes if this thread may.
+fn fill(source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+    let read = if patience::may_wait() {
+        source.read_at(offset, output).map(|()| true)
+    } else {
+        source.read_at_hand(offset, output)
+    };
+    match read {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NotAtHand),
+        Err(error) => Err(Error::io(device, offset, error)),
     }
 }
 

@@ -1,29 +1,48 @@
 //! The read engine: it fetches, decodes and caches what formats map.
 //!
-//! An [`Engine`] owns the sources of one image and everything that is shared between reads: the [`PagePool`], the cache
+//! An [`Engine`] owns the sources of one image and everything that is shared between reads: the page pool, the cache
 //! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
 //! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
 
+mod batch;
 mod block_cache;
 mod counters;
+mod decode_costs;
 mod engine;
 mod flight;
 mod free_pages;
+mod latency;
 mod metadata_cache;
 mod options;
 mod page_pool;
 mod page_run_sys;
 mod pages_sys;
+mod patience;
+mod read_around;
+mod read_job_sys;
 mod read_plan;
 mod reader;
+mod scheduling_sys;
+mod shared_pages_sys;
+mod streams;
+mod sync;
+mod task_queue;
+mod worker;
+mod workers;
 mod workspace;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 
 pub use block_cache::BlockCacheCounters;
 pub use counters::Counters;
 pub use engine::Engine;
+pub use latency::{LatencySummary, Stage};
 pub use metadata_cache::MetadataCacheCounters;
-pub use options::EngineOptions;
-pub use page_pool::{PagePool, PagePoolCounters};
+pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
+pub use page_pool::PagePoolCounters;
 pub use page_run_sys::PageRun;
 pub use pages_sys::PAGE_BYTES;
+pub use read_around::{PageCache, ReadAroundCounters};
 pub use reader::Reader;
+pub use worker::WorkerStatus;

@@ -1,36 +1,22 @@
 //! Metadata that formats read again and again.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, Hash, RandomState},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+mod sharded;
+mod single_lock;
 
-use floe_image::{Error, Result};
+use std::hash::Hash;
 
-use crate::flight::{Flight, FlightCounters};
+use floe_image::Result;
 
-/// How many parts the cache has, each with a lock of its own.
-const SHARD_COUNT: usize = 64;
+use self::{sharded::ShardedCache, single_lock::SingleLockCache};
 
-/// How many look-ups may in a row find that the one who was to bring the value gave up.
-const RETRIES_MAX: usize = 16;
-
-/// Metadata that formats read again and again: any number of threads look values up at once, each value is made once
-/// however many want it, and no lock is held while it is made. One lock is taken for a look-up that hits, two for one
-/// that misses. A value that could not be made is not remembered.
+/// Metadata that formats read again and again, in a cache of either design. A value that could not be made is not
+/// remembered.
 #[derive(Debug)]
-pub(crate) struct MetadataCache<K, V> {
-    shards: Vec<Mutex<Shard<K, V>>>,
-    hasher: RandomState,
-    shard_weight_max: usize,
-    flights: FlightCounters,
-    hits: AtomicU64,
-    misses: AtomicU64,
-    evictions: AtomicU64,
+pub(crate) enum MetadataCache<K, V> {
+    /// For use.
+    Sharded(ShardedCache<K, V>),
+    /// For comparison.
+    SingleLock(SingleLockCache<K, V>),
 }
 
 /// What a metadata cache has done so far.
@@ -52,234 +38,109 @@ pub struct MetadataCacheCounters {
     pub lock_acquisitions: u64,
 }
 
-/// What a cached value weighs against the budget.
+/// What a cached value is to the budget, and to who looks it up.
 pub(crate) trait Weight {
+    /// What it weighs.
     fn weight(&self) -> usize;
-}
 
-#[derive(Debug)]
-struct Shard<K, V> {
-    slots: HashMap<K, Slot<V>>,
-    ring: Vec<K>,
-    hand: usize,
-    weight: usize,
-}
-
-#[derive(Debug)]
-enum Slot<V> {
-    Ready { value: V, was_used: bool },
-    InFlight(Arc<Flight<V>>),
+    /// A copy that shares no memory with it.
+    fn deep_copy(&self) -> Self;
 }
 
 impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
     /// A cache for values of `weight_max` together.
-    pub(crate) fn new(weight_max: usize) -> Self {
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0, weight: 0 });
-        Self {
-            shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
-            hasher: RandomState::new(),
-            shard_weight_max: weight_max / SHARD_COUNT,
-            flights: FlightCounters::default(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
-        }
+    pub(crate) fn sharded(weight_max: usize) -> Self {
+        Self::Sharded(ShardedCache::new(weight_max))
+    }
+
+    /// A cache of `entry_count` values behind one lock, as the kernel's SquashFS has it.
+    pub(crate) fn single_lock(entry_count: usize) -> Self {
+        Self::SingleLock(SingleLockCache::new(entry_count))
     }
 
     /// The value under `key`; where there is none, `make` makes it.
     pub(crate) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
-        for _ in 0..RETRIES_MAX {
-            let flight = match self.find_or_lead(key) {
-                Found::Ready(value) => return Ok(value),
-                Found::InFlight(flight) => flight,
-                Found::Lead(lead) => return lead.end(make()),
-            };
-            match flight.wait(&self.flights) {
-                Err(Error::Cancelled) => {}
-                result => return result,
-            }
+        match self {
+            Self::Sharded(cache) => cache.find_or_make(key, make),
+            Self::SingleLock(cache) => cache.find_or_make(key, make),
         }
-        Err(Error::Cancelled)
     }
 
     pub(crate) fn counters(&self) -> MetadataCacheCounters {
-        let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
-        let waits = self.flights.waits.load(Relaxed);
-        MetadataCacheCounters {
-            hits,
-            misses,
-            waits,
-            wakes: self.flights.wakes.load(Relaxed),
-            releases: self.flights.ended.load(Relaxed),
-            evictions: self.evictions.load(Relaxed),
-            lock_acquisitions: hits + 2 * misses + waits,
+        match self {
+            Self::Sharded(cache) => cache.counters(),
+            Self::SingleLock(cache) => cache.counters(),
         }
-    }
-
-    fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
-        let mut shard = self.shard(&key);
-        match shard.slots.get_mut(&key) {
-            Some(Slot::Ready { value, was_used }) => {
-                *was_used = true;
-                self.hits.fetch_add(1, Relaxed);
-                Found::Ready(value.clone())
-            }
-            Some(Slot::InFlight(flight)) => Found::InFlight(Arc::clone(flight)),
-            None => {
-                self.misses.fetch_add(1, Relaxed);
-                let flight = Arc::new(Flight::new());
-                shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
-                Found::Lead(Lead { cache: self, key, flight: Some(flight) })
-            }
-        }
-    }
-
-    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
-        let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-enum Found<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
-    Ready(V),
-    InFlight(Arc<Flight<V>>),
-    Lead(Lead<'cache, K, V>),
-}
-
-/// The task of making a value. Dropped without an end (a panic), it frees those who wait.
-struct Lead<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
-    cache: &'cache MetadataCache<K, V>,
-    key: K,
-    flight: Option<Arc<Flight<V>>>,
-}
-
-impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
-    fn end(mut self, result: Result<V>) -> Result<V> {
-        self.finish(result.clone());
-        result
-    }
-
-    fn finish(&mut self, result: Result<V>) {
-        let Some(flight) = self.flight.take() else { return };
-        let mut dropped = Vec::new();
-        let mut shard = self.cache.shard(&self.key);
-        match &result {
-            Ok(value) => shard.insert(self.key, value.clone(), self.cache.shard_weight_max, &mut dropped),
-            Err(_) => drop(shard.slots.remove(&self.key)),
-        }
-        drop(shard);
-        self.cache.evictions.fetch_add(dropped.len() as u64, Relaxed);
-        flight.end(result, &self.cache.flights);
-    }
-}
-
-impl<K: Copy + Eq + Hash, V: Clone + Weight> Drop for Lead<'_, K, V> {
-    fn drop(&mut self) {
-        self.finish(Err(Error::Cancelled));
-    }
-}
-
-impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
-    /// Puts a value in and drops others that were not used lately, so that the budget holds. The value itself may be
-    /// heavier than the whole budget; then it is alone.
-    fn insert(&mut self, key: K, value: V, weight_max: usize, dropped: &mut Vec<V>) {
-        let weight = value.weight();
-        while self.weight + weight > weight_max
-            && let Some(evicted) = self.evict()
-        {
-            dropped.push(evicted);
-        }
-        self.weight += weight;
-        self.slots.insert(key, Slot::Ready { value, was_used: false });
-        self.ring.push(key);
-    }
-
-    fn evict(&mut self) -> Option<V> {
-        // Two rounds of the hand, since the first may only take marks away.
-        for _ in 0..2 * self.ring.len() {
-            if self.hand >= self.ring.len() {
-                self.hand = 0;
-            }
-            let key = self.ring[self.hand];
-            match self.slots.get_mut(&key) {
-                Some(Slot::Ready { was_used, .. }) if *was_used => {
-                    *was_used = false;
-                    self.hand += 1;
-                }
-                Some(Slot::Ready { .. }) => {
-                    self.ring.swap_remove(self.hand);
-                    let Some(Slot::Ready { value, .. }) = self.slots.remove(&key) else { return None };
-                    self.weight -= value.weight();
-                    return Some(value);
-                }
-                _ => drop(self.ring.swap_remove(self.hand)),
-            }
-        }
-        None
     }
 }
 
 #[cfg(test)]
+impl Weight for u32 {
+    fn weight(&self) -> usize {
+        1
+    }
+
+    fn deep_copy(&self) -> Self {
+        *self
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use std::{sync::atomic::AtomicUsize, thread, time::Duration};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        thread,
+        time::Duration,
+    };
+
+    use floe_image::Error;
 
     use super::*;
 
-    impl Weight for u32 {
-        fn weight(&self) -> usize {
-            1
-        }
-    }
-
-    #[test]
-    fn a_value_is_made_once_however_many_want_it() {
-        let cache = MetadataCache::<u32, u32>::new(64 * 64);
+    /// 64 threads walk the same keys side by side, where making one takes a while; gives the counters.
+    fn walk_together(cache: &MetadataCache<u32, u32>) -> MetadataCacheCounters {
         let made = AtomicUsize::new(0);
         thread::scope(|scope| {
-            for _ in 0..16 {
-                scope.spawn(|| {
-                    for key in 0..20 {
+            for thread in 0..64 {
+                let made = &made;
+                scope.spawn(move || {
+                    for step in 0..32 {
+                        let key = (step + thread) % 48;
                         let value = cache.find_or_make(key, || {
                             made.fetch_add(1, Relaxed);
-                            thread::sleep(Duration::from_millis(2));
-                            Ok(key * 3)
+                            thread::sleep(Duration::from_micros(500));
+                            Ok(key + 1)
                         });
-                        assert_eq!(value.expect("made"), key * 3);
+                        assert_eq!(value.expect("made"), key + 1);
                     }
                 });
             }
         });
-        assert_eq!(made.load(Relaxed), 20);
         let counters = cache.counters();
-        assert_eq!(counters.releases, 20);
+        assert_eq!(counters.misses, made.load(Relaxed) as u64);
+        counters
+    }
+
+    #[test]
+    fn sharded_makes_each_value_once_and_wakes_no_herd() {
+        let counters = walk_together(&MetadataCache::sharded(64 * 64));
+        assert_eq!(counters.misses, 48);
         assert!(counters.wakes <= counters.waits, "{counters:?}");
     }
 
     #[test]
-    fn failures_are_not_remembered_and_the_budget_holds() {
-        let cache = MetadataCache::<u32, u32>::new(2 * SHARD_COUNT);
-        assert!(cache.find_or_make(1, || Err(Error::NoMemory)).is_err());
-        assert_eq!(cache.find_or_make(1, || Ok(5)).expect("made anew"), 5);
-        for key in 0..10_000 {
-            cache.find_or_make(key, || Ok(key)).expect("made");
-        }
-        let kept = (0..10_000).filter(|key| cache.find_or_make(*key, || Err(Error::NoMemory)).is_ok()).count();
-        assert!(kept <= 2 * SHARD_COUNT, "{kept}");
-        assert!(cache.counters().evictions >= 9_800);
+    fn single_lock_makes_values_again_and_wakes_herds() {
+        let counters = walk_together(&MetadataCache::single_lock(8));
+        assert!(counters.misses > 48, "{counters:?}");
+        assert!(counters.wakes > 2 * counters.releases, "{counters:?}");
     }
 
     #[test]
-    fn a_maker_that_panics_frees_those_who_wait() {
-        let cache = Arc::new(MetadataCache::<u32, u32>::new(1000));
-        let other = Arc::clone(&cache);
-        let maker = thread::spawn(move || {
-            other.find_or_make(1, || {
-                thread::sleep(Duration::from_millis(20));
-                panic!("on purpose")
-            })
-        });
-        thread::sleep(Duration::from_millis(5));
-        assert_eq!(cache.find_or_make(1, || Ok(9)).expect("made by the waiter"), 9);
-        assert!(maker.join().is_err());
+    fn failures_are_not_remembered_by_either() {
+        for cache in [MetadataCache::<u32, u32>::sharded(100), MetadataCache::single_lock(2)] {
+            assert!(cache.find_or_make(1, || Err(Error::NoMemory)).is_err());
+            assert_eq!(cache.find_or_make(1, || Ok(5)).expect("made anew"), 5);
+            assert_eq!(cache.find_or_make(1, || Err(Error::NoMemory)).expect("remembered"), 5);
+        }
     }
 }

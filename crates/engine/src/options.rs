@@ -1,5 +1,10 @@
 //! The switches of an engine.
 
+use std::{fmt, str::FromStr};
+
+/// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
+const METADATA_BLOCKS_MAX: usize = 1 << 20;
+
 /// The switches of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
@@ -7,12 +12,266 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// How many pages of 4 KiB the page pool holds in reserve.
     pub reserved_pages: usize,
-    /// The budget of the metadata cache, in blocks of 8 KiB.
-    pub metadata_cache_blocks: usize,
+    /// The design and the size of the cache of decoded metadata.
+    pub metadata_cache: MetadataCacheDesign,
+    /// Which threads decompress.
+    pub workers: WorkerMode,
+    /// How the threads that decompress are scheduled.
+    pub priority: Priority,
+    /// Where a decode runs.
+    pub sync_decompress: SyncDecompress,
+    /// Whether bytes are read before anybody asks for them.
+    pub read_around: bool,
+    /// How far reading ahead goes to get pages.
+    pub readahead_alloc: ReadaheadAlloc,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, reserved_pages: 1024, metadata_cache_blocks: 1024 }
+        Self {
+            cache_bytes: 64 << 20,
+            reserved_pages: 1024,
+            metadata_cache: MetadataCacheDesign::Sharded { block_count: 1024 },
+            workers: WorkerMode::PerCpu,
+            priority: Priority::Auto,
+            sync_decompress: SyncDecompress::Auto,
+            read_around: true,
+            readahead_alloc: ReadaheadAlloc::BestEffort,
+        }
+    }
+}
+
+/// The design and the size of the cache of decoded metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MetadataCacheDesign {
+    /// In parts with a lock each; the budget is so many blocks of 8 KiB.
+    Sharded {
+        /// How many.
+        block_count: usize,
+    },
+    /// As the kernel's SquashFS has it, to compare with: so many entries behind one lock.
+    SingleLock {
+        /// How many.
+        entry_count: usize,
+    },
+}
+
+/// Which threads decompress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerMode {
+    /// One for each CPU, bound to it, with a queue of its own.
+    PerCpu,
+    /// As many as there are CPUs, bound to none, with one queue for all: the model of a kernel workqueue.
+    Shared,
+    /// None: whoever asks decodes, and waits for the source too.
+    Inline,
+}
+
+/// How the threads that decompress are scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Priority {
+    /// The best that is allowed: real-time at the lowest level, else nice −20, else normal.
+    Auto,
+    /// Real-time, first in first out, at this level (1 to 99).
+    Fifo(u8),
+    /// Time-shared at this nice level (−20 to 19).
+    Nice(i8),
+    /// As the process was started.
+    Normal,
+}
+
+/// Where a decode runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncDecompress {
+    /// Where the bytes are, if it is cheap; on the workers, if it is not.
+    Auto,
+    /// Where the bytes are.
+    Always,
+    /// On the workers.
+    Never,
+}
+
+/// How far reading ahead goes to get pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadaheadAlloc {
+    /// It gives up at once where memory is short, and leaves the block to a later demand read.
+    BestEffort,
+    /// It waits for memory as a demand read does.
+    Wait,
+}
+
+/// The value of a switch that is none of those it takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadValue {
+    /// The value as it was given.
+    pub value: String,
+    /// What the switch takes.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "'{}' is not {}", self.value, self.expected)
+    }
+}
+
+impl std::error::Error for BadValue {}
+
+impl FromStr for MetadataCacheDesign {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        let parsed = match value.split_once(':') {
+            None => value.parse().ok().map(|block_count| Self::Sharded { block_count }),
+            Some(("single-lock", count)) => count.parse().ok().map(|entry_count| Self::SingleLock { entry_count }),
+            Some(_) => None,
+        };
+        let parsed = parsed.filter(|design| match design {
+            Self::Sharded { block_count: count } | Self::SingleLock { entry_count: count } => {
+                (1..=METADATA_BLOCKS_MAX).contains(count)
+            }
+        });
+        let expected = "a number of 8 KiB blocks from 1 to 1048576, or single-lock:ENTRIES";
+        parsed.ok_or_else(|| BadValue { value: value.to_owned(), expected })
+    }
+}
+
+impl fmt::Display for MetadataCacheDesign {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sharded { block_count } => write!(formatter, "{block_count}"),
+            Self::SingleLock { entry_count } => write!(formatter, "single-lock:{entry_count}"),
+        }
+    }
+}
+
+impl FromStr for WorkerMode {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        Ok(match value {
+            "per-cpu" => Self::PerCpu,
+            "shared" => Self::Shared,
+            "inline" => Self::Inline,
+            _ => return Err(BadValue { value: value.to_owned(), expected: "per-cpu, shared or inline" }),
+        })
+    }
+}
+
+impl fmt::Display for WorkerMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::PerCpu => "per-cpu",
+            Self::Shared => "shared",
+            Self::Inline => "inline",
+        })
+    }
+}
+
+impl FromStr for Priority {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        let (name, level) = value.split_once(':').map_or((value, None), |(name, level)| (name, Some(level)));
+        let parsed = match (name, level) {
+            ("auto", None) => Some(Self::Auto),
+            ("normal", None) => Some(Self::Normal),
+            ("fifo", level) => {
+                level.map_or(Ok(1), str::parse).ok().filter(|level| (1..=99).contains(level)).map(Self::Fifo)
+            }
+            ("nice", level) => {
+                level.map_or(Ok(-20), str::parse).ok().filter(|level| (-20..=19).contains(level)).map(Self::Nice)
+            }
+            _ => None,
+        };
+        let expected = "auto, fifo, fifo:1 to fifo:99, nice, nice:-20 to nice:19 or normal";
+        parsed.ok_or_else(|| BadValue { value: value.to_owned(), expected })
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => formatter.write_str("auto"),
+            Self::Fifo(level) => write!(formatter, "fifo:{level}"),
+            Self::Nice(level) => write!(formatter, "nice:{level}"),
+            Self::Normal => formatter.write_str("normal"),
+        }
+    }
+}
+
+impl FromStr for SyncDecompress {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        Ok(match value {
+            "auto" => Self::Auto,
+            "always" => Self::Always,
+            "never" => Self::Never,
+            _ => return Err(BadValue { value: value.to_owned(), expected: "auto, always or never" }),
+        })
+    }
+}
+
+impl fmt::Display for SyncDecompress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl FromStr for ReadaheadAlloc {
+    type Err = BadValue;
+
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        Ok(match value {
+            "best-effort" => Self::BestEffort,
+            "wait" => Self::Wait,
+            _ => return Err(BadValue { value: value.to_owned(), expected: "best-effort or wait" }),
+        })
+    }
+}
+
+impl fmt::Display for ReadaheadAlloc {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::BestEffort => "best-effort",
+            Self::Wait => "wait",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_are_read_as_they_are_written() {
+        for value in ["auto", "fifo:1", "fifo:99", "nice:-20", "nice:19", "normal"] {
+            assert_eq!(value.parse::<Priority>().expect("a priority").to_string(), value);
+        }
+        assert_eq!("fifo".parse(), Ok(Priority::Fifo(1)));
+        assert_eq!("nice".parse(), Ok(Priority::Nice(-20)));
+        for value in ["fifo:0", "fifo:100", "nice:20", "nice:-21", "normal:1", "", "rr"] {
+            assert!(value.parse::<Priority>().is_err(), "{value}");
+        }
+        for value in ["per-cpu", "shared", "inline"] {
+            assert_eq!(value.parse::<WorkerMode>().expect("a mode").to_string(), value);
+        }
+        for value in ["1", "1024", "single-lock:8"] {
+            assert_eq!(value.parse::<MetadataCacheDesign>().expect("a design").to_string(), value);
+        }
+        for value in ["0", "", "single-lock", "single-lock:0", "lock:8", "-1", "99999999"] {
+            assert!(value.parse::<MetadataCacheDesign>().is_err(), "{value}");
+        }
+        for value in ["best-effort", "wait"] {
+            assert_eq!(value.parse::<ReadaheadAlloc>().expect("a switch").to_string(), value);
+        }
+        for value in ["auto", "always", "never"] {
+            assert_eq!(value.parse::<SyncDecompress>().expect("a switch").to_string(), value);
+        }
     }
 }

@@ -6,20 +6,36 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
-use crate::{PAGE_BYTES, PageRun, page_run_sys::Arena};
+use crate::{PAGE_BYTES, PageRun, Stage, latency::Latencies, page_run_sys::Arena, scheduling_sys::preemption_count};
+
+/// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
+/// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
+const SLOW_PAGE: Duration = Duration::from_micros(150);
+
+/// Nor is it short of memory when it was quicker than this in all.
+const SLOW_MIN: Duration = Duration::from_millis(1);
+
+/// So long after a slow page, memory is still taken to be short.
+const PRESSURE_LASTS_MS: u64 = 250;
 
 /// Where the read path gets its pages: short-lived ones from a reserve that is mapped, touched and, where allowed,
-/// locked beforehand; those of the block cache from an arena as large as its budget.
+/// locked beforehand; those of the block cache from an arena as large as its budget, whose pages stay once they were
+/// touched.
 ///
 /// When the reserve is used up, short-lived pages come from the operating system and go back to it: that is what
-/// every decode does when nothing is reserved.
-#[derive(Debug)]
-pub struct PagePool {
+/// every decode does when nothing is reserved. How long the operating system takes for pages is measured, and so it
+/// is known when memory is short.
+pub(crate) struct PagePool {
     reserve: Option<Arc<Arena>>,
     cache: Arc<Arena>,
     locked: bool,
+    latencies: Arc<Latencies>,
+    started: Instant,
+    /// Memory is short until this time, in milliseconds since the start.
+    pressure_until_ms: AtomicU64,
     taken: AtomicU64,
     missed: AtomicU64,
     given_up: AtomicU64,
@@ -37,7 +53,7 @@ pub struct PagePoolCounters {
     pub taken: u64,
     /// Runs for which the reserve had no room, so that they came from the operating system.
     pub missed: u64,
-    /// Runs that were only wanted if there was room in the reserve, and there was none.
+    /// Runs that were only wanted if they cost no waiting, and would have.
     pub given_up: u64,
     /// The most reserved pages in use at one time.
     pub high_water_pages: u64,
@@ -47,12 +63,21 @@ pub struct PagePoolCounters {
     pub cache_pages: u64,
 }
 
+/// Whether pages are worth waiting for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// Somebody waits for what is put into them.
+    Demand,
+    /// They are taken only if no reclaim has to be waited for.
+    BestEffort,
+}
+
 impl PagePool {
     /// A pool with a reserve of `reserved_pages` and an arena of `cache_bytes` for cached blocks.
     ///
     /// # Errors
     /// The operating system has not so much memory to give.
-    pub fn new(reserved_pages: usize, cache_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn new(reserved_pages: usize, cache_bytes: u64, latencies: Arc<Latencies>) -> io::Result<Self> {
         let cache_pages = usize::try_from(cache_bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let reserve = match reserved_pages {
             0 => None,
@@ -63,6 +88,9 @@ impl PagePool {
             reserve,
             cache: Arc::new(Arena::new(cache_pages, false)?),
             locked,
+            latencies,
+            started: Instant::now(),
+            pressure_until_ms: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
@@ -70,42 +98,48 @@ impl PagePool {
         })
     }
 
-    /// At least `len` bytes for a short time, from the reserve or else from the operating system.
-    ///
-    /// # Errors
-    /// Neither has room.
-    pub fn temporary(&self, len: usize) -> io::Result<PageRun> {
-        let page_count = len.div_ceil(PAGE_BYTES).max(1);
-        match self.take_reserved(page_count) {
-            Some(run) => Ok(run),
-            None => {
-                self.missed.fetch_add(1, Relaxed);
-                PageRun::from_system(page_count)
-            }
+    /// At least `len` bytes for a short time: from the reserve, or else from the operating system. `None` where neither
+    /// has room, or where the effort is not worth it.
+    pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
+        let page_count = page_count(len);
+        if let Some(run) = self.take_reserved(page_count) {
+            return Some(run);
         }
-    }
-
-    /// At least `len` bytes for a short time, if the reserve has room at once.
-    pub fn temporary_if_at_hand(&self, len: usize) -> Option<PageRun> {
-        let run = self.take_reserved(len.div_ceil(PAGE_BYTES).max(1));
-        if run.is_none() {
+        if effort == Effort::BestEffort && self.is_memory_short() {
             self.given_up.fetch_add(1, Relaxed);
+            return None;
         }
-        run
+        self.missed.fetch_add(1, Relaxed);
+        self.time_pages(page_count, || PageRun::from_system(page_count)).ok()
     }
 
-    /// At least `len` bytes for a block that stays in the cache, or `None` where the cache must first let go of others.
-    pub fn cached(&self, len: usize) -> Option<PageRun> {
-        self.cache.take(len.div_ceil(PAGE_BYTES).max(1))
+    /// At least `len` bytes for a block that stays in the cache, or `None` where the cache must first let go of others,
+    /// or where the effort is not worth it.
+    pub(crate) fn cached(&self, len: usize, effort: Effort) -> Option<PageRun> {
+        let page_count = page_count(len);
+        let run = self.cache.take(page_count)?;
+        if !run.is_backed() {
+            if effort == Effort::BestEffort && self.is_memory_short() {
+                self.given_up.fetch_add(1, Relaxed);
+                return None;
+            }
+            self.time_pages(page_count, || run.back());
+        }
+        Some(run)
+    }
+
+    /// Whether the operating system was slow to give pages lately.
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.now_ms() < self.pressure_until_ms.load(Relaxed)
     }
 
     /// The number of bytes that cached blocks may take.
-    pub fn cache_bytes(&self) -> usize {
+    pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.page_count() * PAGE_BYTES
     }
 
     /// What the pool has done so far.
-    pub fn counters(&self) -> PagePoolCounters {
+    pub(crate) fn counters(&self) -> PagePoolCounters {
         let reserved = self.reserve.as_ref().map_or(0, |reserve| reserve.page_count());
         let free = self.reserve.as_ref().map_or(0, |reserve| reserve.free_count());
         PagePoolCounters {
@@ -127,31 +161,77 @@ impl PagePool {
         self.high_water_pages.fetch_max((reserve.page_count() - reserve.free_count()) as u64, Relaxed);
         Some(run)
     }
+
+    /// Runs `work`, which gets pages from the operating system, and notes how long that took.
+    fn time_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> R {
+        let preemptions = preemption_count();
+        let started = Instant::now();
+        let result = work();
+        let latency = started.elapsed();
+        self.latencies.record(Stage::Pages, latency);
+        // A thread that had to leave its CPU to another one lost its time to that, not to memory.
+        if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
+            self.pressure_until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS_MS, Relaxed);
+        }
+        result
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
 }
 
-#[cfg(test)]
+/// How many pages a run of `len` bytes takes.
+pub(crate) fn page_count(len: usize) -> usize {
+    len.div_ceil(PAGE_BYTES).max(1)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
+    fn pool(reserved_pages: usize, cache_pages: usize) -> PagePool {
+        PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()))
+            .expect("a small pool")
+    }
+
     #[test]
     fn the_reserve_comes_first_and_the_system_after_it() {
-        let pool = PagePool::new(4, 8 * PAGE_BYTES as u64).expect("a small pool");
-        let first = pool.temporary(3 * PAGE_BYTES).expect("from the reserve");
-        let second = pool.temporary(2 * PAGE_BYTES).expect("from the system");
+        let pool = pool(4, 8);
+        let first = pool.temporary(3 * PAGE_BYTES, Effort::Demand).expect("from the reserve");
+        let second = pool.temporary(2 * PAGE_BYTES, Effort::Demand).expect("from the system");
         assert!(!first.is_from_system() && second.is_from_system());
-        assert!(pool.temporary_if_at_hand(2 * PAGE_BYTES).is_none());
-        assert!(pool.temporary_if_at_hand(1).is_some());
+        assert!(pool.temporary(1, Effort::BestEffort).is_some());
         drop(first);
         let counters = pool.counters();
-        assert_eq!((counters.taken, counters.missed, counters.given_up), (2, 1, 1));
+        assert_eq!((counters.taken, counters.missed, counters.given_up), (2, 1, 0));
         assert_eq!((counters.high_water_pages, counters.used_pages), (4, 0));
+        assert_eq!(pool.latencies.summary(Stage::Pages).count, 1);
+    }
+
+    #[test]
+    fn only_demand_waits_when_memory_is_short() {
+        let pool = pool(2, 8);
+        let backed = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
+        drop(backed);
+        while !pool.is_memory_short() {
+            pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
+        }
+        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
+        assert!(pool.temporary(3 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
+        assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
+        assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert_eq!(pool.counters().given_up, 2);
+        std::thread::sleep(Duration::from_millis(PRESSURE_LASTS_MS + 10));
+        assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
     }
 
     #[test]
     fn cached_runs_hold_what_was_written() {
-        let pool = PagePool::new(0, 4 * PAGE_BYTES as u64).expect("a small pool");
-        let mut runs: Vec<_> = (0..4).map(|_| pool.cached(100).expect("room")).collect();
-        assert!(pool.cached(1).is_none());
+        let pool = pool(0, 4);
+        let mut runs: Vec<_> = (0..4).map(|_| pool.cached(100, Effort::Demand).expect("room")).collect();
+        assert!(pool.cached(1, Effort::Demand).is_none());
         for (index, run) in runs.iter_mut().enumerate() {
             run.fill(index as u8);
         }

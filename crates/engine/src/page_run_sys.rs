@@ -2,10 +2,13 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
-use crate::{free_pages::FreePages, pages_sys::Mapping};
+use crate::{free_pages::FreePages, pages_sys::Mapping, sync::Mutex};
 
 /// Pages that are mapped once and given out in runs.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub(crate) struct Arena {
     mapping: Mapping,
     free: Mutex<FreePages>,
     page_count: usize,
+    /// Pages below this one are backed by memory.
+    backed_count: AtomicUsize,
 }
 
 impl Arena {
@@ -21,6 +26,7 @@ impl Arena {
             mapping: Mapping::new(page_count, populate)?,
             free: Mutex::new(FreePages::new(page_count)),
             page_count,
+            backed_count: AtomicUsize::new(if populate { page_count } else { 0 }),
         })
     }
 
@@ -36,7 +42,8 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
     }
 
-    /// `page_count` pages in a row, or `None`. They hold what their last user left.
+    /// `page_count` pages in a row, or `None`. They hold what their last user left, and are not all backed by memory
+    /// before [`PageRun::back`] was called.
     pub(crate) fn take(self: &Arc<Self>, page_count: usize) -> Option<PageRun> {
         let first_page = self.free.lock().unwrap_or_else(PoisonError::into_inner).take(page_count)?;
         Some(PageRun { home: Home::Arena(Arc::clone(self)), first_page, page_count })
@@ -61,6 +68,26 @@ impl PageRun {
     /// Pages straight from the operating system, given back to it when dropped.
     pub(crate) fn from_system(page_count: usize) -> std::io::Result<Self> {
         Ok(Self { home: Home::System(Mapping::new(page_count, true)?), first_page: 0, page_count })
+    }
+
+    /// Whether the operating system has given memory for all of the pages.
+    pub(crate) fn is_backed(&self) -> bool {
+        match &self.home {
+            Home::Arena(arena) => self.first_page + self.page_count <= arena.backed_count.load(Relaxed),
+            Home::System(_) => true,
+        }
+    }
+
+    /// Has the operating system give memory for all of the pages.
+    pub(crate) fn back(&self) {
+        if let Home::Arena(arena) = &self.home {
+            let end = self.first_page + self.page_count;
+            // Runs are given out from the lowest page on, so what lies below is backed, or is just being so.
+            let first = arena.backed_count.fetch_max(end, Relaxed).max(self.first_page);
+            if first < end {
+                arena.mapping.populate(first, end - first);
+            }
+        }
     }
 
     /// Whether the run came straight from the operating system.

@@ -2,7 +2,7 @@
 
 use std::{io, ptr::NonNull};
 
-use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock_with, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
 
 /// The unit of the page pool in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -36,6 +36,14 @@ impl Mapping {
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping.
         unsafe { mlock_with(self.start.as_ptr().cast(), self.len, MlockFlags::empty()) }.map_err(io::Error::from)
+    }
+
+    /// Backs pages with memory now rather than at their first use. On kernels that cannot (before 5.14), nothing happens.
+    pub(crate) fn populate(&self, first_page: usize, page_count: usize) {
+        let len = page_count * PAGE_BYTES;
+        let offset = self.offset_of(first_page, len);
+        // SAFETY: the range is inside the mapping, and populating it changes no byte.
+        let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) };
     }
 
     /// The `len` bytes from page `first_page` on.

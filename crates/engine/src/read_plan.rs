@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use floe_image::{ByteRange, DecodedLen, DeviceId, Extent, ExtentData, StoredBlock};
+use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock};
 
 use crate::{
     block_cache::{BlockCache, CachedBlock, Found, Lead},
@@ -66,7 +66,7 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache
 /// How a part of a block is come by.
 pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc<BlockCache>) -> From {
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
-    if is_whole && !matches!(block.decoded_len, DecodedLen::AtMost(_)) {
+    if is_whole {
         return match blocks.peek(&block) {
             Some(block) => From::Cached { block, skip },
             None => From::Whole { block },

@@ -1,18 +1,24 @@
 //! Reads of file data.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use floe_image::{ByteRange, DeviceId, Error, FileSystem, Nid, Result, StoredBlock, StoredLen};
+use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Result, StoredBlock};
 
 use crate::{
-    Engine, PageRun,
+    Engine, PageCache, PageRun, ReadAroundCounters, Stage, SyncDecompress, WorkerMode,
+    batch::{Batch, block_to_decode},
     block_cache::{CachedBlock, Lead},
+    page_pool::{Effort, page_count},
+    patience,
+    read_around::{Neighbour, ReadAround},
+    read_job_sys::ReadJob,
     read_plan::{From, Step, of_block, plan},
     workspace::Workspace,
 };
 
-/// The most stored bytes that one fetch brings for several blocks.
-const FETCH_BYTES_MAX: usize = 512 << 10;
+/// Decodes that take no longer together run where their bytes are, unless the switch says otherwise: a hop to another
+/// thread would cost as much.
+pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
 
 /// How often a read looks a block up again when the one who was to decode it gave up.
 const JOIN_RETRIES_MAX: usize = 16;
@@ -22,12 +28,29 @@ const JOIN_RETRIES_MAX: usize = 16;
 pub struct Reader {
     engine: Arc<Engine>,
     file_system: Arc<dyn FileSystem>,
+    around: Arc<ReadAround>,
+}
+
+/// How far a read came on the thread that took it.
+enum Start {
+    /// It is done.
+    Done(Result<usize>, Vec<Neighbour>),
+    /// These steps are left of it (all, if the map is not known yet), to fill so many bytes together with the rest.
+    Left(Option<Left>),
+}
+
+/// What is left of a read that has been mapped.
+pub(crate) struct Left {
+    pub(crate) steps: Vec<Step>,
+    /// How many bytes the whole read gives.
+    pub(crate) len: usize,
+    pub(crate) neighbours: Vec<Neighbour>,
 }
 
 impl Reader {
     /// A reader of `file_system`, which was opened with `engine`.
     pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
-        Self { engine, file_system }
+        Self { engine, file_system, around: Arc::default() }
     }
 
     /// The format.
@@ -40,8 +63,23 @@ impl Reader {
         &self.engine
     }
 
+    /// Names the cache that is given what blocks hold beside the bytes that a read wanted. Only the first counts.
+    pub fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
+        self.around.set_page_cache(page_cache);
+    }
+
+    /// What read-around has done so far.
+    pub fn read_around_counters(&self) -> ReadAroundCounters {
+        let (used_blocks, wasted_blocks) = self.engine.blocks.ahead_used_and_wasted();
+        self.around.counters(used_blocks, wasted_blocks)
+    }
+
+    pub(crate) fn around(&self) -> &Arc<ReadAround> {
+        &self.around
+    }
+
     /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
-    /// only at the end of the file.
+    /// only at the end of the file. All of it happens on the calling thread.
     ///
     /// # Errors
     /// The inode has no data, the image is corrupt or cannot be read.
@@ -51,33 +89,150 @@ impl Reader {
             return Ok(0);
         }
         self.engine.workspaces.with(|workspace| {
-            self.file_system.map(nid, range, &mut workspace.extents)?;
             let mut steps = std::mem::take(&mut workspace.steps);
-            let len = plan(range, &workspace.extents, &self.engine.blocks, &mut steps);
-            let result = self.run(workspace, &mut steps, output);
+            let result = self
+                .plan(workspace, nid, range, &mut steps)
+                .and_then(|len| self.run(workspace, &mut steps, output).map(|()| len));
             // Dropping what is left frees those who wait for it.
             steps.clear();
             workspace.steps = steps;
-            result.map(|()| len).map_err(|error| error.for_inode(nid))
+            result.map_err(|error| error.for_inode(nid))
         })
     }
 
     /// As [`Reader::read`], into pages of the pool, which `completion` is then given. It runs once, on whichever thread
-    /// ends the read, perhaps before this returns.
+    /// ends the read, perhaps before this returns. The calling thread never waits for a source, and decodes only what
+    /// is cheap.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
-        let mut pages = match self.engine.pool.temporary(len as usize) {
-            Ok(pages) => pages,
-            Err(_) => return completion(Err(Error::NoMemory)),
+        let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
+            return completion(Err(Error::NoMemory));
         };
-        let result = self.read(nid, offset, &mut pages[..len as usize]);
-        completion(result.map(|len| &pages[..len]));
+        let range = ByteRange::new(offset, len.into());
+        let output = &mut pages[..len as usize];
+        let start = if self.engine.workers.mode() == WorkerMode::Inline {
+            Start::Done(self.read(nid, offset, output), Vec::new())
+        } else {
+            self.engine.workspaces.with(|workspace| self.start(workspace, nid, range, output))
+        };
+        match start {
+            Start::Done(result, neighbours) => {
+                self.engine.latencies.time(Stage::Reply, || completion(result.map(|len| &pages[..len])));
+                self.store_neighbours(nid, range, neighbours);
+            }
+            Start::Left(left) => ReadJob::submit(self.clone(), nid, range, pages, left, Box::new(completion)),
+        }
+        self.read_ahead(nid, range);
     }
 
-    /// Runs the steps. What others wait for comes first, so that two reads never wait for each other.
+    /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for,
+    /// else on a thread that may wait. `work` may run twice.
+    pub fn metadata_then<R: 'static>(
+        &self,
+        work: impl Fn(&dyn FileSystem) -> Result<R> + Send + 'static,
+        completion: impl FnOnce(Result<R>) + Send + 'static,
+    ) {
+        if self.engine.workers.mode() == WorkerMode::Inline {
+            return completion(work(self.file_system.as_ref()));
+        }
+        match patience::at_hand(|| work(self.file_system.as_ref())) {
+            Err(Error::NotAtHand) => {
+                let file_system = Arc::clone(&self.file_system);
+                self.engine.workers.fetch(Box::new(move || completion(work(file_system.as_ref()))));
+            }
+            result => completion(result),
+        }
+    }
+
+    /// Maps `range` and turns it into steps; gives how many bytes they fill.
+    pub(crate) fn plan(
+        &self,
+        workspace: &mut Workspace,
+        nid: Nid,
+        range: ByteRange,
+        steps: &mut Vec<Step>,
+    ) -> Result<usize> {
+        workspace.extents.clear();
+        self.file_system.map(nid, range, &mut workspace.extents)?;
+        Ok(plan(range, &workspace.extents, &self.engine.blocks, steps))
+    }
+
+    /// Whether what takes so long to decode is decoded where its bytes are.
+    pub(crate) fn decodes_here(&self, cost: Duration) -> bool {
+        match self.engine.sync_decompress {
+            SyncDecompress::Always => true,
+            SyncDecompress::Never => false,
+            SyncDecompress::Auto => cost <= CHEAP_DECODE,
+        }
+    }
+
+    /// Does what can be done at once.
+    fn start(&self, workspace: &mut Workspace, nid: Nid, range: ByteRange, output: &mut [u8]) -> Start {
+        let mut steps = std::mem::take(&mut workspace.steps);
+        let planned = patience::at_hand(|| self.plan(workspace, nid, range, &mut steps));
+        let result = planned.and_then(|len| {
+            let neighbours = self.around.neighbours(range, &workspace.extents, &steps);
+            self.run_at_hand(workspace, &mut steps, output).map(|()| (len, neighbours))
+        });
+        let start = match result {
+            Err(Error::NotAtHand) => Start::Left(None),
+            Err(error) => Start::Done(Err(error.for_inode(nid)), Vec::new()),
+            Ok((len, neighbours)) if steps.iter().all(|step| matches!(step.from, From::Done)) => {
+                Start::Done(Ok(len), neighbours)
+            }
+            Ok((len, neighbours)) => {
+                let steps = steps.drain(..).filter(|step| !matches!(step.from, From::Done)).collect();
+                Start::Left(Some(Left { steps, len, neighbours }))
+            }
+        };
+        steps.clear();
+        workspace.steps = steps;
+        start
+    }
+
+    /// Runs the steps that need no waiting and little time.
+    fn run_at_hand(&self, workspace: &mut Workspace, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
+        let mut index = 0;
+        let mut cost = Duration::ZERO;
+        while index < steps.len() {
+            let Some(batch) = Batch::at(&self.engine, steps, index)? else {
+                let step = &mut steps[index];
+                if !matches!(step.from, From::Join { .. }) {
+                    run_from_memory(step, output);
+                }
+                index += 1;
+                continue;
+            };
+            index = batch.steps.end;
+            cost += batch.decode_cost;
+            if !batch.is_plain() && !self.decodes_here(cost) {
+                continue;
+            }
+            match patience::at_hand(|| {
+                self.fetch_and_decode(workspace, &batch, &mut steps[batch.steps.clone()], output)
+            }) {
+                Err(Error::NotAtHand) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs all steps. What others wait for comes first, so that two reads never wait for each other.
     fn run(&self, workspace: &mut Workspace, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
         let mut index = 0;
         while index < steps.len() {
-            index = self.run_next(workspace, steps, index, output)?;
+            match Batch::at(&self.engine, steps, index)? {
+                Some(batch) => {
+                    self.fetch_and_decode(workspace, &batch, &mut steps[batch.steps.clone()], output)?;
+                    index = batch.steps.end;
+                }
+                None => {
+                    if !matches!(steps[index].from, From::Join { .. }) {
+                        run_from_memory(&mut steps[index], output);
+                    }
+                    index += 1;
+                }
+            }
         }
         for step in steps.iter_mut().filter(|step| matches!(step.from, From::Join { .. })) {
             let step = Step { output: step.output.clone(), from: std::mem::replace(&mut step.from, From::Done) };
@@ -86,97 +241,56 @@ impl Reader {
         Ok(())
     }
 
-    /// Runs step `index`, and those after it that the same fetch serves; gives the first that is left.
-    fn run_next(
+    /// Fetches a batch and decodes it into the output of its `steps`.
+    fn fetch_and_decode(
         &self,
         workspace: &mut Workspace,
+        batch: &Batch,
         steps: &mut [Step],
-        index: usize,
         output: &mut [u8],
-    ) -> Result<usize> {
-        let step = &mut steps[index];
-        let target = &mut output[step.output.clone()];
-        match &step.from {
-            From::Nowhere => target.fill(0),
-            From::Cached { block, skip } => copy(block, *skip, target),
-            From::Join { .. } | From::Done => return Ok(index + 1),
-            From::Plain { device, offset } => return self.fetch_plain(*device, *offset, steps, index, output),
-            From::Whole { .. } | From::Lead { .. } => return self.fetch_blocks(workspace, steps, index, output),
+    ) -> Result<()> {
+        if batch.is_plain() {
+            let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(()) };
+            let target = first.output.start..last.output.end;
+            self.engine.fetch(batch.device, batch.start, &mut output[target])?;
+            steps.iter_mut().for_each(|step| step.from = From::Done);
+            return Ok(());
         }
-        step.from = From::Done;
-        Ok(index + 1)
-    }
-
-    /// Fetches plain bytes, and those of the following steps as long as they stand behind one another.
-    fn fetch_plain(
-        &self,
-        device: DeviceId,
-        offset: u64,
-        steps: &mut [Step],
-        index: usize,
-        output: &mut [u8],
-    ) -> Result<usize> {
-        let start = steps[index].output.start;
-        let mut next = index;
-        let mut end = start;
-        while let Some(Step { output, from: From::Plain { device: other, offset: at } }) = steps.get(next)
-            && *other == device
-            && *at == offset.saturating_add((end - start) as u64)
-        {
-            end = output.end;
-            next += 1;
-        }
-        self.engine.fetch(device, offset, &mut output[start..end])?;
-        Ok(next)
-    }
-
-    /// Fetches the block of step `index` and those of the following steps as long as they stand behind one another, and
-    /// decodes them.
-    fn fetch_blocks(
-        &self,
-        workspace: &mut Workspace,
-        steps: &mut [Step],
-        index: usize,
-        output: &mut [u8],
-    ) -> Result<usize> {
-        let mut next = index;
-        let mut span: Option<(DeviceId, u64, u64)> = None;
-        while let Some(block) = steps.get(next).and_then(block_to_decode) {
-            self.engine.check_bounds(block)?;
-            let end = block.offset + stored_len(block);
-            span = match span {
-                None => Some((block.device, block.offset, end)),
-                Some((device, start, stop))
-                    if device == block.device && stop == block.offset && end - start <= FETCH_BYTES_MAX as u64 =>
-                {
-                    Some((device, start, end))
-                }
-                Some(_) => break,
-            };
-            next += 1;
-        }
-        let Some((device, start, end)) = span else { return Ok(index + 1) };
-        let len = (end - start) as usize;
-        let mut pages = self.engine.pool.temporary(len).map_err(|_| Error::NoMemory)?;
-        let stored = &mut pages[..len];
-        self.engine.fetch(device, start, stored)?;
-        for step in &mut steps[index..next] {
-            let Some(block) = block_to_decode(step).copied() else { continue };
-            let from = (block.offset - start) as usize;
-            let stored = &stored[from..from + stored_len(&block) as usize];
+        let stored = self.fetch_stored(batch, Effort::Demand)?;
+        for step in steps {
             let target = &mut output[step.output.clone()];
-            match std::mem::replace(&mut step.from, From::Done) {
-                From::Lead { skip, lead, .. } => {
-                    let cached = self.decode_for_all(workspace, &block, stored, lead)?;
-                    copy(&cached, skip, target);
-                }
-                _ => {
-                    let decoded = self.engine.decode(workspace, &block, stored, 0, target)?;
-                    target[decoded..].fill(0);
-                }
-            }
+            let step = Step { output: step.output.clone(), from: std::mem::replace(&mut step.from, From::Done) };
+            self.decode_step(workspace, batch, step, &stored, target)?;
         }
-        Ok(next)
+        Ok(())
+    }
+
+    /// Fetches the stored bytes of a batch into pages of the pool.
+    pub(crate) fn fetch_stored(&self, batch: &Batch, effort: Effort) -> Result<PageRun> {
+        let mut pages = self.engine.pool.temporary(batch.len, effort).ok_or(Error::NoMemory)?;
+        self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len])?;
+        Ok(pages)
+    }
+
+    /// Decodes the block of one step of a batch into `target`, the step's part of the output.
+    pub(crate) fn decode_step(
+        &self,
+        workspace: &mut Workspace,
+        batch: &Batch,
+        step: Step,
+        stored: &[u8],
+        target: &mut [u8],
+    ) -> Result<()> {
+        let Some(block) = block_to_decode(&step).copied() else { return Ok(()) };
+        let stored = batch.stored_of(&block, stored);
+        if let From::Lead { skip, lead, .. } = step.from {
+            let cached = self.decode_for_all(workspace, &block, stored, lead)?;
+            copy(&cached, skip, target);
+        } else {
+            let decoded = self.engine.decode(workspace, &block, stored, 0, target)?;
+            target[decoded..].fill(0);
+        }
+        Ok(())
     }
 
     /// Decodes a block into pages of the cache and gives it to all who wait for it.
@@ -187,19 +301,25 @@ impl Reader {
         stored: &[u8],
         lead: Lead,
     ) -> Result<Arc<CachedBlock>> {
-        let result = self.decode_into_pages(workspace, block, stored).map(Arc::new);
+        let result = self.decode_into_pages(workspace, block, stored, Effort::Demand).map(Arc::new);
         lead.end(result.clone());
         result
     }
 
-    fn decode_into_pages(&self, workspace: &mut Workspace, block: &StoredBlock, stored: &[u8]) -> Result<CachedBlock> {
+    /// Decodes a block into pages of the cache; into others, for those who wait, where the cache has no room.
+    pub(crate) fn decode_into_pages(
+        &self,
+        workspace: &mut Workspace,
+        block: &StoredBlock,
+        stored: &[u8],
+        effort: Effort,
+    ) -> Result<CachedBlock> {
         let len = block.decoded_len.bytes() as usize;
-        let mut pages = match self.engine.blocks.make_room(&self.engine.pool, len) {
-            Some(pages) => pages,
-            None => PageRun::from_system(len.div_ceil(crate::PAGE_BYTES)).map_err(|_| Error::NoMemory)?,
-        };
+        let pages = self.engine.blocks.make_room(&self.engine.pool, len, effort);
+        let elsewhere = || (effort == Effort::Demand).then(|| PageRun::from_system(page_count(len)).ok()).flatten();
+        let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
         let decoded = self.engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
-        let is_complete = !matches!(block.decoded_len, floe_image::DecodedLen::AtLeast(_));
+        let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
         Ok(CachedBlock::new(pages, decoded, is_complete))
     }
 
@@ -214,30 +334,26 @@ impl Reader {
             }
             match of_block(block, skip, target.len(), &self.engine.blocks) {
                 From::Join { flight: next, .. } => flight = next,
-                from => return self.run_next(workspace, &mut [Step { output: target, from }], 0, output).map(drop),
+                from => return self.run(workspace, &mut [Step { output: target, from }], output),
             }
         }
         Err(Error::Cancelled)
     }
 }
 
-fn block_to_decode(step: &Step) -> Option<&StoredBlock> {
+/// Runs a step whose bytes are in memory.
+fn run_from_memory(step: &mut Step, output: &mut [u8]) {
+    let target = &mut output[step.output.clone()];
     match &step.from {
-        From::Whole { block } | From::Lead { block, .. } => Some(block),
-        _ => None,
+        From::Nowhere => target.fill(0),
+        From::Cached { block, skip } => copy(block, *skip, target),
+        _ => return,
     }
-}
-
-fn stored_len(block: &StoredBlock) -> u64 {
-    match block.stored_len {
-        StoredLen::Known(len) => u64::from(len),
-        // File data always has its length in the map.
-        StoredLen::Prefixed => 0,
-    }
+    step.from = From::Done;
 }
 
 /// Copies decoded bytes from `skip` on; what the block does not hold is zero.
-fn copy(block: &CachedBlock, skip: usize, target: &mut [u8]) {
+pub(crate) fn copy(block: &CachedBlock, skip: usize, target: &mut [u8]) {
     let bytes = block.bytes().get(skip..).unwrap_or_default();
     let len = bytes.len().min(target.len());
     target[..len].copy_from_slice(&bytes[..len]);

@@ -1,1 +1,43 @@
 //! Fast, predictable reads from compressed read-only images, in userspace.
+//!
+//! An [`Image`] is one EROFS or SquashFS image, open for reading. It is found by its content, reads through caches of a
+//! bounded size, and may be used from many threads at once; clones share all of it.
+//!
+//! [`Image::resolve`] finds a path, [`Image::walk`] visits a tree, [`Image::read_dir`] one directory, [`Image::read_at`]
+//! gives bytes of a file. What lies below is there too: [`Image::file_system`] says where the bytes of a file are
+//! stored, and [`Image::reader`] is what `floe mount` serves from.
+#![forbid(unsafe_code)]
+
+mod devices;
+mod directory;
+mod extract;
+mod format;
+mod image;
+mod likeness;
+mod open_error;
+mod open_options;
+mod path_error;
+mod resolve;
+mod sources;
+mod walk;
+
+pub use directory::{DirectoryEntry, ReadDir};
+pub use extract::{
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,
+};
+pub use floe_engine::{
+    BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
+    WorkerMode,
+};
+pub use floe_image::{
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
+    Timestamp,
+};
+pub use floe_source::ImageFormat as Format;
+pub use format::FormatImage;
+pub use image::Image;
+pub use likeness::Likeness;
+pub use open_error::OpenError;
+pub use open_options::{Offset, OpenOptions};
+pub use path_error::PathError;
+pub use walk::{Walk, WalkEntry, WalkError};

@@ -54,6 +54,14 @@ pub trait FileSystem: Send + Sync {
     /// The inode cannot be read or breaks the format.
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
+    /// The inode with this [`Attr::inode_number`], where the number alone tells it, without reading the image; `None`
+    /// where it does not. A format answers either for every number that it gives out or for none; it need not know
+    /// whether the inode exists.
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        let _ = inode_number;
+        None
+    }
+
     /// The inode that `directory` has under `name`, or `None`. `.` and `..` are found too.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! How a format reads its metadata.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use crate::{DeviceId, Result, StoredBlock};
+use crate::{DeviceId, Error, ImageSource, Result, StoredBlock};
 
 /// A decoded block and where the next one begins.
 #[derive(Clone, Debug)]
@@ -36,6 +38,16 @@ pub trait BlockReader: Send + Sync {
     /// # Errors
     /// The source cannot be read or ends before; the stored bytes do not decode to the length that the block says.
     fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock>;
+
+    /// Adds a source that is made of other ones, and gives the number under which extents may name it from now on. It
+    /// is not counted by [`BlockReader::device_count`], and reading it may call this reader again.
+    ///
+    /// # Errors
+    /// The reader cannot have such sources.
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        let _ = source;
+        Err(Error::unsupported("sources that are made of other ones"))
+    }
 }
 
 impl dyn BlockReader {

@@ -14,13 +14,14 @@ use floe_image::{
 /// Reads and decodes each time anew: the simple path that faster ones are checked against.
 pub struct DirectReader {
     sources: Vec<Arc<dyn ImageSource>>,
+    derived: Mutex<Vec<Arc<dyn ImageSource>>>,
     decoder: Mutex<Decoder>,
 }
 
 impl DirectReader {
     /// A reader of an image and its extra devices.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>) -> Self {
-        Self { sources, decoder: Mutex::new(Decoder::new()) }
+        Self { sources, derived: Mutex::default(), decoder: Mutex::new(Decoder::new()) }
     }
 
     /// A reader of an image in memory.
@@ -65,9 +66,10 @@ impl DirectReader {
         source.read_at(offset, output).map_err(|error| Error::io(device, offset, error))
     }
 
-    fn source(&self, device: DeviceId) -> Result<&dyn ImageSource> {
-        let source = self.sources.get(usize::from(device.0));
-        source.map(|source| source.as_ref()).ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
+    fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
+        let derived = || self.derived.lock().expect("no panic while adding").get(derived_index(device)).cloned();
+        let source = self.sources.get(usize::from(device.0)).cloned().or_else(derived);
+        source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
 
     fn decode_range(&self, block: &StoredBlock, skip: usize, len: usize) -> Result<(Vec<u8>, u64)> {
@@ -96,11 +98,17 @@ impl DirectReader {
                 floe_image::DecodeError::Corrupt(rule) => {
                     Error::corrupt(rule, Place { device, nid: None, offset: Some(offset) })
                 }
+                floe_image::DecodeError::Unsupported(feature) => Error::unsupported(feature),
                 other => Error::unsupported(other.to_string()),
             })?;
         output.truncate(decoded);
         Ok((output, start + stored_len as u64))
     }
+}
+
+/// Derived sources are numbered from the last number down.
+fn derived_index(device: DeviceId) -> usize {
+    usize::from(u16::MAX - device.0)
 }
 
 impl BlockReader for DirectReader {
@@ -122,5 +130,11 @@ impl BlockReader for DirectReader {
     fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
         let (bytes, stored_end) = self.decode_range(block, 0, block.decoded_len.bytes() as usize)?;
         Ok(DecodedBlock { bytes: bytes.into(), stored_end })
+    }
+
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        let mut derived = self.derived.lock().expect("no panic while adding");
+        derived.push(source);
+        Ok(DeviceId(u16::MAX - (derived.len() - 1) as u16))
     }
 }

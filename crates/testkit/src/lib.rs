@@ -1,7 +1,32 @@
-//! In-memory and faulty sources, and generated trees, for tests only.
+//! What the tests of Floe share: reference images and what they hold, walks of trees and their differences, faulty
+//! sources, generated trees. A dev-dependency only.
 
+mod bounded_sys;
+pub mod corpus;
+mod counting_source;
 mod direct_reader;
+mod failing_source;
+pub mod manifest;
 mod memory_source;
+mod mount;
+mod random;
+pub mod skip;
+mod slow_source;
+mod table;
+mod tree;
+mod truncated_source;
+pub mod walk;
+mod workspace;
 
+pub use bounded_sys::{BoundedRun, run_bounded};
+pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
+pub use failing_source::{FailingSource, Fault};
 pub use memory_source::MemorySource;
+pub use mount::KernelMount;
+pub use random::Random;
+pub use slow_source::SlowSource;
+pub use table::check_rows;
+pub use tree::Tree;
+pub use truncated_source::TruncatedSource;
+pub use workspace::{peer, target_dir, workspace_root};

@@ -1,0 +1,156 @@
+//! Zstandard: one pass that flushes shortly before the room ends and fills the rest in small steps.
+
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys::ZSTD_EndDirective as Directive};
+
+use super::{
+    EncodeError, Encoder, Fit,
+    trials::{fit_by_trials, scaled},
+};
+
+/// An empty block, not compressed, that is marked as the last one: 3 bytes, little-endian.
+const LAST_BLOCK: [u8; 3] = [1, 0, 0];
+/// The first estimate of what the input shrinks to, before anything is known: one part in this many.
+const FIRST_RATIO: usize = 3;
+/// How many flushes follow the first one at most, each with a smaller rest.
+const STEPS_MAX: usize = 4;
+/// A rest smaller than this, in bytes, or than one part in [`REST_PARTS`] of the room is left empty: a block of its own
+/// would cost more than it holds.
+const REST_MIN: usize = 72;
+const REST_PARTS: usize = 700;
+/// Below this room, in bytes, the blocks that flushes make are too dear: whole frames are tried instead.
+const STREAM_ROOM_MIN: usize = 24 << 10;
+
+/// Zstandard.
+pub struct ZstdEncoder {
+    context: CCtx<'static>,
+    trial: Vec<u8>,
+    /// What the last blocks of this input shrank to: input and output bytes.
+    ratio: (usize, usize),
+}
+
+impl ZstdEncoder {
+    /// An encoder of this level (1 to 22) and log2 of the window in bytes (10 to 20).
+    ///
+    /// # Errors
+    /// There is no such level or window.
+    pub fn new(level: u8, window_log2: u8) -> Result<Self, EncodeError> {
+        if !(1..=22).contains(&level) {
+            return Err(EncodeError::Setting("the level of zstd is 1 to 22"));
+        }
+        if !(10..=20).contains(&window_log2) {
+            return Err(EncodeError::Setting("the window of zstd is 1024 to 1048576 bytes, a power of two"));
+        }
+        let mut context = CCtx::try_create().ok_or(EncodeError::NoMemory)?;
+        let parameters =
+            [CParameter::CompressionLevel(i32::from(level)), CParameter::WindowLog(u32::from(window_log2))];
+        for parameter in parameters {
+            context.set_parameter(parameter).map_err(|_| EncodeError::Codec("zstd refused a parameter"))?;
+        }
+        Ok(Self { context, trial: Vec::new(), ratio: (FIRST_RATIO, 1) })
+    }
+
+    /// The input that should take `room` bytes, by what the last block took.
+    fn expected_len(&self, room: usize) -> usize {
+        scaled(room, self.ratio.0, self.ratio.1).max(1)
+    }
+
+    fn learn(&mut self, fit: Fit) {
+        if fit.produced > 64 {
+            self.ratio = (fit.consumed, fit.produced);
+        }
+    }
+
+    fn whole_frame(&mut self, input: &[u8], output: &mut [u8]) -> Option<usize> {
+        self.context.compress2(output, input).ok()
+    }
+
+    /// Feeds `input` to the open frame and flushes; gives the frame's length so far, `None` past the output's end.
+    fn feed(&mut self, input: &[u8], output: &mut [u8], position: usize) -> Option<usize> {
+        let mut input = InBuffer::around(input);
+        let mut output = OutBuffer::around_pos(output, position);
+        loop {
+            let left = self.context.compress_stream2(&mut output, &mut input, Directive::ZSTD_e_flush).ok()?;
+            if left == 0 {
+                return Some(output.pos());
+            }
+            if output.pos() == output.capacity() {
+                return None;
+            }
+        }
+    }
+
+    /// Fills a large room in one pass: most of it, a flush, and then ever smaller rests.
+    fn fit_by_flushes(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
+        let room = output.len().saturating_sub(LAST_BLOCK.len());
+        let mut trial = std::mem::take(&mut self.trial);
+        trial.resize(room + room / 2 + 1024, 0);
+        let mut first_len = self.expected_len(room);
+        first_len = first_len - first_len / 16;
+        let mut reached = Fit::default();
+        while reached.produced == 0 && first_len > 0 {
+            first_len = first_len.min(input.len());
+            self.restart_frame()?;
+            match self.feed(&input[..first_len], &mut trial, 0) {
+                Some(len) if len <= room => reached = Fit { consumed: first_len, produced: len },
+                Some(len) => first_len = scaled(room, first_len, len) * 15 / 16,
+                None => first_len /= 2,
+            }
+        }
+        for _ in 0..STEPS_MAX {
+            let rest = room - reached.produced;
+            if rest < REST_MIN.max(room / REST_PARTS) || reached.consumed == input.len() || reached.produced == 0 {
+                break;
+            }
+            let expected = scaled(rest, reached.consumed, reached.produced);
+            let step = (expected - expected / 8).max(64);
+            let end = input.len().min(reached.consumed.saturating_add(step));
+            match self.feed(&input[reached.consumed..end], &mut trial, reached.produced) {
+                Some(len) if len <= room => reached = Fit { consumed: end, produced: len },
+                _ => break,
+            }
+        }
+        if reached.produced > 0 {
+            output[..reached.produced].copy_from_slice(&trial[..reached.produced]);
+            output[reached.produced..reached.produced + LAST_BLOCK.len()].copy_from_slice(&LAST_BLOCK);
+            reached.produced += LAST_BLOCK.len();
+        }
+        self.trial = trial;
+        self.restart_frame()?;
+        Ok(reached)
+    }
+
+    fn restart_frame(&mut self) -> Result<(), EncodeError> {
+        let reset = self.context.reset(ResetDirective::SessionOnly);
+        reset.map(|_| ()).map_err(|_| EncodeError::Codec("zstd could not be reset"))
+    }
+}
+
+impl Encoder for ZstdEncoder {
+    fn restart(&mut self) {
+        self.ratio = (FIRST_RATIO, 1);
+    }
+
+    fn encode_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
+        if input.is_empty() || output.is_empty() {
+            return Ok(Fit::default());
+        }
+        let expected = self.expected_len(output.len());
+        if input.len() <= expected.saturating_add(expected / 4)
+            && let Some(produced) = self.whole_frame(input, output)
+        {
+            return Ok(Fit { consumed: input.len(), produced });
+        }
+        let fit = if output.len() < STREAM_ROOM_MIN {
+            let Self { context, trial, .. } = self;
+            fit_by_trials(input, output, trial, expected, |input, trial| context.compress2(trial, input).ok())
+        } else {
+            self.fit_by_flushes(input, output)?
+        };
+        self.learn(fit);
+        Ok(fit)
+    }
+
+    fn encode_whole(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<usize>, EncodeError> {
+        Ok(self.whole_frame(input, output))
+    }
+}

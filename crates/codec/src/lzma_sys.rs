@@ -1,0 +1,159 @@
+//! liblzma's decoders as one reusable stream.
+
+use std::{mem, ptr};
+
+use floe_image::DecodeError;
+use liblzma_sys::{
+    LZMA_BUF_ERROR, LZMA_FILTER_LZMA1, LZMA_FILTER_LZMA2, LZMA_FORMAT_ERROR, LZMA_MEM_ERROR, LZMA_MEMLIMIT_ERROR,
+    LZMA_OK, LZMA_OPTIONS_ERROR, LZMA_RUN, LZMA_STREAM_END, LZMA_VLI_UNKNOWN, lzma_alone_decoder, lzma_code, lzma_end,
+    lzma_filter, lzma_options_lzma, lzma_raw_decoder_memusage, lzma_ret, lzma_stream, lzma_stream_decoder,
+};
+
+use crate::{
+    lzma_memory_sys::LzmaMemory,
+    request::ENDS_EARLY,
+    stream::{Progress, Stream},
+};
+
+unsafe extern "C" {
+    fn lzma_microlzma_decoder(
+        stream: *mut lzma_stream,
+        compressed_len: u64,
+        decoded_len: u64,
+        decoded_len_is_exact: u8,
+        dictionary_bytes: u32,
+    ) -> lzma_ret;
+}
+
+/// What liblzma counts for each filter beside LZMA, in bytes.
+const FILTER_BYTES_MAX: u64 = 1024;
+/// How many branch and delta filters may precede LZMA2.
+const FILTER_COUNT_MAX: u64 = 3;
+
+/// A decoder of liblzma. Starting one kind of stream after another of the same kind keeps its memory.
+pub(crate) struct LzmaStream {
+    stream: lzma_stream,
+    /// Where the stream gets its memory from; it must outlive it.
+    _memory: LzmaMemory,
+}
+
+// SAFETY: the state and its memory are owned by the value, tied to no thread, and only reached through `&mut`.
+unsafe impl Send for LzmaStream {}
+
+impl LzmaStream {
+    /// A stream that is not started yet.
+    pub(crate) fn new() -> Self {
+        // SAFETY: all zeros is what LZMA_STREAM_INIT is: null pointers, zero counts, and no allocator.
+        let mut stream: lzma_stream = unsafe { mem::zeroed() };
+        let memory = LzmaMemory::new();
+        stream.allocator = memory.allocator();
+        Self { stream, _memory: memory }
+    }
+
+    /// Begins a MicroLZMA stream.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn start_micro(
+        &mut self,
+        stored_len: usize,
+        decoded_len: usize,
+        is_exact: bool,
+        dictionary_bytes: u32,
+    ) -> Result<(), DecodeError> {
+        // SAFETY: the stream is initialised, by `new` or by an earlier start.
+        check(unsafe {
+            lzma_microlzma_decoder(
+                &mut self.stream,
+                stored_len as u64,
+                decoded_len as u64,
+                is_exact.into(),
+                dictionary_bytes,
+            )
+        })
+    }
+
+    /// Begins an .xz stream that may use a dictionary of so many bytes and up to three filters before it.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn start_xz(&mut self, dictionary_bytes: u32) -> Result<(), DecodeError> {
+        let memory_max =
+            memory_bytes(LZMA_FILTER_LZMA2, dictionary_bytes).saturating_add(FILTER_BYTES_MAX * FILTER_COUNT_MAX);
+        // SAFETY: as in `start_micro`.
+        check(unsafe { lzma_stream_decoder(&mut self.stream, memory_max, 0) })
+    }
+
+    /// Begins a .lzma stream that may use a dictionary of so many bytes.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn start_alone(&mut self, dictionary_bytes: u32) -> Result<(), DecodeError> {
+        // SAFETY: as in `start_micro`.
+        check(unsafe { lzma_alone_decoder(&mut self.stream, memory_bytes(LZMA_FILTER_LZMA1, dictionary_bytes)) })
+    }
+}
+
+impl Stream for LzmaStream {
+    fn decode(&mut self, input: &mut &[u8], output: &mut [u8]) -> Result<Progress, DecodeError> {
+        let mut written = 0;
+        loop {
+            self.stream.next_in = input.as_ptr();
+            self.stream.avail_in = input.len();
+            self.stream.next_out = output[written..].as_mut_ptr();
+            self.stream.avail_out = output.len() - written;
+            // SAFETY: the stream was started, and its input and output are valid for the lengths it was just given.
+            let code = unsafe { lzma_code(&mut self.stream, LZMA_RUN) };
+            let consumed = input.len() - self.stream.avail_in;
+            let fresh = output.len() - written - self.stream.avail_out;
+            self.stream.next_in = ptr::null();
+            self.stream.next_out = ptr::null_mut();
+            *input = &input[consumed..];
+            written += fresh;
+            match code {
+                LZMA_STREAM_END => return Ok(Progress { written, ended: true }),
+                LZMA_OK if written == output.len() => {
+                    return Ok(Progress { written, ended: false });
+                }
+                LZMA_OK if consumed > 0 || fresh > 0 => {}
+                // Nothing moved: there is no input left.
+                LZMA_OK => return Err(ENDS_EARLY),
+                other => check(other)?,
+            }
+        }
+    }
+}
+
+impl Drop for LzmaStream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is initialised and not used after this; its memory is dropped later.
+        unsafe { lzma_end(&mut self.stream) }
+    }
+}
+
+/// What liblzma needs for a decoder with so large a dictionary.
+fn memory_bytes(filter: u64, dictionary_bytes: u32) -> u64 {
+    // SAFETY: plain integers and pointers, for which zero is a value; only the dictionary size is read.
+    let mut options: lzma_options_lzma = unsafe { mem::zeroed() };
+    options.dict_size = dictionary_bytes;
+    options.lc = 3;
+    options.pb = 2;
+    let filters = [
+        lzma_filter { id: filter, options: ptr::from_mut(&mut options).cast() },
+        lzma_filter { id: LZMA_VLI_UNKNOWN, options: ptr::null_mut() },
+    ];
+    // SAFETY: a filter chain with its terminator, whose options live until the call returns.
+    unsafe { lzma_raw_decoder_memusage(filters.as_ptr()) }
+}
+
+fn check(code: lzma_ret) -> Result<(), DecodeError> {
+    match code {
+        LZMA_OK | LZMA_STREAM_END => Ok(()),
+        LZMA_MEM_ERROR => Err(DecodeError::NoMemory),
+        LZMA_MEMLIMIT_ERROR => Err(DecodeError::Unsupported("a larger LZMA dictionary than the image allows".into())),
+        LZMA_FORMAT_ERROR => Err(DecodeError::Corrupt("no LZMA header where one should be")),
+        LZMA_OPTIONS_ERROR => Err(DecodeError::Corrupt("LZMA options that do not exist")),
+        LZMA_BUF_ERROR => Err(ENDS_EARLY),
+        _ => Err(DecodeError::Corrupt("malformed LZMA stream")),
+    }
+}

@@ -1,0 +1,41 @@
+//! LZO1X blocks.
+
+use floe_image::DecodeError;
+use lzokay::{Error, decompress::decompress};
+
+use crate::{
+    request::{ENDS_EARLY, HOLDS_MORE, Request},
+    scratch::Scratch,
+};
+
+/// The longest block that is decoded whole for a part of it, in bytes: SquashFS's largest.
+const DECODED_BYTES_MAX: usize = 1024 * 1024;
+
+const MALFORMED: DecodeError = DecodeError::Corrupt("malformed LZO block");
+
+/// Decodes what is asked for of one block.
+pub(crate) fn decode(request: &mut Request<'_>, scratch: &mut Scratch) -> Result<usize, DecodeError> {
+    if request.is_whole() {
+        let len = decompress(request.stored, request.output).map_err(refuse)?;
+        return request.answer(len);
+    }
+    // The codec cannot stop early and has no window of its own, so a part costs the whole.
+    let whole = scratch.take(if request.ends_with_block() || request.len_max() > request.end() {
+        request.len_max().min(DECODED_BYTES_MAX)
+    } else {
+        DECODED_BYTES_MAX
+    })?;
+    let len = decompress(request.stored, whole).map_err(refuse)?;
+    let decoded = whole[..len].get(request.skip..).unwrap_or_default();
+    let len = decoded.len().min(request.output.len());
+    request.output[..len].copy_from_slice(&decoded[..len]);
+    request.answer(len)
+}
+
+fn refuse(error: Error) -> DecodeError {
+    match error {
+        Error::InputOverrun => ENDS_EARLY,
+        Error::OutputOverrun => HOLDS_MORE,
+        _ => MALFORMED,
+    }
+}

@@ -1,0 +1,16 @@
+//! Blocks that are stored as they are.
+
+use floe_image::DecodeError;
+
+use crate::request::{HOLDS_MORE, Request};
+
+/// Copies what is asked for.
+pub(crate) fn decode(request: &mut Request<'_>) -> Result<usize, DecodeError> {
+    if request.ends_with_block() && request.stored.len() > request.len_max() {
+        return Err(HOLDS_MORE);
+    }
+    let rest = request.stored.get(request.skip..).unwrap_or_default();
+    let len = rest.len().min(request.output.len());
+    request.output[..len].copy_from_slice(&rest[..len]);
+    request.answer(len)
+}

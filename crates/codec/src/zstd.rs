@@ -1,0 +1,149 @@
+//! Zstandard frames.
+
+use floe_image::DecodeError;
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::{
+    request::{ENDS_EARLY, HOLDS_LESS, HOLDS_MORE, Request},
+    scratch::Scratch,
+    stream::{self, Progress, Stream},
+};
+
+/// log2 of the smallest and the largest window that can be asked for: zstd's own smallest, and what bounds memory here.
+const WINDOW_LOG2_MIN: u8 = 10;
+const WINDOW_LOG2_MAX: u8 = 27;
+
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+const MALFORMED: DecodeError = DecodeError::Corrupt("malformed zstd frame");
+const HEADER_CUT: DecodeError = DecodeError::Corrupt("zstd frame header past the end of its block");
+
+/// Decodes frames.
+pub(crate) struct Zstd {
+    context: DCtx<'static>,
+}
+
+impl Zstd {
+    /// A decoder without windows yet.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn new() -> Result<Self, DecodeError> {
+        Ok(Self { context: DCtx::try_create().ok_or(DecodeError::NoMemory)? })
+    }
+
+    /// Decodes what is asked for of one frame.
+    pub(crate) fn decode(
+        &mut self,
+        window_log2_max: u8,
+        request: &mut Request<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<usize, DecodeError> {
+        let window_log2_max = window_log2_max.clamp(WINDOW_LOG2_MIN, WINDOW_LOG2_MAX);
+        let header = FrameHeader::parse(request.stored)?;
+        if header.window_bytes > 1 << window_log2_max {
+            return Err(DecodeError::Unsupported("a larger zstd window than the image allows".into()));
+        }
+        if request.ends_with_block()
+            && let Some(content_bytes) = header.content_bytes
+        {
+            let len_max = request.len_max() as u64;
+            if content_bytes > len_max {
+                return Err(HOLDS_MORE);
+            }
+            if content_bytes < len_max && !request.may_be_short() {
+                return Err(HOLDS_LESS);
+            }
+        }
+        if request.is_whole() {
+            return self.decode_whole(request);
+        }
+        self.context.reset(ResetDirective::SessionOnly).map_err(|_| MALFORMED)?;
+        self.context.set_parameter(DParameter::WindowLogMax(window_log2_max.into())).map_err(|_| MALFORMED)?;
+        stream::answer(self, request, scratch)
+    }
+
+    fn decode_whole(&mut self, request: &mut Request<'_>) -> Result<usize, DecodeError> {
+        // One frame only: the call would go on with whatever follows.
+        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(refuse)?;
+        let frame = request.stored.get(..frame_len).ok_or(ENDS_EARLY)?;
+        let len = self.context.decompress(request.output, frame).map_err(refuse)?;
+        request.answer(len)
+    }
+}
+
+impl Stream for Zstd {
+    fn decode(&mut self, input: &mut &[u8], output: &mut [u8]) -> Result<Progress, DecodeError> {
+        let mut written = 0;
+        loop {
+            let mut from = InBuffer::around(input);
+            let mut to = OutBuffer::around(&mut output[written..]);
+            let ended = self.context.decompress_stream(&mut to, &mut from).map_err(refuse)? == 0;
+            let (consumed, fresh) = (from.pos(), to.pos());
+            *input = &input[consumed..];
+            written += fresh;
+            if ended || written == output.len() {
+                return Ok(Progress { written, ended });
+            }
+            if consumed == 0 && fresh == 0 {
+                return Err(ENDS_EARLY);
+            }
+        }
+    }
+}
+
+/// What the beginning of a frame says (RFC 8878, section 3.1.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FrameHeader {
+    /// How far back the frame may reach, in bytes: its window, or its content where that is smaller.
+    window_bytes: u64,
+    content_bytes: Option<u64>,
+}
+
+impl FrameHeader {
+    fn parse(frame: &[u8]) -> Result<Self, DecodeError> {
+        if !frame.starts_with(&MAGIC) {
+            return Err(DecodeError::Corrupt("no zstd frame where one should be"));
+        }
+        let descriptor = *frame.get(4).ok_or(HEADER_CUT)?;
+        let is_single_segment = descriptor & 0x20 != 0;
+        let mut at = 5;
+        let mut window_bytes = u64::MAX;
+        if !is_single_segment {
+            let window = *frame.get(at).ok_or(HEADER_CUT)?;
+            let base = 1_u64 << (10 + (window >> 3));
+            window_bytes = base + base / 8 * u64::from(window & 7);
+            at += 1;
+        }
+        let dictionary_id_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let dictionary_id = frame.get(at..at + dictionary_id_len).ok_or(HEADER_CUT)?;
+        if dictionary_id.iter().any(|byte| *byte != 0) {
+            return Err(DecodeError::Unsupported("a zstd frame with a dictionary".into()));
+        }
+        at += dictionary_id_len;
+        let content_len = match descriptor >> 6 {
+            0 => usize::from(is_single_segment),
+            log2 => 1 << log2,
+        };
+        let mut content = [0; 8];
+        content[..content_len].copy_from_slice(frame.get(at..at + content_len).ok_or(HEADER_CUT)?);
+        let content_bytes = match content_len {
+            0 => None,
+            2 => Some(u64::from_le_bytes(content) + 256),
+            _ => Some(u64::from_le_bytes(content)),
+        };
+        Ok(Self { window_bytes: window_bytes.min(content_bytes.unwrap_or(u64::MAX)), content_bytes })
+    }
+}
+
+fn refuse(code: usize) -> DecodeError {
+    match zstd_safe::get_error_name(code) {
+        "Allocation error : not enough memory" => DecodeError::NoMemory,
+        "Destination buffer is too small" => HOLDS_MORE,
+        "Src size is incorrect" => ENDS_EARLY,
+        "Frame requires too much memory for decoding" => {
+            DecodeError::Unsupported("a larger zstd window than the image allows".into())
+        }
+        _ => MALFORMED,
+    }
+}

@@ -1,0 +1,86 @@
+//! Bytes that no encoder made.
+
+use floe_codec::Decoder;
+use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
+use proptest::{prelude::*, sample::Index};
+
+use crate::sample;
+
+/// Decodes in several ways and holds the answers against each other; then checks that the decoder still works.
+fn check(decoder: &mut Decoder, encoding: Encoding, stored: &[u8], decoded_len: DecodedLen, at: [Index; 2]) {
+    let len = decoded_len.bytes() as usize;
+    let mut whole = vec![0; len];
+    let whole_len = decoder.decode(&encoding, decoded_len, stored, 0, &mut whole);
+    if let Ok(whole_len) = whole_len {
+        assert!(whole_len == len || (whole_len < len && matches!(decoded_len, DecodedLen::AtMost(_))));
+    }
+    let skip = at[0].index(len + 1);
+    let mut part = vec![0; at[1].index(len - skip + 1)];
+    if let Ok(part_len) = decoder.decode(&encoding, decoded_len, stored, skip, &mut part) {
+        assert!(part_len <= part.len());
+        if let Ok(whole_len) = whole_len {
+            assert_eq!(part_len, part.len().min(whole_len.saturating_sub(skip)), "{encoding:?}");
+            assert!(part[..part_len] == whole[skip..][..part_len], "{encoding:?}");
+        }
+    }
+}
+
+fn encodings() -> impl Strategy<Value = Encoding> {
+    let padding = prop_oneof![Just(Padding::None), Just(Padding::Leading), Just(Padding::Trailing)];
+    (padding, 0..9_usize, any::<u32>()).prop_map(|(padding, which, limit)| match which {
+        0 => Encoding::Stored,
+        1 => Encoding::Lz4 { padding, window_bytes: limit % 70_000 },
+        2 => Encoding::MicroLzma { padding, dictionary_bytes: limit % 100_000 },
+        3 => Encoding::Deflate { padding, window_log2: (limit % 17) as u8 },
+        4 => Encoding::Zstd { padding, window_log2_max: (limit % 32) as u8 },
+        5 => Encoding::Zlib,
+        6 => Encoding::LzmaAlone,
+        7 => Encoding::Lzo,
+        _ => Encoding::Xz { dictionary_bytes: limit % 3_000_000 },
+    })
+}
+
+fn decoded_lens() -> impl Strategy<Value = DecodedLen> {
+    prop_oneof![
+        (0..100_000_u32).prop_map(DecodedLen::Exact),
+        (0..100_000_u32).prop_map(DecodedLen::AtLeast),
+        (0..100_000_u32).prop_map(DecodedLen::AtMost),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_are_survived(
+        encoding in encodings(), decoded_len in decoded_lens(),
+        stored in prop::collection::vec(any::<u8>(), 0..2000), at in any::<[Index; 2]>(),
+    ) {
+        check(&mut Decoder::new(), encoding, &stored, decoded_len, at);
+    }
+
+    #[test]
+    fn mutated_blocks_are_survived(
+        len in 1..80_000_usize, which in any::<Index>(), bound in 0..3_u8, off_by in -3..4_i64,
+        edits in prop::collection::vec((any::<Index>(), any::<u8>()), 0..4),
+        cut in prop_oneof![3 => Just(None), 1 => any::<Index>().prop_map(Some)], at in any::<[Index; 2]>(),
+    ) {
+        let data = sample::text(len);
+        let (encoding, encode) = *which.get(&sample::ENCODERS);
+        let sound = encode(&data);
+        let mut stored = sound.clone();
+        for (index, byte) in edits {
+            let index = index.index(stored.len());
+            stored[index] = byte;
+        }
+        if let Some(cut) = cut {
+            stored.truncate(cut.index(stored.len()));
+        }
+        let len = u32::try_from(len as i64 + off_by).unwrap_or(0);
+        let decoded_len = [DecodedLen::Exact, DecodedLen::AtLeast, DecodedLen::AtMost][usize::from(bound)](len);
+        let mut decoder = Decoder::new();
+        check(&mut decoder, encoding, &stored, decoded_len, at);
+        let mut output = vec![0; data.len()];
+        let again = decoder.decode(&encoding, DecodedLen::Exact(data.len() as u32), &sound, 0, &mut output);
+        prop_assert_eq!(again, Ok(data.len()), "{:?} after a broken block", encoding);
+        prop_assert!(output == data);
+    }
+}

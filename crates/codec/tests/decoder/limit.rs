@@ -1,0 +1,134 @@
+//! Memory beyond what an image may ask for is refused, by name.
+
+use floe_codec::Decoder;
+use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
+
+use crate::{encoder_sys, sample};
+
+const LEN: usize = 200_000;
+
+fn check(encoding: Encoding, stored: &[u8], is_taken: bool) {
+    let data = sample::text(LEN);
+    // Whole, a beginning and an end: each goes another way.
+    for (skip, len) in [(0, LEN), (0, LEN - 1), (100_000, LEN - 100_000)] {
+        let mut output = vec![0; len];
+        let decoded = Decoder::new().decode(&encoding, DecodedLen::Exact(LEN as u32), stored, skip, &mut output);
+        if is_taken {
+            assert_eq!(decoded, Ok(len), "{encoding:?}");
+            assert!(output == data[skip..skip + len], "{encoding:?}");
+        } else {
+            assert!(matches!(decoded, Err(DecodeError::Unsupported(_))), "{encoding:?} {skip}: {decoded:?}");
+        }
+    }
+}
+
+#[test]
+fn lzma_dictionaries_are_bounded() {
+    let data = sample::text(LEN);
+    let xz = encoder_sys::xz(&data, 1 << 20, &[liblzma_sys::LZMA_FILTER_X86, liblzma_sys::LZMA_FILTER_ARM]);
+    for (dictionary_bytes, is_taken) in [(1 << 20, true), (1 << 23, true), (1 << 19, false), ((1 << 23) + 1, false)] {
+        check(Encoding::Xz { dictionary_bytes }, &xz, is_taken);
+    }
+    for (log2, is_taken) in [(12, true), (20, true), (23, true), (24, false), (30, false)] {
+        check(Encoding::LzmaAlone, &with_dictionary(encoder_sys::lzma_alone(&data, 4096), 1 << log2), is_taken);
+    }
+    let padding = Padding::None;
+    let micro = encoder_sys::micro_lzma(&data, 4096);
+    for (dictionary_bytes, is_taken) in [(4096, true), (1 << 23, true), ((1 << 23) + 1, false), (u32::MAX, false)] {
+        check(Encoding::MicroLzma { padding, dictionary_bytes }, &micro, is_taken);
+    }
+}
+
+/// A .lzma stream that asks for another dictionary than it was made with.
+fn with_dictionary(mut stored: Vec<u8>, dictionary_bytes: u32) -> Vec<u8> {
+    stored[1..5].copy_from_slice(&dictionary_bytes.to_le_bytes());
+    stored
+}
+
+#[test]
+fn a_match_past_the_lzma_dictionary_is_refused() {
+    let mut data = sample::text(64_000);
+    let again = data.clone();
+    data.extend_from_slice(&again);
+    let stored = encoder_sys::micro_lzma(&data, 1 << 20);
+    for (dictionary_bytes, is_taken) in [(1 << 17, true), (1 << 15, false)] {
+        let encoding = Encoding::MicroLzma { padding: Padding::None, dictionary_bytes };
+        let mut output = vec![0; data.len()];
+        let decoded = Decoder::new().decode(&encoding, DecodedLen::Exact(data.len() as u32), &stored, 0, &mut output);
+        assert_eq!(decoded.is_ok(), is_taken, "{dictionary_bytes}: {decoded:?}");
+    }
+}
+
+#[test]
+fn windows_are_bounded() {
+    let data = sample::text(LEN);
+    let padding = Padding::None;
+    // One segment: the window is the content.
+    let zstd = sample::zstd(&data);
+    for (window_log2_max, is_taken) in [(18, true), (31, true), (17, false), (0, false)] {
+        check(Encoding::Zstd { padding, window_log2_max }, &zstd, is_taken);
+    }
+    for (window_log2, is_taken) in [(15, true), (9, true), (16, false)] {
+        check(Encoding::Deflate { padding, window_log2 }, &sample::deflate(&data), is_taken);
+    }
+    let lz4 = encoder_sys::lz4(&data);
+    check(Encoding::Lz4 { padding, window_bytes: 65_536 }, &lz4, true);
+    check(Encoding::Lz4 { padding, window_bytes: 65_537 }, &lz4, false);
+}
+
+#[test]
+fn zstd_frames_of_other_kinds_are_refused_by_name() {
+    let magic = [0x28, 0xb5, 0x2f, 0xfd];
+    for (rest, expected) in [
+        (&[0x20, 5, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'][..], Ok(5)),
+        (&[0x00, 0x00, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Ok(5)),
+        (
+            &[0x00, 0x60, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'],
+            Err("not supported: a larger zstd window than the image allows"),
+        ),
+        (&[0x21, 7, 5, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("not supported: a zstd frame with a dictionary")),
+        (&[0x20, 6, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("a block decodes to more than it should")),
+        (&[0x20, 4, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("a block decodes to less than it should")),
+        (&[0x20], Err("zstd frame header past the end of its block")),
+        (&[0xe0, 0, 0, 0, 0, 0, 0, 0], Err("zstd frame header past the end of its block")),
+        (&[0x20, 5, 0x29, 0, 0, b'h', b'e'], Err("the stored bytes of a block end early")),
+    ] {
+        let stored = [&magic[..], rest].concat();
+        let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
+        let mut output = [0; 5];
+        let decoded = Decoder::new().decode(&encoding, DecodedLen::Exact(5), &stored, 0, &mut output);
+        assert_eq!(decoded.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{rest:x?}");
+    }
+    let skippable = [0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0];
+    let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
+    let decoded = Decoder::new().decode(&encoding, DecodedLen::AtMost(5), &skippable, 0, &mut [0; 5]);
+    assert_eq!(decoded, Err(DecodeError::Corrupt("no zstd frame where one should be")));
+}
+
+#[test]
+fn temporary_memory_is_a_window_at_most() {
+    let data = sample::text(LEN);
+    for (window_bytes, skip, expected) in
+        [(65_536, 0, 0), (65_536, 10_000, 10_000), (65_536, 190_000, 65_536), (16_384, 190_000, 16_384)]
+    {
+        let stored = sample::lz4_windowed(&data, window_bytes as usize);
+        let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes };
+        let mut decoder = Decoder::new();
+        let mut output = vec![0; LEN - skip];
+        assert_eq!(
+            decoder.decode(&encoding, DecodedLen::Exact(LEN as u32), &stored, skip, &mut output),
+            Ok(output.len())
+        );
+        assert!(output == data[skip..]);
+        assert_eq!(decoder.temporary_bytes_last(), expected, "{window_bytes} {skip}");
+        assert_eq!(decoder.temporary_bytes_max(), expected, "{window_bytes} {skip}");
+    }
+    for (encoding, stored) in sample::stored_forms(&data) {
+        let mut decoder = Decoder::new();
+        decoder.decode(&encoding, DecodedLen::Exact(LEN as u32), &stored, LEN - 1, &mut [0]).unwrap();
+        let whole = LEN;
+        // LZO alone has to decode all of a block for a part of it.
+        let most = if encoding == Encoding::Lzo { whole } else { 65_536 };
+        assert!(decoder.temporary_bytes_max() <= most, "{encoding:?}");
+    }
+}

@@ -1,0 +1,59 @@
+//! What was encoded decodes, whole and in part.
+
+use floe_codec::Decoder;
+use floe_image::{DecodedLen, Decompressor};
+
+use crate::sample;
+
+const LENS: [usize; 8] = [1, 2, 100, 4096, 8191, 65_536, 131_072, 300_001];
+
+#[test]
+fn whole_blocks_decode_to_what_they_were() {
+    let mut decoder = Decoder::new();
+    for len in LENS {
+        let data = sample::text(len);
+        for (encoding, stored) in sample::stored_forms(&data) {
+            let exact = DecodedLen::Exact(len as u32);
+            let mut output = vec![0xaa; len];
+            assert_eq!(decoder.decode(&encoding, exact, &stored, 0, &mut output), Ok(len), "{encoding:?} {len}");
+            assert!(output == data, "{encoding:?} {len}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_blocks_are_those_of_the_whole() {
+    let mut decoder = Decoder::new();
+    for len in LENS {
+        let data = sample::text(len);
+        for (encoding, stored) in sample::stored_forms(&data) {
+            for (skip, count) in [
+                (0, 1),
+                (0, len / 2),
+                (1, len - 1),
+                (len / 2, 1),
+                (len / 3, len / 3),
+                (len - 1, 1),
+                (len / 2, len - len / 2),
+                (len, 0),
+                (0, 0),
+            ] {
+                for decoded_len in [
+                    DecodedLen::Exact(len as u32),
+                    DecodedLen::AtLeast((skip + count) as u32),
+                    DecodedLen::AtMost(len as u32),
+                    DecodedLen::AtMost(len as u32 + 100),
+                ] {
+                    let is_micro_lzma = matches!(encoding, floe_image::Encoding::MicroLzma { .. });
+                    if is_micro_lzma && matches!(decoded_len, DecodedLen::AtMost(_)) {
+                        continue;
+                    }
+                    let mut output = vec![0xaa; count];
+                    let decoded = decoder.decode(&encoding, decoded_len, &stored, skip, &mut output);
+                    assert_eq!(decoded, Ok(count), "{encoding:?} {decoded_len:?} {skip}+{count}");
+                    assert!(output == data[skip..skip + count], "{encoding:?} {decoded_len:?} {skip}+{count}");
+                }
+            }
+        }
+    }
+}

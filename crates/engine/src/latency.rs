@@ -1,0 +1,172 @@
+//! How long the stages of a read take.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+
+/// Latencies are exact to this many significant digits: to one part in a hundred.
+const SIGNIFICANT_DIGITS: u8 = 2;
+
+/// The longest latency that is told apart from longer ones.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+/// How many copies of each histogram threads share, so that they seldom meet.
+const SHARD_COUNT: usize = 4;
+
+/// A stage of a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// From entering a queue to leaving it.
+    QueueWait,
+    /// Getting pages from the operating system.
+    Pages,
+    /// Reading stored bytes from a source.
+    Fetch,
+    /// Decoding one block.
+    Decode,
+    /// Giving the bytes to who asked for them.
+    Reply,
+}
+
+impl Stage {
+    /// All stages, in the order of a read.
+    pub const ALL: [Self; 5] = [Self::QueueWait, Self::Pages, Self::Fetch, Self::Decode, Self::Reply];
+
+    /// The stage's name, for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueWait => "queue wait",
+            Self::Pages => "pages",
+            Self::Fetch => "fetch",
+            Self::Decode => "decode",
+            Self::Reply => "reply",
+        }
+    }
+}
+
+/// What is known of one stage's latency so far; all times in nanoseconds, exact to one part in a hundred.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct LatencySummary {
+    /// How many times the stage ran.
+    pub count: u64,
+    /// The sum of all times, exact.
+    pub total_ns: u64,
+    /// The average.
+    pub mean_ns: f64,
+    /// Half of the times are no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 are no longer.
+    pub p99_ns: u64,
+    /// 999 of 1000 are no longer.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// Histograms of all stages.
+pub(crate) struct Latencies {
+    shards: Vec<Mutex<Shard>>,
+}
+
+struct Shard {
+    stages: [Histogram<u64>; Stage::ALL.len()],
+    totals_ns: [u64; Stage::ALL.len()],
+}
+
+impl Latencies {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARD_COUNT).map(|_| Mutex::new(Shard::new())).collect() }
+    }
+
+    /// Records how long a stage took.
+    pub(crate) fn record(&self, stage: Stage, latency: Duration) {
+        let latency_ns = latency.as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64;
+        let mut shard = self.shards[this_thread_number() % SHARD_COUNT].lock().unwrap_or_else(PoisonError::into_inner);
+        shard.stages[stage as usize].saturating_record(latency_ns);
+        shard.totals_ns[stage as usize] += latency_ns;
+    }
+
+    /// Runs `work` and records how long it took.
+    pub(crate) fn time<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
+        let started = Instant::now();
+        let result = work();
+        self.record(stage, started.elapsed());
+        result
+    }
+
+    pub(crate) fn summary(&self, stage: Stage) -> LatencySummary {
+        let mut all = new_histogram();
+        let mut total_ns = 0;
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            all += &shard.stages[stage as usize];
+            total_ns += shard.totals_ns[stage as usize];
+        }
+        LatencySummary {
+            count: all.len(),
+            total_ns,
+            mean_ns: if all.is_empty() { 0.0 } else { total_ns as f64 / all.len() as f64 },
+            p50_ns: all.value_at_quantile(0.5),
+            p99_ns: all.value_at_quantile(0.99),
+            p999_ns: all.value_at_quantile(0.999),
+            max_ns: all.max(),
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::new();
+        }
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { stages: std::array::from_fn(|_| new_histogram()), totals_ns: [0; Stage::ALL.len()] }
+    }
+}
+
+fn new_histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, LATENCY_NS_MAX, SIGNIFICANT_DIGITS) {
+        Ok(histogram) => histogram,
+        Err(_) => unreachable!("the bounds are constants that the histogram takes"),
+    }
+}
+
+fn this_thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = Cell::new(NEXT.fetch_add(1, Relaxed));
+    }
+    NUMBER.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_exact_to_one_part_in_a_hundred() {
+        let latencies = Latencies::new();
+        for value in 1..=10_000u64 {
+            latencies.record(Stage::Decode, Duration::from_nanos(value * 1000));
+        }
+        let summary = latencies.summary(Stage::Decode);
+        assert_eq!((summary.count, summary.total_ns), (10_000, 50_005_000_000));
+        for (found, exact) in
+            [(summary.p50_ns, 5e6), (summary.p99_ns, 9.9e6), (summary.p999_ns, 9.99e6), (summary.max_ns, 1e7)]
+        {
+            assert!((found as f64 / exact - 1.0).abs() < 0.01, "{found} for {exact}");
+        }
+        assert_eq!(latencies.summary(Stage::Fetch).count, 0);
+        latencies.clear();
+        assert_eq!(latencies.summary(Stage::Decode).count, 0);
+    }
+}

@@ -1,0 +1,265 @@
+//! A metadata cache whose threads do not get in each other's way.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use floe_image::{Error, Result};
+
+use super::{MetadataCacheCounters, Weight};
+use crate::{
+    flight::{Flight, FlightCounters},
+    patience,
+    sync::{Mutex, MutexGuard},
+};
+
+/// How many parts the cache has, each with a lock of its own.
+const SHARD_COUNT: usize = 64;
+
+/// How many look-ups may in a row find that the one who was to bring the value gave up.
+const RETRIES_MAX: usize = 16;
+
+/// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
+/// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
+/// the next. One lock is taken for a look-up that hits, two for one
+/// that misses. A value that could not be made is not remembered.
+#[derive(Debug)]
+pub(crate) struct ShardedCache<K, V> {
+    shards: Vec<Mutex<Shard<K, V>>>,
+    hasher: RandomState,
+    shard_weight_max: usize,
+    flights: FlightCounters,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shard<K, V> {
+    slots: HashMap<K, Slot<V>>,
+    ring: Vec<K>,
+    hand: usize,
+    weight: usize,
+}
+
+#[derive(Debug)]
+enum Slot<V> {
+    Ready { value: V, was_used: bool },
+    InFlight(Arc<Flight<V>>),
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
+    /// A cache for values of `weight_max` together.
+    pub(super) fn new(weight_max: usize) -> Self {
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0, weight: 0 });
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            shard_weight_max: weight_max / SHARD_COUNT,
+            flights: FlightCounters::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// The value under `key`; where there is none, `make` makes it.
+    pub(super) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        let mut retries = 0;
+        while retries < RETRIES_MAX {
+            let flight = match self.find_or_lead(key) {
+                Found::Ready(value) => return Ok(value),
+                Found::InFlight(_) if !patience::may_wait() => return Err(Error::NotAtHand),
+                Found::InFlight(flight) => flight,
+                Found::Lead(lead) => return lead.end(make()),
+            };
+            match flight.wait(&self.flights) {
+                // Another thread looked whether the bytes were at hand; this one may lead, and wait for them.
+                Err(Error::NotAtHand) => {}
+                Err(Error::Cancelled) => retries += 1,
+                result => return result,
+            }
+        }
+        Err(Error::Cancelled)
+    }
+
+    pub(super) fn counters(&self) -> MetadataCacheCounters {
+        let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
+        let waits = self.flights.waits.load(Relaxed);
+        MetadataCacheCounters {
+            hits,
+            misses,
+            waits,
+            wakes: self.flights.wakes.load(Relaxed),
+            releases: self.flights.ended.load(Relaxed),
+            evictions: self.evictions.load(Relaxed),
+            lock_acquisitions: hits + 2 * misses + waits,
+        }
+    }
+
+    fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
+        let mut shard = self.shard(&key);
+        match shard.slots.get_mut(&key) {
+            Some(Slot::Ready { value, was_used }) => {
+                *was_used = true;
+                self.hits.fetch_add(1, Relaxed);
+                Found::Ready(value.clone())
+            }
+            Some(Slot::InFlight(flight)) => Found::InFlight(Arc::clone(flight)),
+            None => {
+                self.misses.fetch_add(1, Relaxed);
+                let flight = Arc::new(Flight::new());
+                shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
+                Found::Lead(Lead { cache: self, key, flight: Some(flight) })
+            }
+        }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
+        let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Found<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
+    Ready(V),
+    InFlight(Arc<Flight<V>>),
+    Lead(Lead<'cache, K, V>),
+}
+
+/// The task of making a value. Dropped without an end (a panic), it frees those who wait.
+struct Lead<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
+    cache: &'cache ShardedCache<K, V>,
+    key: K,
+    flight: Option<Arc<Flight<V>>>,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
+    fn end(mut self, result: Result<V>) -> Result<V> {
+        self.finish(result.clone());
+        result
+    }
+
+    fn finish(&mut self, result: Result<V>) {
+        let Some(flight) = self.flight.take() else { return };
+        let mut dropped = Vec::new();
+        let mut shard = self.cache.shard(&self.key);
+        match &result {
+            Ok(value) => shard.insert(self.key, value.clone(), self.cache.shard_weight_max, &mut dropped),
+            Err(_) => drop(shard.slots.remove(&self.key)),
+        }
+        drop(shard);
+        self.cache.evictions.fetch_add(dropped.len() as u64, Relaxed);
+        flight.end(result, &self.cache.flights);
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Drop for Lead<'_, K, V> {
+    fn drop(&mut self) {
+        self.finish(Err(Error::Cancelled));
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
+    /// Puts a value in and drops others that were not used lately, so that the budget holds. The value itself may be
+    /// heavier than the whole budget; then it is alone.
+    fn insert(&mut self, key: K, value: V, weight_max: usize, dropped: &mut Vec<V>) {
+        let weight = value.weight();
+        while self.weight + weight > weight_max
+            && let Some(evicted) = self.evict()
+        {
+            dropped.push(evicted);
+        }
+        self.weight += weight;
+        self.slots.insert(key, Slot::Ready { value, was_used: false });
+        self.ring.push(key);
+    }
+
+    fn evict(&mut self) -> Option<V> {
+        // Two rounds of the hand, since the first may only take marks away.
+        for _ in 0..2 * self.ring.len() {
+            if self.hand >= self.ring.len() {
+                self.hand = 0;
+            }
+            let key = self.ring[self.hand];
+            match self.slots.get_mut(&key) {
+                Some(Slot::Ready { was_used, .. }) if *was_used => {
+                    *was_used = false;
+                    self.hand += 1;
+                }
+                Some(Slot::Ready { .. }) => {
+                    self.ring.swap_remove(self.hand);
+                    let Some(Slot::Ready { value, .. }) = self.slots.remove(&key) else { return None };
+                    self.weight -= value.weight();
+                    return Some(value);
+                }
+                _ => drop(self.ring.swap_remove(self.hand)),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_made_once_however_many_want_it() {
+        let cache = ShardedCache::<u32, u32>::new(64 * 64);
+        let made = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for key in 0..20 {
+                        let value = cache.find_or_make(key, || {
+                            made.fetch_add(1, Relaxed);
+                            thread::sleep(Duration::from_millis(2));
+                            Ok(key * 3)
+                        });
+                        assert_eq!(value.expect("made"), key * 3);
+                    }
+                });
+            }
+        });
+        assert_eq!(made.load(Relaxed), 20);
+        let counters = cache.counters();
+        assert_eq!(counters.releases, 20);
+        assert!(counters.wakes <= counters.waits, "{counters:?}");
+    }
+
+    #[test]
+    fn failures_are_not_remembered_and_the_budget_holds() {
+        let cache = ShardedCache::<u32, u32>::new(2 * SHARD_COUNT);
+        assert!(cache.find_or_make(1, || Err(Error::NoMemory)).is_err());
+        assert_eq!(cache.find_or_make(1, || Ok(5)).expect("made anew"), 5);
+        for key in 0..10_000 {
+            cache.find_or_make(key, || Ok(key)).expect("made");
+        }
+        let kept = (0..10_000).filter(|key| cache.find_or_make(*key, || Err(Error::NoMemory)).is_ok()).count();
+        assert!(kept <= 2 * SHARD_COUNT, "{kept}");
+        assert!(cache.counters().evictions >= 9_800);
+    }
+
+    #[test]
+    fn a_maker_that_panics_frees_those_who_wait() {
+        let cache = Arc::new(ShardedCache::<u32, u32>::new(1000));
+        let other = Arc::clone(&cache);
+        let maker = thread::spawn(move || {
+            other.find_or_make(1, || {
+                thread::sleep(Duration::from_millis(20));
+                panic!("on purpose")
+            })
+        });
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(cache.find_or_make(1, || Ok(9)).expect("made by the waiter"), 9);
+        assert!(maker.join().is_err());
+    }
+}

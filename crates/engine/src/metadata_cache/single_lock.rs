@@ -1,0 +1,217 @@
+//! The design of the kernel's SquashFS, to compare with.
+
+use std::sync::{
+    PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use floe_image::{Error, Result};
+
+use super::{MetadataCacheCounters, Weight};
+use crate::{
+    patience,
+    sync::{Condvar, Mutex, MutexGuard},
+};
+
+/// A few entries behind one lock, searched from end to end and reused in turn. Who finds all of them in use sleeps
+/// until one is free, and each release wakes everybody who sleeps. An entry is in use while it is filled and while its
+/// value is copied out.
+///
+/// This is the design that parallel walks of a SquashFS mount suffer from. It stands here to be measured against the
+/// other one; but unlike the kernel's, it does not remember failures.
+#[derive(Debug)]
+pub(crate) struct SingleLockCache<K, V> {
+    state: Mutex<State<K, V>>,
+    /// An entry came free.
+    freed: Condvar,
+    /// An entry was filled.
+    filled: Condvar,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    waits: AtomicU64,
+    wakes: AtomicU64,
+    releases: AtomicU64,
+    evictions: AtomicU64,
+    lock_acquisitions: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State<K, V> {
+    entries: Vec<Entry<K, V>>,
+    next: usize,
+    unused_count: usize,
+    sleeper_count: usize,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: Option<K>,
+    content: Content<V>,
+    user_count: usize,
+    waiter_count: usize,
+}
+
+#[derive(Debug)]
+enum Content<V> {
+    Empty,
+    Pending,
+    Full(V),
+    Failed(Error),
+}
+
+impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
+    pub(super) fn new(entry_count: usize) -> Self {
+        let entry_count = entry_count.max(1);
+        let entry = || Entry { key: None, content: Content::Empty, user_count: 0, waiter_count: 0 };
+        let zero = || AtomicU64::new(0);
+        Self {
+            state: Mutex::new(State {
+                entries: (0..entry_count).map(|_| entry()).collect(),
+                next: 0,
+                unused_count: entry_count,
+                sleeper_count: 0,
+            }),
+            freed: Condvar::new(),
+            filled: Condvar::new(),
+            hits: zero(),
+            misses: zero(),
+            waits: zero(),
+            wakes: zero(),
+            releases: zero(),
+            evictions: zero(),
+            lock_acquisitions: zero(),
+        }
+    }
+
+    pub(super) fn find_or_make(&self, key: K, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        let mut state = self.lock();
+        loop {
+            if let Some(index) = state.entries.iter().position(|entry| entry.key == Some(key)) {
+                return self.use_entry(state, index);
+            }
+            if state.unused_count > 0 {
+                break;
+            }
+            if !patience::may_wait() {
+                return Err(Error::NotAtHand);
+            }
+            self.waits.fetch_add(1, Relaxed);
+            state.sleeper_count += 1;
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.lock_acquisitions.fetch_add(1, Relaxed);
+            state.sleeper_count -= 1;
+        }
+        let index = state.claim(key);
+        self.misses.fetch_add(1, Relaxed);
+        drop(state);
+        let filling = Filling { cache: self, index, result: Err(Error::Cancelled) };
+        filling.fill(make)
+    }
+
+    pub(super) fn counters(&self) -> MetadataCacheCounters {
+        MetadataCacheCounters {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            waits: self.waits.load(Relaxed),
+            wakes: self.wakes.load(Relaxed),
+            releases: self.releases.load(Relaxed),
+            evictions: self.evictions.load(Relaxed),
+            lock_acquisitions: self.lock_acquisitions.load(Relaxed),
+        }
+    }
+
+    /// Takes a user's share of an entry, waits until it is filled, copies its value out and gives the share back.
+    fn use_entry(&self, mut state: MutexGuard<'_, State<K, V>>, index: usize) -> Result<V> {
+        if matches!(state.entries[index].content, Content::Pending) && !patience::may_wait() {
+            return Err(Error::NotAtHand);
+        }
+        self.hits.fetch_add(1, Relaxed);
+        state.unused_count -= usize::from(state.entries[index].user_count == 0);
+        state.entries[index].user_count += 1;
+        while matches!(state.entries[index].content, Content::Pending) {
+            self.waits.fetch_add(1, Relaxed);
+            state.entries[index].waiter_count += 1;
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.lock_acquisitions.fetch_add(1, Relaxed);
+            state.entries[index].waiter_count -= 1;
+        }
+        let value = match &state.entries[index].content {
+            Content::Full(value) => Ok(value.clone()),
+            Content::Failed(error) => Err(error.clone()),
+            Content::Empty | Content::Pending => Err(Error::Cancelled),
+        };
+        drop(state);
+        let copy = value.map(|value| value.deep_copy());
+        self.release(self.lock(), index);
+        copy
+    }
+
+    fn release(&self, mut state: MutexGuard<'_, State<K, V>>, index: usize) {
+        let entry = &mut state.entries[index];
+        entry.user_count -= 1;
+        self.releases.fetch_add(1, Relaxed);
+        if entry.user_count > 0 {
+            return;
+        }
+        if matches!(entry.content, Content::Failed(_)) {
+            entry.key = None;
+            entry.content = Content::Empty;
+        }
+        state.unused_count += 1;
+        let sleeper_count = state.sleeper_count;
+        drop(state);
+        if sleeper_count > 0 {
+            self.wakes.fetch_add(sleeper_count as u64, Relaxed);
+            self.freed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
+        self.lock_acquisitions.fetch_add(1, Relaxed);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy, V> State<K, V> {
+    /// Takes the next entry in turn that nobody uses; there is one.
+    fn claim(&mut self, key: K) -> usize {
+        while self.entries[self.next].user_count > 0 {
+            self.next = (self.next + 1) % self.entries.len();
+        }
+        let index = self.next;
+        self.next = (self.next + 1) % self.entries.len();
+        self.unused_count -= 1;
+        self.entries[index] = Entry { key: Some(key), content: Content::Pending, user_count: 1, waiter_count: 0 };
+        index
+    }
+}
+
+/// An entry that is being filled; whatever comes, those who wait are told.
+struct Filling<'cache, K: Copy + Eq, V: Clone + Weight> {
+    cache: &'cache SingleLockCache<K, V>,
+    index: usize,
+    result: Result<V>,
+}
+
+impl<K: Copy + Eq, V: Clone + Weight> Filling<'_, K, V> {
+    fn fill(mut self, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        self.result = make();
+        self.result.as_ref().map(Weight::deep_copy).map_err(Error::clone)
+    }
+}
+
+impl<K: Copy + Eq, V: Clone + Weight> Drop for Filling<'_, K, V> {
+    fn drop(&mut self) {
+        let mut state = self.cache.lock();
+        let entry = &mut state.entries[self.index];
+        entry.content = match std::mem::replace(&mut self.result, Err(Error::Cancelled)) {
+            Ok(value) => Content::Full(value),
+            Err(error) => Content::Failed(error),
+        };
+        if entry.waiter_count > 0 {
+            self.cache.wakes.fetch_add(entry.waiter_count as u64, Relaxed);
+            self.cache.filled.notify_all();
+        }
+        self.cache.release(state, self.index);
+    }
+}

@@ -1,0 +1,164 @@
+//! A thread that works off a queue.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Priority,
+    latency::{Latencies, Stage},
+    scheduling_sys::{bind_this_thread, schedule_this_thread, set_real_time, thread_cpu_time_ns},
+    task_queue::{Task, TaskQueue},
+};
+
+/// A real-time thread that has worked so long without a pause goes back to time sharing until its queue is empty, so
+/// that it cannot starve the machine. One piece of work is never broken up.
+pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
+
+/// A real-time thread that lost so much time of a stretch of work was throttled by the kernel or by a higher priority.
+const THROTTLED_MIN: Duration = Duration::from_millis(40);
+
+/// What one thread of the engine asked for, got and did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerStatus {
+    /// The thread's name, as `ps` and traces show it.
+    pub name: String,
+    /// The CPU it is bound to.
+    pub cpu: Option<usize>,
+    /// The scheduling that was asked for.
+    pub asked: Priority,
+    /// The scheduling that it got.
+    pub got: Priority,
+    /// Pieces of work done.
+    pub tasks: u64,
+    /// How often it gave its real-time priority up because it had worked too long without a pause.
+    pub yielded: u64,
+    /// How often real-time throttling (or a thread of higher priority) kept it from running.
+    pub throttled: u64,
+}
+
+/// The counters of one thread, shared with those who ask.
+#[derive(Debug)]
+pub(crate) struct WorkerRecord {
+    name: String,
+    cpu: Option<usize>,
+    asked: Priority,
+    got: Mutex<Priority>,
+    tasks: AtomicU64,
+    yielded: AtomicU64,
+    throttled: AtomicU64,
+}
+
+impl WorkerRecord {
+    pub(crate) fn new(name: String, cpu: Option<usize>, asked: Priority) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Self {
+            name,
+            cpu,
+            asked,
+            got: Mutex::new(Priority::Normal),
+            tasks: zero(),
+            yielded: zero(),
+            throttled: zero(),
+        })
+    }
+
+    /// Schedules and binds the calling thread as the record says.
+    pub(crate) fn take_place(&self) {
+        if let Some(cpu) = self.cpu {
+            // A CPU that went away meanwhile leaves the thread where it may run.
+            let _ = bind_this_thread(cpu);
+        }
+        *self.got.lock().unwrap_or_else(PoisonError::into_inner) = schedule_this_thread(self.asked);
+    }
+
+    pub(crate) fn status(&self) -> WorkerStatus {
+        WorkerStatus {
+            name: self.name.clone(),
+            cpu: self.cpu,
+            asked: self.asked,
+            got: *self.got.lock().unwrap_or_else(PoisonError::into_inner),
+            tasks: self.tasks.load(Relaxed),
+            yielded: self.yielded.load(Relaxed),
+            throttled: self.throttled.load(Relaxed),
+        }
+    }
+}
+
+/// Starts a thread that works `queue` off until it is closed.
+pub(crate) fn spawn(record: Arc<WorkerRecord>, queue: Arc<TaskQueue>, latencies: Arc<Latencies>) -> io::Result<()> {
+    thread::Builder::new().name(record.name.clone()).spawn(move || {
+        record.take_place();
+        let got = *record.got.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stretch = Stretch::new(got);
+        while let Some(task) = queue.pop(|| stretch.end(&record)) {
+            let Task { work, queued, .. } = task;
+            latencies.record(Stage::QueueWait, queued.elapsed());
+            stretch.begin();
+            // Work that panics has told those who wait for it by being dropped; the thread goes on.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            record.tasks.fetch_add(1, Relaxed);
+            stretch.check_budget(&record);
+        }
+    })?;
+    Ok(())
+}
+
+/// A stretch of work without a pause.
+struct Stretch {
+    real_time_level: Option<u8>,
+    began: Option<(Instant, u64)>,
+    has_yielded: bool,
+}
+
+impl Stretch {
+    fn new(got: Priority) -> Self {
+        let real_time_level = if let Priority::Fifo(level) = got { Some(level) } else { None };
+        Self { real_time_level, began: None, has_yielded: false }
+    }
+
+    fn begin(&mut self) {
+        if self.real_time_level.is_some() && self.began.is_none() {
+            self.began = Some((Instant::now(), thread_cpu_time_ns()));
+        }
+    }
+
+    fn check_budget(&mut self, record: &WorkerRecord) {
+        if let Some((began, _)) = self.began
+            && !self.has_yielded
+            && began.elapsed() > REAL_TIME_BUDGET
+        {
+            self.note_throttling(record);
+            if set_real_time(None).is_ok() {
+                self.has_yielded = true;
+                record.yielded.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn end(&mut self, record: &WorkerRecord) {
+        if self.has_yielded {
+            let _ = set_real_time(self.real_time_level);
+            self.has_yielded = false;
+        } else {
+            self.note_throttling(record);
+        }
+        self.began = None;
+    }
+
+    fn note_throttling(&self, record: &WorkerRecord) {
+        if let Some((began, cpu_time_ns)) = self.began {
+            let worked = Duration::from_nanos(thread_cpu_time_ns().saturating_sub(cpu_time_ns));
+            if began.elapsed().saturating_sub(worked) > THROTTLED_MIN {
+                record.throttled.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The threads of an engine: the one place where it starts any.
+
+use std::{
+    cell::Cell,
+    io,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use crate::{
+    Priority, WorkerMode, WorkerStatus,
+    latency::Latencies,
+    scheduling_sys::allowed_cpus,
+    task_queue::{Task, TaskQueue, Work},
+    worker::{self, WorkerRecord},
+};
+
+/// The most threads that wait for sources at one time.
+const FETCH_THREADS_MAX: usize = 64;
+
+/// How often the CPUs that the process may run on are looked up, in milliseconds.
+const CPU_CHECK_MS: u64 = 1000;
+
+/// The threads of an engine: those that decompress, each with a queue of its own or all with one, and those that wait
+/// for sources.
+pub(crate) struct Workers {
+    mode: WorkerMode,
+    priority: Priority,
+    latencies: Arc<Latencies>,
+    lanes: RwLock<Vec<Lane>>,
+    fetch_queue: Arc<TaskQueue>,
+    fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    around_queue: Arc<TaskQueue>,
+    around_thread: OnceLock<Option<Arc<WorkerRecord>>>,
+    adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    started: Instant,
+    cpus_checked_ms: AtomicU64,
+}
+
+/// A queue and the threads that work it off.
+struct Lane {
+    cpu: Option<usize>,
+    queue: Arc<TaskQueue>,
+    records: Vec<Arc<WorkerRecord>>,
+}
+
+impl Workers {
+    /// Starts the threads that decompress.
+    ///
+    /// # Errors
+    /// The operating system starts no more threads.
+    pub(crate) fn start(mode: WorkerMode, priority: Priority, latencies: Arc<Latencies>) -> io::Result<Self> {
+        let workers = Self {
+            mode,
+            priority,
+            latencies,
+            lanes: RwLock::default(),
+            fetch_queue: Arc::default(),
+            fetch_threads: Mutex::default(),
+            around_queue: Arc::default(),
+            around_thread: OnceLock::new(),
+            adopted_threads: Mutex::default(),
+            started: Instant::now(),
+            cpus_checked_ms: AtomicU64::new(0),
+        };
+        let cpus = allowed_cpus();
+        let lanes = match mode {
+            WorkerMode::PerCpu => cpus.iter().map(|cpu| workers.lane(Some(*cpu), 1)).collect::<io::Result<_>>()?,
+            WorkerMode::Shared => vec![workers.lane(None, cpus.len())?],
+            WorkerMode::Inline => Vec::new(),
+        };
+        *workers.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+        Ok(workers)
+    }
+
+    pub(crate) fn mode(&self) -> WorkerMode {
+        self.mode
+    }
+
+    /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
+    /// shortest queue. Without such threads, it is done here.
+    pub(crate) fn decompress(&self, work: Work) {
+        self.follow_cpus();
+        let task = Task::new(work);
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let here = (lanes.len() > 1).then(rustix::thread::sched_getcpu);
+        let own = lanes.iter().find(|lane| lane.cpu == here && lane.queue.has_idle_thread());
+        let free = own.or_else(|| lanes.iter().find(|lane| lane.queue.has_idle_thread()));
+        let lane = free.or_else(|| lanes.iter().min_by_key(|lane| lane.queue.len()));
+        let refused = match lane {
+            Some(lane) => lane.queue.push(task).err(),
+            None => Some(task),
+        };
+        drop(lanes);
+        if let Some(task) = refused {
+            (task.work)();
+        }
+    }
+
+    /// Has a thread that may wait do `work`.
+    pub(crate) fn fetch(&self, work: Work) {
+        if self.mode == WorkerMode::Inline {
+            return work();
+        }
+        match self.fetch_queue.push(Task::new(work)) {
+            Ok(true) => {}
+            Ok(false) => self.start_fetch_thread(),
+            Err(task) => drop(task),
+        }
+    }
+
+    /// Has the thread that reads around do `work`; drops it where there can be none.
+    pub(crate) fn run_around(&self, work: Work) {
+        let thread = self.around_thread.get_or_init(|| {
+            let record = WorkerRecord::new("floe-around".to_owned(), None, Priority::Normal);
+            let spawned =
+                worker::spawn(Arc::clone(&record), Arc::clone(&self.around_queue), Arc::clone(&self.latencies));
+            spawned.ok().map(|()| record)
+        });
+        if thread.is_some() {
+            let _ = self.around_queue.push(Task::new(work));
+        }
+    }
+
+    /// Schedules the calling thread, which is not the engine's own, as one that decompresses.
+    pub(crate) fn adopt_this_thread(&self) {
+        thread_local! {
+            static ADOPTED_BY: Cell<usize> = const { Cell::new(0) };
+        }
+        let this = std::ptr::from_ref(self).addr();
+        if ADOPTED_BY.replace(this) == this {
+            return;
+        }
+        let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let record = WorkerRecord::new(name, None, self.priority);
+        record.take_place();
+        self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    }
+
+    /// What each thread asked for, got and did.
+    pub(crate) fn status(&self) -> Vec<WorkerStatus> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = lanes.iter().flat_map(|lane| &lane.records).map(|record| record.status()).collect();
+        for others in [&self.fetch_threads, &self.adopted_threads] {
+            all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
+        }
+        all.extend(self.around_thread.get().into_iter().flatten().map(|record| record.status()));
+        all
+    }
+
+    fn lane(&self, cpu: Option<usize>, thread_count: usize) -> io::Result<Lane> {
+        let queue = Arc::new(TaskQueue::default());
+        let mut records = Vec::new();
+        for index in 0..thread_count {
+            let name = match cpu {
+                Some(cpu) => format!("floe-dec/{cpu}"),
+                None => format!("floe-dec/u{index}"),
+            };
+            let record = WorkerRecord::new(name, cpu, self.priority);
+            worker::spawn(Arc::clone(&record), Arc::clone(&queue), Arc::clone(&self.latencies))?;
+            records.push(record);
+        }
+        Ok(Lane { cpu, queue, records })
+    }
+
+    fn start_fetch_thread(&self) {
+        let mut threads = self.fetch_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.len() >= FETCH_THREADS_MAX {
+            return;
+        }
+        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority);
+        let spawned = worker::spawn(Arc::clone(&record), Arc::clone(&self.fetch_queue), Arc::clone(&self.latencies));
+        match spawned {
+            Ok(()) => threads.push(record),
+            Err(_) if threads.is_empty() => {
+                // Without a single thread nobody would ever do the work: it is done here.
+                drop(threads);
+                while let Some(task) = self.fetch_queue.pop_now() {
+                    (task.work)();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Follows the CPUs that come and go: hot-plug, cpusets, `taskset`.
+    fn follow_cpus(&self) {
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let checked_ms = self.cpus_checked_ms.load(Relaxed);
+        if self.mode != WorkerMode::PerCpu
+            || now_ms < checked_ms + CPU_CHECK_MS
+            || self.cpus_checked_ms.compare_exchange(checked_ms, now_ms, Relaxed, Relaxed).is_err()
+        {
+            return;
+        }
+        let cpus = allowed_cpus();
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        if lanes.iter().filter_map(|lane| lane.cpu).eq(cpus.iter().copied()) {
+            return;
+        }
+        drop(lanes);
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *lanes).into_iter().partition(|lane| lane.cpu.is_some_and(|cpu| cpus.contains(&cpu)));
+        *lanes = kept;
+        for cpu in cpus {
+            if !lanes.iter().any(|lane| lane.cpu == Some(cpu))
+                && let Ok(lane) = self.lane(Some(cpu), 1)
+            {
+                lanes.push(lane);
+            }
+        }
+        lanes.sort_by_key(|lane| lane.cpu);
+        let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
+        drop(lanes);
+        left.into_iter().for_each(|task| self.decompress(task.work));
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for lane in self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            drop(lane.queue.close());
+        }
+        drop(self.fetch_queue.close());
+        drop(self.around_queue.close());
+    }
+}

@@ -1,0 +1,173 @@
+//! A file system of one file, sewn together from holes, plain bytes and blocks whole and in part.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use floe_image::{
+    Attr, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData, FileSystem,
+    FileSystemInfo, FileType, ImageSource, Nid, Result, StoredBlock, StoredLen, Timestamp,
+};
+use floe_testkit::{MemorySource, Random};
+
+/// A file system of one file, with the image it is in and the bytes it should have.
+pub(crate) struct Patchwork {
+    extents: Vec<Extent>,
+    content: Vec<u8>,
+    image: Vec<u8>,
+}
+
+impl Patchwork {
+    /// A file of about `size` bytes.
+    pub(crate) fn new(seed: u64, size: usize) -> Self {
+        let mut random = Random::new(seed);
+        let (mut extents, mut content, mut image) = (Vec::new(), Vec::new(), Vec::new());
+        while content.len() < size {
+            let offset = content.len() as u64;
+            let len = 1 + random.below(40_000) as usize;
+            let kind = random.below(8);
+            let data = match kind {
+                0 => {
+                    content.resize(content.len() + len, 0);
+                    ExtentData::Hole
+                }
+                1 => {
+                    let start = image.len() as u64;
+                    let bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
+                    image.extend_from_slice(&bytes);
+                    content.extend_from_slice(&bytes);
+                    ExtentData::Plain { device: DeviceId(0), offset: start }
+                }
+                _ => {
+                    if kind == 2 {
+                        image.push(0);
+                    }
+                    let start = image.len() as u64;
+                    let bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
+                    image.extend_from_slice(&bytes);
+                    let skip = if kind < 5 { 0 } else { random.below(len as u64) as usize };
+                    content.extend_from_slice(&bytes[skip..]);
+                    let decoded_len = match kind {
+                        3 => DecodedLen::AtLeast(len as u32),
+                        4 => DecodedLen::AtMost(len as u32 + 100),
+                        _ => DecodedLen::Exact(len as u32),
+                    };
+                    if kind == 4 {
+                        content.resize(content.len() + 100, 0);
+                    }
+                    let block = StoredBlock {
+                        device: DeviceId(0),
+                        offset: start,
+                        stored_len: StoredLen::Known(len as u32),
+                        decoded_len,
+                        encoding: Encoding::Stored,
+                    };
+                    ExtentData::Encoded { block, skip: skip as u32 }
+                }
+            };
+            extents.push(Extent { range: ByteRange::between(offset, content.len() as u64), data });
+        }
+        Self { extents, content, image }
+    }
+
+    /// The image.
+    pub(crate) fn source(&self) -> Arc<dyn ImageSource> {
+        Arc::new(MemorySource::new(self.image.clone()))
+    }
+
+    /// What a read gives.
+    pub(crate) fn expected(&self, offset: u64, len: u32) -> &[u8] {
+        let start = self.content.len().min(offset as usize);
+        &self.content[start..self.content.len().min(start + len as usize)]
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn block_count(&self) -> usize {
+        self.extents.iter().filter(|extent| matches!(extent.data, ExtentData::Encoded { .. })).count()
+    }
+
+    /// Requests of all sizes up to 512 KiB, some past the end.
+    pub(crate) fn random_requests(&self, seed: u64, count: usize) -> Vec<(u64, u32)> {
+        let mut random = Random::new(seed);
+        let size = self.content.len() as u64;
+        let mut request = || {
+            let len_log2 = 4 + random.below(16);
+            (random.below(size + 1000), 1 + random.below(1 << len_log2) as u32)
+        };
+        (0..count).map(|_| request()).collect()
+    }
+
+    /// Requests of up to 4 KiB.
+    pub(crate) fn small_requests(&self, seed: u64, count: usize) -> Vec<(u64, u32)> {
+        let mut random = Random::new(seed);
+        (0..count).map(|_| (random.below(self.content.len() as u64), 1 + random.below(4096) as u32)).collect()
+    }
+
+    /// A request for a part of a block.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn some_partial_request(&self) -> (u64, u32) {
+        let is_long = |extent: &&Extent| matches!(extent.data, ExtentData::Encoded { .. }) && extent.range.len() > 1000;
+        let extent = self.extents.iter().find(is_long).expect("a long block");
+        (extent.range.offset() + 10, 500)
+    }
+}
+
+impl FileSystem for Patchwork {
+    fn root(&self) -> Nid {
+        Nid(0)
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        FileSystemInfo {
+            format: "patchwork",
+            magic: 0,
+            block_size: 4096,
+            block_count: 1,
+            inode_count: 1,
+            built: Timestamp::default(),
+            uuid: None,
+            label: Vec::new(),
+            features: Vec::new(),
+        }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        Ok(Attr {
+            nid,
+            inode_number: 1,
+            file_type: FileType::Regular,
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            size: self.content.len() as u64,
+            link_count: 1,
+            modified: Timestamp::default(),
+            device: Default::default(),
+            blocks_512: 0,
+        })
+    }
+
+    fn lookup(&self, _: Nid, _: &[u8]) -> Result<Option<Nid>> {
+        Ok(None)
+    }
+
+    fn read_dir(&self, _: Nid, _: DirectoryCursor, _: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_link(&self, _: Nid) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn xattr(&self, _: Nid, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn xattr_names(&self, _: Nid) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    fn map(&self, _: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        let first = self.extents.partition_point(|extent| extent.range.end() <= range.offset());
+        extents.extend(self.extents[first..].iter().take_while(|extent| extent.range.offset() < range.end()));
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Reads through the engine give what the format maps, in every mode, however slow or faulty the source is.
+
+mod patchwork;
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_engine::{Engine, EngineOptions, PageCache, Priority, Reader, SyncDecompress, WorkerMode};
+use floe_image::{Error, ImageSource, Nid};
+use floe_testkit::{FailingSource, Fault, SlowSource, TruncatedSource};
+use patchwork::Patchwork;
+
+fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
+    let engine = Engine::new(vec![source], options).expect("an engine");
+    Reader::new(engine, Arc::clone(patchwork) as _)
+}
+
+fn all_modes() -> Vec<EngineOptions> {
+    let mut all = Vec::new();
+    for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
+        for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never] {
+            for (reserved_pages, cache_bytes) in [(0, 0), (64, 1 << 20), (1024, 64 << 20)] {
+                let priority = if reserved_pages == 0 { Priority::Normal } else { Priority::Auto };
+                all.push(EngineOptions {
+                    cache_bytes,
+                    reserved_pages,
+                    workers,
+                    sync_decompress,
+                    priority,
+                    ..EngineOptions::default()
+                });
+            }
+        }
+    }
+    all
+}
+
+/// Reads all at once with `read_then`, and gives the answers in the order of the requests.
+fn read_all_then(reader: &Reader, requests: &[(u64, u32)]) -> Vec<Result<Vec<u8>, Error>> {
+    let (sender, answers) = mpsc::channel();
+    for (index, (offset, len)) in requests.iter().enumerate() {
+        let sender = sender.clone();
+        reader.read_then(Nid(0), *offset, *len, move |result| {
+            sender.send((index, result.map(<[u8]>::to_vec))).expect("somebody waits");
+        });
+    }
+    drop(sender);
+    let mut answers: Vec<_> = answers.iter().collect();
+    answers.sort_by_key(|(index, _)| *index);
+    assert_eq!(answers.len(), requests.len(), "each read is answered once");
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// An answer is given before the pages it stood in go back.
+fn assert_pages_come_back(reader: &Reader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.engine().counters().pages.used_pages > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(reader.engine().counters().pages.used_pages, 0);
+}
+
+#[test]
+fn every_mode_reads_what_the_format_maps() {
+    let patchwork = Arc::new(Patchwork::new(1, 3 << 20));
+    for options in all_modes() {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let requests = patchwork.random_requests(2, 150);
+        for (request, answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
+            let answer = answer.unwrap_or_else(|error| panic!("{options:?} {request:?}: {error}"));
+            assert!(answer == patchwork.expected(request.0, request.1), "{options:?} {request:?}");
+        }
+        for (offset, len) in requests {
+            let mut output = vec![0xaa; len as usize];
+            let read = reader.read(Nid(0), offset, &mut output).expect("a sound image");
+            assert!(&output[..read] == patchwork.expected(offset, len), "{options:?} {offset} {len}");
+        }
+        drop(reader);
+    }
+}
+
+#[test]
+fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
+    let patchwork = Arc::new(Patchwork::new(3, 1 << 20));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    thread::scope(|scope| {
+        for seed in 0..8 {
+            let (reader, patchwork) = (&reader, &patchwork);
+            scope.spawn(move || {
+                for answer in read_all_then(reader, &patchwork.small_requests(seed, 2000)) {
+                    answer.expect("a sound image");
+                }
+            });
+        }
+    });
+    let counters = reader.engine().counters();
+    assert_pages_come_back(&reader);
+    assert!(counters.decodes <= 2 * patchwork.block_count() as u64, "{counters:?}");
+}
+
+#[test]
+fn misses_on_a_slow_source_do_not_delay_hits() {
+    let patchwork = Arc::new(Patchwork::new(5, 8 << 20));
+    let slow = Arc::new(SlowSource::new(patchwork.source(), Duration::from_millis(50)));
+    let reader = reader(&patchwork, slow, &EngineOptions::default());
+    let (hot, len) = patchwork.some_partial_request();
+    read_all_then(&reader, &[(hot, len)]).remove(0).expect("a sound image");
+    let time_hit = || {
+        let started = Instant::now();
+        let (sender, answer) = mpsc::channel();
+        reader.read_then(Nid(0), hot, len, move |result| drop(sender.send(result.map(<[u8]>::to_vec))));
+        let answer = answer.recv().expect("an answer").expect("a sound image");
+        assert!(answer == patchwork.expected(hot, len));
+        started.elapsed()
+    };
+    let (sender, answers) = mpsc::channel();
+    for (offset, len) in patchwork.random_requests(6, 200) {
+        let sender = sender.clone();
+        reader.read_then(Nid(0), offset, len, move |result| drop(sender.send(result.map(<[u8]>::to_vec))));
+    }
+    let slowest = (0..20).map(|_| time_hit()).max().unwrap_or_default();
+    drop(sender);
+    assert!(answers.try_iter().count() < 200, "misses are still under way");
+    // A hit that waited for a miss would have taken 50 ms at least.
+    assert!(slowest < Duration::from_millis(45), "{slowest:?}");
+    assert!(answers.iter().all(|answer| answer.is_ok()));
+}
+
+#[test]
+fn faults_are_told_and_not_remembered() {
+    let patchwork = Arc::new(Patchwork::new(7, 1 << 20));
+    for options in all_modes() {
+        let failing = Arc::new(FailingSource::new(patchwork.source(), Fault::Reads(0..3)));
+        let reader = reader(&patchwork, failing, &options);
+        let requests = patchwork.random_requests(8, 40);
+        let mut failures = 0;
+        for (offset, len) in requests.iter().chain(&requests) {
+            match read_all_then(&reader, &[(*offset, *len)]).remove(0) {
+                Ok(answer) => assert!(answer == patchwork.expected(*offset, *len)),
+                Err(Error::Io { .. }) => failures += 1,
+                Err(error) => panic!("{options:?}: {error}"),
+            }
+        }
+        assert!((1..=3).contains(&failures), "{options:?}: {failures}");
+    }
+}
+
+#[test]
+fn a_truncated_source_gives_errors_not_wrong_bytes() {
+    let patchwork = Arc::new(Patchwork::new(9, 1 << 20));
+    for options in all_modes() {
+        let truncated = Arc::new(TruncatedSource::new(patchwork.source(), 300 << 10));
+        let reader = reader(&patchwork, truncated, &options);
+        let mut error_count = 0;
+        for (offset, len) in patchwork.random_requests(10, 60) {
+            match read_all_then(&reader, &[(offset, len)]).remove(0) {
+                Ok(answer) => assert!(answer == patchwork.expected(offset, len)),
+                Err(_) => error_count += 1,
+            }
+        }
+        assert!(error_count > 0);
+    }
+}
+
+#[test]
+fn a_panicking_source_answers_every_read() {
+    struct Panicking(u64);
+    impl ImageSource for Panicking {
+        fn len(&self) -> u64 {
+            self.0
+        }
+        fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            panic!("on purpose")
+        }
+        fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+            Ok(false)
+        }
+    }
+    let patchwork = Arc::new(Patchwork::new(11, 1 << 20));
+    let reader = reader(&patchwork, Arc::new(Panicking(patchwork.source().len())), &EngineOptions::default());
+    let requests = patchwork.small_requests(12, 50);
+    let answers = read_all_then(&reader, &requests);
+    assert!(answers.iter().any(|answer| matches!(answer, Err(Error::Cancelled))));
+    assert_pages_come_back(&reader);
+}
+
+#[test]
+fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
+    let patchwork = Arc::new(Patchwork::new(13, 8 << 20));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    for offset in (0..8 << 20).step_by(16 << 10) {
+        let answer = read_all_then(&reader, &[(offset, 16 << 10)]).remove(0).expect("a sound image");
+        assert!(answer == patchwork.expected(offset, 16 << 10));
+        thread::sleep(Duration::from_micros(300));
+    }
+    let counters = reader.read_around_counters();
+    assert!(counters.ahead_blocks > 50 && counters.used_blocks > 30, "{counters:?}");
+    let before = reader.read_around_counters().ahead_blocks;
+    for (offset, len) in patchwork.small_requests(14, 300) {
+        read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
+    }
+    assert!(reader.read_around_counters().ahead_blocks - before < 20, "a reader that jumps is not read ahead of");
+}
+
+#[test]
+fn the_page_cache_is_given_the_right_neighbours() {
+    struct Seen(Arc<Patchwork>, mpsc::Sender<usize>);
+    impl PageCache for Seen {
+        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> bool {
+            assert!(offset.is_multiple_of(4096) && bytes == self.0.expected(offset, bytes.len() as u32));
+            self.1.send(bytes.len()).is_ok()
+        }
+    }
+    let patchwork = Arc::new(Patchwork::new(15, 4 << 20));
+    let options = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
+    for options in [EngineOptions::default(), options] {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let (sender, stored) = mpsc::channel();
+        reader.set_page_cache(Box::new(Seen(Arc::clone(&patchwork), sender)));
+        let request_count = 100;
+        let answers =
+            read_all_then(&reader, &(0..request_count).map(|index| (index * 40960, 4096)).collect::<Vec<_>>());
+        assert!(answers.iter().all(Result::is_ok));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while reader.read_around_counters().stored_bytes < 500_000 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let counters = reader.read_around_counters();
+        assert_eq!(stored.try_iter().sum::<usize>() as u64, counters.stored_bytes);
+        assert!(counters.stored_bytes >= 500_000, "{counters:?}");
+    }
+}

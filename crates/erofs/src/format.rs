@@ -1,0 +1,177 @@
+//! The structures of the format as they stand in the image: raw, little-endian, checked in size at compile time.
+//!
+//! Names are the specification's, without their prefix. Nothing here is checked for sense; that is the reader's and the
+//! writer's part. Where the specification overlays several fields, the raw number is kept and its meanings are methods.
+
+mod chunk;
+mod compression;
+mod directory;
+mod inode;
+mod superblock;
+mod xattr;
+
+pub use chunk::*;
+pub use compression::*;
+pub use directory::*;
+pub use inode::*;
+pub use superblock::*;
+pub use xattr::*;
+
+/// A number or an array of bytes inside a raw structure.
+trait Field: Sized {
+    /// What it takes, in bytes.
+    const SIZE: usize;
+
+    /// Takes the field off the front of `bytes`.
+    fn take(bytes: &mut &[u8]) -> Option<Self>;
+
+    /// Puts the field at the front of `bytes` and steps over it.
+    fn put(&self, bytes: &mut &mut [u8]);
+}
+
+macro_rules! field_integers {
+    ($($integer:ty),*) => {$(
+        impl Field for $integer {
+            const SIZE: usize = size_of::<$integer>();
+
+            fn take(bytes: &mut &[u8]) -> Option<Self> {
+                let (head, rest) = bytes.split_first_chunk()?;
+                *bytes = rest;
+                Some(Self::from_le_bytes(*head))
+            }
+
+            fn put(&self, bytes: &mut &mut [u8]) {
+                self.to_le_bytes().put(bytes);
+            }
+        }
+    )*};
+}
+field_integers!(u16, u32, u64);
+
+impl Field for u8 {
+    const SIZE: usize = 1;
+
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first()?;
+        *bytes = rest;
+        Some(*head)
+    }
+
+    fn put(&self, bytes: &mut &mut [u8]) {
+        [*self].put(bytes);
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    const SIZE: usize = N;
+
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(*head)
+    }
+
+    fn put(&self, bytes: &mut &mut [u8]) {
+        if let Some((head, rest)) = std::mem::take(bytes).split_first_chunk_mut() {
+            *head = *self;
+            *bytes = rest;
+        }
+    }
+}
+
+/// Declares raw structures: `name: size in bytes { fields in their order }`.
+macro_rules! raw_structs {
+    ($($(#[$attribute:meta])* pub struct $name:ident: $size:literal {
+        $($(#[$field_attribute:meta])* pub $field:ident: $kind:ty,)*
+    })*) => {$(
+        $(#[$attribute])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub struct $name {
+            $($(#[$field_attribute])* pub $field: $kind,)*
+        }
+
+        impl $name {
+            /// The size in the image, in bytes.
+            pub const SIZE: usize = $size;
+
+            /// The structure at the front of `bytes`; `None` where they are too few.
+            pub fn from_prefix(bytes: &[u8]) -> Option<Self> {
+                let mut rest = bytes;
+                Some(Self { $($field: crate::format::Field::take(&mut rest)?,)* })
+            }
+
+            /// The structure as it stands in the image.
+            pub fn to_bytes(&self) -> [u8; $size] {
+                let mut bytes = [0; $size];
+                let mut rest = bytes.as_mut_slice();
+                $(crate::format::Field::put(&self.$field, &mut rest);)*
+                let _ = rest;
+                bytes
+            }
+        }
+
+        impl Default for $name {
+            /// All bytes zero.
+            fn default() -> Self {
+                $(let $field = <$kind as crate::format::Zero>::ZERO;)*
+                Self { $($field,)* }
+            }
+        }
+
+        const _: () = assert!(0 $(+ <$kind as crate::format::Field>::SIZE)* == $size);
+    )*};
+}
+use raw_structs;
+
+/// What a field is in a structure of zero bytes.
+trait Zero {
+    /// That value.
+    const ZERO: Self;
+}
+
+macro_rules! zero_integers {
+    ($($integer:ty),*) => {$(
+        impl Zero for $integer {
+            const ZERO: Self = 0;
+        }
+    )*};
+}
+zero_integers!(u8, u16, u32, u64);
+
+impl<const N: usize> Zero for [u8; N] {
+    const ZERO: Self = [0; N];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_structures_survive_a_round_trip() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        macro_rules! check {
+            ($($name:ident),*) => {$(
+                let raw = $name::from_prefix(&bytes).expect("there are enough bytes");
+                assert_eq!(raw.to_bytes().as_slice(), &bytes[..$name::SIZE], stringify!($name));
+                assert_eq!($name::from_prefix(&bytes[..$name::SIZE - 1]), None, stringify!($name));
+                assert_eq!($name::default().to_bytes(), [0; $name::SIZE], stringify!($name));
+            )*};
+        }
+        check!(SuperBlock, SuperBlockExtension, DeviceSlot, InodeCompact, InodeExtended, Dirent, XattrIbodyHeader);
+        check!(XattrEntry, InodeChunkIndex, Lz4Cfgs, LzmaCfgs, DeflateCfgs, ZstdCfgs, MapHeader, LclusterIndex, Extent);
+    }
+
+    #[test]
+    fn fields_stand_where_the_specification_puts_them() {
+        let mut bytes = [0; 128];
+        bytes[80..84].copy_from_slice(&FEATURE_INCOMPAT_METABOX.to_le_bytes());
+        bytes[14] = 36;
+        bytes[96] = 7;
+        let raw = SuperBlock::from_prefix(&bytes).expect("there are enough bytes");
+        assert_eq!((raw.feature_incompat, raw.rb, raw.packed_nid), (FEATURE_INCOMPAT_METABOX, 36, 7));
+        let mut bytes = [0; 64];
+        bytes[44] = 1;
+        let raw = InodeExtended::from_prefix(&bytes).expect("there are enough bytes");
+        assert_eq!(raw.i_nlink, 1);
+    }
+}

@@ -1,0 +1,74 @@
+//! The block size of an image.
+
+use crate::format::{BLOCK_SIZE_LOG2_MAX, BLOCK_SIZE_LOG2_MIN};
+
+/// The block size of an image: a power of two from 512 to 4096 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BlockSize {
+    log2: u8,
+}
+
+impl BlockSize {
+    /// The block size of `1 << log2` bytes, if that is one.
+    pub(crate) fn from_log2(log2: u8) -> Option<Self> {
+        (BLOCK_SIZE_LOG2_MIN..=BLOCK_SIZE_LOG2_MAX).contains(&log2).then_some(Self { log2 })
+    }
+
+    /// log2 of it.
+    pub(crate) fn log2(self) -> u8 {
+        self.log2
+    }
+
+    /// It in bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        1 << self.log2
+    }
+
+    /// How many bytes `position` is past the beginning of its block.
+    pub(crate) fn offset_within(self, position: u64) -> u64 {
+        position & (self.bytes() - 1)
+    }
+
+    /// The beginning of the block that `position` is in.
+    pub(crate) fn floor(self, position: u64) -> u64 {
+        position - self.offset_within(position)
+    }
+
+    /// `position`, or the beginning of the next block if it is not the beginning of one; cut at the last one.
+    pub(crate) fn ceil(self, position: u64) -> u64 {
+        self.floor(position.saturating_add(self.bytes() - 1))
+    }
+
+    /// The first byte of a block; `None` past the address space.
+    pub(crate) fn position(self, block: u64) -> Option<u64> {
+        block.checked_mul(self.bytes())
+    }
+
+    /// The number of blocks that `len` bytes take.
+    pub(crate) fn blocks(self, len: u64) -> u64 {
+        len.div_ceil(self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BlockSize;
+
+    #[test]
+    fn sizes_are_powers_of_two_in_bounds() {
+        for (log2, bytes) in [(8, None), (9, Some(512)), (12, Some(4096)), (13, None), (255, None)] {
+            assert_eq!(BlockSize::from_log2(log2).map(BlockSize::bytes), bytes, "{log2}");
+        }
+    }
+
+    #[test]
+    fn positions_are_rounded() {
+        let size = BlockSize::from_log2(9).expect("512 is a block size");
+        for (position, floor, ceil) in [(0, 0, 0), (1, 0, 512), (511, 0, 512), (512, 512, 512)] {
+            assert_eq!((size.floor(position), size.ceil(position)), (floor, ceil), "{position}");
+        }
+        assert_eq!(size.ceil(u64::MAX), u64::MAX - 511);
+        assert_eq!(size.position(u64::MAX), None);
+        assert_eq!(size.blocks(513), 2);
+    }
+}

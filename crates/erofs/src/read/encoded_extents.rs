@@ -1,0 +1,179 @@
+//! Encoded extents (docs/format/erofs.md, Encoded extents).
+
+use floe_image::{ByteRange, Error, Place, Result};
+
+use super::{
+    compressed::{Coding, CompressedExtent, Pcluster},
+    inode::Inode,
+    window::Window,
+};
+use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PARTIAL, Extent, MapHeader};
+
+/// The map of a file whose extents are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EncodedExtents {
+    /// The first record; where records have only a length, the word before them.
+    start: u64,
+    form: Form,
+    is_interlaced: bool,
+    /// The last extent is in the packed inode.
+    has_fragment: bool,
+}
+
+/// The form of the records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// A length: each extent has `1 << size_log2` bytes and its stored bytes follow those of the one before.
+    Lengths { size_log2: u8 },
+    /// A length and a place: each extent has `1 << size_log2` bytes.
+    Places { size_log2: u8 },
+    /// A length, a place and a beginning; sorted.
+    Beginnings { record_len: u64, count: u64 },
+}
+
+/// One record.
+struct Record {
+    plen: u32,
+    position: u64,
+    range: ByteRange,
+    is_last: bool,
+}
+
+impl EncodedExtents {
+    /// The map that a header which ends at `header_end` announces.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub(super) fn new(header: &MapHeader, header_end: u64, size_log2: u8) -> Result<Self, &'static str> {
+        let record_len_log2 = 2 + (header.h_advise >> format::ADVISE_EXTRECSZ_BIT & format::ADVISE_EXTRECSZ_MASK);
+        let record_len = 1 << record_len_log2;
+        let count_hi = u64::from(header.h_clusterbits) << 8 | u64::from(header.h_algorithmtype);
+        let start = header_end.checked_next_multiple_of(record_len).ok_or("extents past the address space")?;
+        Ok(Self {
+            start,
+            form: match record_len {
+                4 => Form::Lengths { size_log2 },
+                8 => Form::Places { size_log2 },
+                _ => Form::Beginnings { record_len, count: count_hi << 32 | u64::from(header.h_u) },
+            },
+            is_interlaced: header.h_advise & format::ADVISE_INTERLACED_PCLUSTER != 0,
+            has_fragment: header.h_advise & format::ADVISE_FRAGMENT_PCLUSTER != 0,
+        })
+    }
+
+    /// The extent that byte `position`, which is before the end of `inode`, is in.
+    ///
+    /// # Errors
+    /// The records cannot be read or break the format.
+    pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
+        let record = match self.form {
+            Form::Lengths { size_log2 } => self.by_length(inode, window, size_log2, position)?,
+            Form::Places { size_log2 } => self.by_place(inode, window, size_log2, position)?,
+            Form::Beginnings { record_len, count } => {
+                self.by_beginning(inode, window, (record_len, count), position)?
+            }
+        };
+        let Some(record) = record else {
+            return Err(Error::corrupt("extents are not sorted", Place::inode_at(inode.nid, position)));
+        };
+        Ok(CompressedExtent { range: record.range, source: self.source(&record, window) })
+    }
+
+    fn source(&self, record: &Record, window: &Window<'_>) -> Pcluster {
+        if record.is_last && self.has_fragment {
+            let has_upper = !matches!(self.form, Form::Lengths { .. });
+            let upper = if has_upper { record.position << 32 } else { 0 };
+            return Pcluster::Fragment { offset: upper | u64::from(record.plen) };
+        }
+        let len = u64::from(record.plen & EXTENT_PLEN_MASK);
+        if len == 0 {
+            return Pcluster::None;
+        }
+        let algorithm = u8::try_from(record.plen >> EXTENT_PLEN_FMT_BIT).unwrap_or(u8::MAX);
+        let is_aligned = window.block_size().offset_within(record.position | len) == 0;
+        let coding = match algorithm.checked_sub(1) {
+            Some(number) => Coding::Algorithm(number),
+            None if self.is_interlaced && is_aligned => Coding::Interlaced,
+            None => Coding::Shifted,
+        };
+        let is_partial = record.plen & EXTENT_PLEN_PARTIAL != 0;
+        Pcluster::Stored { position: record.position, len, inline: None, coding, is_partial }
+    }
+
+    /// The extent of a fixed size that is number `number`.
+    fn fixed_range(inode: &Inode, size_log2: u8, number: u64) -> (ByteRange, bool) {
+        let range = ByteRange::new(number << size_log2, 1 << size_log2);
+        (range.intersection(ByteRange::new(0, inode.size)), range.end() >= inode.size)
+    }
+
+    fn by_length(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        size_log2: u8,
+        position: u64,
+    ) -> Result<Option<Record>> {
+        let number = position >> size_log2;
+        let mut stored = u64::from_le_bytes(window.array(self.start)?);
+        let position_of = |number: u64| self.start.saturating_add(8).saturating_add(number.saturating_mul(4));
+        // Where the last record is not there, the walk to it would be for nothing.
+        window.read(position_of(number), 4)?;
+        let mut plen = 0;
+        for number in 0..=number {
+            stored = stored.wrapping_add(u64::from(plen & EXTENT_PLEN_MASK));
+            plen = u32::from_le_bytes(window.array(position_of(number))?);
+        }
+        let (range, is_last) = Self::fixed_range(inode, size_log2, number);
+        Ok(Some(Record { plen, position: stored, range, is_last }))
+    }
+
+    fn by_place(&self, inode: &Inode, window: &mut Window<'_>, size_log2: u8, position: u64) -> Result<Option<Record>> {
+        let number = position >> size_log2;
+        let record: [u8; 8] = window.array(self.start.saturating_add(number.saturating_mul(8)))?;
+        let record = u64::from_le_bytes(record);
+        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let (range, is_last) = Self::fixed_range(inode, size_log2, number);
+        Ok(Some(Record { plen: low(record), position: record >> 32, range, is_last }))
+    }
+
+    /// The last record that begins at or before `position`; before the first one there is a hole.
+    fn by_beginning(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        (record_len, count): (u64, u64),
+        position: u64,
+    ) -> Result<Option<Record>> {
+        let (mut low, mut high) = (0, count);
+        let mut found = Record { plen: 0, position: 0, range: ByteRange::new(0, 0), is_last: false };
+        let (mut start, mut end) = (0, inode.size);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (record, beginning) = self.beginning(window, record_len, middle)?;
+            if beginning > position {
+                (high, end) = (middle, beginning);
+            } else {
+                (low, start) = (middle + 1, beginning);
+                found = Record { plen: record.plen, position: wide(record.pstart_hi, record.pstart_lo), ..found };
+            }
+        }
+        found.is_last = low == count && count != 0;
+        found.range = ByteRange::between(start, end.min(inode.size));
+        Ok(Some(found).filter(|record| record.range.offset() <= position && position < record.range.end()))
+    }
+
+    fn beginning(&self, window: &mut Window<'_>, record_len: u64, number: u64) -> Result<(Extent, u64)> {
+        let position = self.start.saturating_add(number.saturating_mul(record_len));
+        let len = usize::try_from(record_len).unwrap_or(Extent::SIZE).min(Extent::SIZE);
+        let mut bytes = [0; Extent::SIZE];
+        for (byte, stored) in bytes.iter_mut().zip(window.read(position, len)?) {
+            *byte = *stored;
+        }
+        let record = Extent::from_prefix(&bytes).unwrap_or_default();
+        Ok((record, wide(record.lstart_hi, record.lstart_lo)))
+    }
+}
+
+fn wide(hi: u32, lo: u32) -> u64 {
+    u64::from(hi) << 32 | u64::from(lo)
+}

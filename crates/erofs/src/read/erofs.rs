@@ -1,0 +1,126 @@
+//! An EROFS image as a file system.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use floe_image::{
+    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
+    Result, SeekTarget, Timestamp,
+};
+
+use super::{
+    content,
+    directory::Directory,
+    inode::{self, Inode},
+    map::Mapper,
+    superblock::Superblock,
+    volume::Volume,
+    xattr::Xattrs,
+    xattr_prefixes::{self, LongPrefix},
+};
+use crate::format;
+
+/// An EROFS image as a file system.
+pub struct Erofs {
+    volume: Arc<Volume>,
+    prefixes: Vec<LongPrefix>,
+}
+
+impl Erofs {
+    /// Opens the image in `reader`: source 0 is the image, and the following ones are its extra devices in the order of
+    /// [`extra_devices`](crate::extra_devices). Where there is only source 0, the devices are taken to stand in it, at
+    /// their unified addresses.
+    ///
+    /// # Errors
+    /// The image is not EROFS, breaks the format in what every access needs, or uses what is not known. Faults of
+    /// single files are found when they are used.
+    pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
+        let superblock = Superblock::read(reader.as_ref())?;
+        let volume = Volume::open(reader, superblock)?;
+        let prefixes = xattr_prefixes::read(&volume)?;
+        Ok(Self { volume, prefixes })
+    }
+
+    /// The image's parts.
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    fn inode(&self, nid: Nid) -> Result<Inode> {
+        Inode::read(&self.volume, nid)
+    }
+
+    fn xattrs<'inode>(&'inode self, inode: &'inode Inode) -> Result<Option<Xattrs<'inode>>> {
+        Xattrs::new(&self.volume, inode, &self.prefixes)
+    }
+}
+
+impl FileSystem for Erofs {
+    fn root(&self) -> Nid {
+        self.volume.superblock.root
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        let superblock = &self.volume.superblock;
+        let name = superblock.raw.volume_name;
+        let name_len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let epoch = superblock.epoch;
+        FileSystemInfo {
+            format: "erofs",
+            magic: format::SUPER_MAGIC_V1,
+            block_size: 1 << superblock.block_size.log2(),
+            block_count: superblock.block_count.saturating_add(self.volume.devices.block_count()),
+            inode_count: superblock.inode_count,
+            built: Timestamp { seconds: epoch.seconds.wrapping_add(i64::from(superblock.raw.build_time)), ..epoch },
+            uuid: Some(superblock.raw.uuid).filter(|uuid| *uuid != [0; 16]),
+            label: name.into_iter().take(name_len).collect(),
+            features: superblock.features.words(),
+        }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        Ok(self.inode(nid)?.attr(&self.volume))
+    }
+
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        Some(inode::nid_of(&self.volume, inode_number))
+    }
+
+    fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
+        Directory::new(&self.volume, &self.inode(directory)?)?.lookup(name)
+    }
+
+    fn read_dir(
+        &self,
+        directory: Nid,
+        cursor: DirectoryCursor,
+        visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Directory::new(&self.volume, &self.inode(directory)?)?.read(cursor, visit)
+    }
+
+    fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
+        let inode = self.inode(nid)?;
+        if inode.file_type != FileType::Symlink {
+            return Err(Error::WrongType { expected: "a symbolic link", nid });
+        }
+        content::link_target(&self.volume, &inode)
+    }
+
+    fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let inode = self.inode(nid)?;
+        self.xattrs(&inode)?.map_or(Ok(None), |xattrs| xattrs.value(name))
+    }
+
+    fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(nid)?;
+        self.xattrs(&inode)?.map_or(Ok(Vec::new()), |xattrs| xattrs.names())
+    }
+
+    fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        Mapper::new(&self.volume, &self.inode(nid)?)?.extents(range, extents)
+    }
+
+    fn seek(&self, nid: Nid, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        Mapper::new(&self.volume, &self.inode(nid)?)?.seek(offset, target)
+    }
+}

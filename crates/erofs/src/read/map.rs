@@ -1,0 +1,198 @@
+//! Where the bytes of a file are (docs/format/erofs.md, Where data is).
+
+use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, FileType, Place, Result, SeekTarget};
+
+use super::{
+    chunks,
+    compressed::{CompressedExtent, CompressedLayout},
+    flat,
+    inode::{Inode, Layout},
+    piece::{Piece, PieceData},
+    volume::{Space, Special, Volume},
+    window::Window,
+};
+
+/// Finds the pieces of one inode.
+pub(super) struct Mapper<'volume> {
+    volume: &'volume Volume,
+    inode: &'volume Inode,
+    window: Window<'volume>,
+    compressed: Option<CompressedLayout>,
+}
+
+impl<'volume> Mapper<'volume> {
+    /// A mapper of `inode`.
+    ///
+    /// # Errors
+    /// The inode has no data, or its map header cannot be read or breaks the format.
+    pub(super) fn new(volume: &'volume Volume, inode: &'volume Inode) -> Result<Self> {
+        if !matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+            return Err(Error::WrongType { expected: "a file, a directory or a symbolic link", nid: inode.nid });
+        }
+        let compressed = match inode.layout {
+            Layout::Compressed { is_compact } if inode.size != 0 => Some(match volume.special(inode.nid) {
+                Some(special) => special.layout(volume, is_compact)?,
+                None => CompressedLayout::read(volume, inode, is_compact)?,
+            }),
+            _ => None,
+        };
+        Ok(Self { volume, inode, window: Window::new(volume, inode.space, inode.nid), compressed })
+    }
+
+    /// The piece that byte `position`, which must be before the inode's end, is in.
+    ///
+    /// # Errors
+    /// The map cannot be read or breaks the format.
+    pub(super) fn piece_at(&mut self, position: u64) -> Result<Piece> {
+        let piece = match (self.inode.layout, &self.compressed) {
+            (Layout::Flat { start_block }, _) => flat::piece_at(self.volume, self.inode, start_block),
+            (Layout::FlatInline { start_block }, _) => {
+                flat::inline_piece_at(self.volume, self.inode, start_block, position)
+            }
+            (Layout::Chunked(format), _) => {
+                chunks::piece_at(self.volume, self.inode, format, &mut self.window, position)
+            }
+            (Layout::Compressed { .. }, Some(layout)) => {
+                let extent = layout.extent_at(self.inode, &mut self.window, position)?;
+                extent.piece_at(self.volume, self.inode.nid, position)
+            }
+            (Layout::Compressed { .. }, None) => Ok(Piece::hole(ByteRange::new(0, self.inode.size))),
+        }?;
+        match piece.range.offset() <= position && position < piece.range.end() && piece.range.end() <= self.inode.size {
+            true => Ok(piece),
+            false => Err(Error::corrupt("extent beside its place", Place::inode_at(self.inode.nid, position))),
+        }
+    }
+
+    /// The compressed extent that byte `position`, which must be before the inode's end, is in; `None` where the inode is
+    /// not compressed.
+    ///
+    /// # Errors
+    /// The map cannot be read or breaks the format.
+    pub(super) fn compressed_extent_at(&mut self, position: u64) -> Result<Option<CompressedExtent>> {
+        let layout = self.compressed.as_ref();
+        layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
+    }
+
+    /// Appends the extents of what of `range` is before the inode's end.
+    ///
+    /// # Errors
+    /// As [`Mapper::piece_at`], or a fragment is not within the packed inode.
+    pub(super) fn extents(&mut self, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        let first = extents.len();
+        let mut position = range.offset();
+        let end = range.end().min(self.inode.size);
+        while position < end {
+            let piece = self.piece_at(position)?;
+            let wanted = ByteRange::between(position, end).intersection(piece.range);
+            self.follow(piece, wanted, first, extents)?;
+            position = piece.range.end();
+        }
+        Ok(())
+    }
+
+    /// The first byte at or after `offset` that is of the wanted kind. What is in the packed inode counts as data.
+    ///
+    /// # Errors
+    /// As [`Mapper::piece_at`].
+    pub(super) fn seek(&mut self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        let mut position = offset;
+        while position < self.inode.size {
+            let piece = self.piece_at(position)?;
+            if (piece.data == PieceData::Hole) == (target == SeekTarget::Hole) {
+                return Ok(Some(position));
+            }
+            position = piece.range.end();
+        }
+        Ok((target == SeekTarget::Hole && offset < self.inode.size).then_some(self.inode.size))
+    }
+
+    /// Appends the extents of `piece`, as far as they are in `wanted` where it stands in another inode.
+    fn follow(&self, piece: Piece, wanted: ByteRange, first: usize, extents: &mut Vec<Extent>) -> Result<()> {
+        let volume = self.volume;
+        let data = match piece.data {
+            PieceData::Hole => ExtentData::Hole,
+            PieceData::Stored { device, offset } => ExtentData::Plain { device, offset },
+            PieceData::Encoded(block) => ExtentData::Encoded { block, skip: 0 },
+            PieceData::Inline { space: Space::Image, position } => {
+                let len = usize::try_from(piece.range.len()).unwrap_or(usize::MAX);
+                volume.check_metadata(Space::Image, position, len, self.inode.nid)?;
+                ExtentData::Plain { device: DeviceId(0), offset: position }
+            }
+            PieceData::Inline { space: Space::Metabox, position } => {
+                let metabox = volume.metabox.as_ref();
+                return self.follow_into(
+                    metabox,
+                    "metadata in a metabox that does not exist",
+                    position,
+                    piece,
+                    wanted,
+                    extents,
+                );
+            }
+            PieceData::Fragment { offset } => {
+                if volume.superblock.packed == Some(self.inode.nid) {
+                    return Err(Error::corrupt("fragment in the packed inode", Place::inode(self.inode.nid)));
+                }
+                let packed = volume.packed.as_ref();
+                return self.follow_into(packed, "fragment without a packed inode", offset, piece, wanted, extents);
+            }
+        };
+        push(extents, first, Extent { range: piece.range, data });
+        Ok(())
+    }
+
+    /// Appends the extents of `wanted`, a part of `piece`, whose first byte is byte `offset` of `special`.
+    fn follow_into(
+        &self,
+        special: Option<&Special>,
+        missing: &'static str,
+        offset: u64,
+        piece: Piece,
+        wanted: ByteRange,
+        extents: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let corrupt = |rule| Error::corrupt(rule, Place::inode(self.inode.nid));
+        let special = &special.ok_or(corrupt(missing))?.inode;
+        let past_end = corrupt("fragment past the end of the inode that it is in");
+        let start = offset.checked_add(wanted.offset() - piece.range.offset());
+        let start = start.filter(|start| start.checked_add(wanted.len()).is_some_and(|end| end <= special.size));
+        let range = ByteRange::new(start.ok_or(past_end)?, wanted.len());
+        let mut inner = Vec::new();
+        Mapper::new(self.volume, special)?.extents(range, &mut inner)?;
+        let first = extents.len();
+        for extent in inner {
+            let part = extent.range.intersection(range);
+            let skipped = part.offset() - extent.range.offset();
+            let data = advance(extent.data, skipped).ok_or(corrupt("fragment past the end of its pcluster"))?;
+            let place = ByteRange::new(wanted.offset() + (part.offset() - range.offset()), part.len());
+            push(extents, first, Extent { range: place, data });
+        }
+        Ok(())
+    }
+}
+
+/// Where data is that begins `len` bytes behind the beginning of `data`.
+fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
+    Some(match data {
+        ExtentData::Hole => ExtentData::Hole,
+        ExtentData::Plain { device, offset } => ExtentData::Plain { device, offset: offset.checked_add(len)? },
+        ExtentData::Encoded { block, skip } => {
+            ExtentData::Encoded { block, skip: skip.checked_add(u32::try_from(len).ok()?)? }
+        }
+    })
+}
+
+/// Appends an extent, or makes the last one longer if it goes on where that ends. Extents before `first` are left alone.
+fn push(extents: &mut Vec<Extent>, first: usize, extent: Extent) {
+    let last = extents.len().checked_sub(1).filter(|last| *last >= first).and_then(|last| extents.get_mut(last));
+    if let Some(last) = last
+        && last.range.end() == extent.range.offset()
+        && !matches!(last.data, ExtentData::Encoded { .. })
+        && advance(last.data, last.range.len()) == Some(extent.data)
+    {
+        last.range = ByteRange::between(last.range.offset(), extent.range.end());
+        return;
+    }
+    extents.push(extent);
+}

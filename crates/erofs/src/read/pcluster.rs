@@ -1,0 +1,249 @@
+//! From lclusters to extents (docs/format/erofs.md, Lclusters).
+
+use floe_image::{ByteRange, Error, Place, Result};
+
+use super::{
+    compact_index::CompactIndex,
+    compressed::{Coding, CompressedExtent, Pcluster},
+    full_index,
+    inode::Inode,
+    lcluster::{Head, HeadKind, Lcluster, Loaded},
+    volume::Volume,
+    window::Window,
+};
+use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
+
+/// The index of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Index {
+    /// Records of 8 bytes.
+    Full { start: u64, counts_blocks: bool },
+    /// Packs.
+    Compact(CompactIndex),
+}
+
+/// The map of a file whose lclusters are indexed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LclusterMap {
+    pub(super) index: Index,
+    pub(super) lcluster_size_log2: u8,
+    /// Whether pclusters of the first and of the second algorithm may have several blocks.
+    pub(super) has_big_pclusters: [bool; 2],
+    /// The numbers of the first and of the second algorithm.
+    pub(super) algorithms: [u8; 2],
+    pub(super) is_interlaced: bool,
+    /// The last extent, where it is not in a pcluster of its own.
+    pub(super) tail: Option<Tail>,
+}
+
+/// The last extent of a file, where it is not in a pcluster of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tail {
+    /// The lcluster that it begins in.
+    head: u64,
+    place: TailPlace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TailPlace {
+    /// Behind the index.
+    Inline { position: u64, len: u64 },
+    /// In the packed inode.
+    Fragment { offset: u64 },
+}
+
+/// The head of an extent and what was learnt on the way to it.
+struct Found {
+    head: Head,
+    number: u64,
+    /// The number of blocks of the pcluster, if an lcluster on the way said it.
+    block_count: Option<u64>,
+    /// An lcluster behind the position at or before the next head.
+    next: Next,
+}
+
+enum Next {
+    /// The extent ends at this byte.
+    End(u64),
+    /// The next head is not before this lcluster.
+    From(u64),
+}
+
+impl LclusterMap {
+    /// The same map with the tail that `header` announces.
+    ///
+    /// # Errors
+    /// The index of the last lcluster cannot be read or breaks the format.
+    pub(super) fn with_tail(
+        self,
+        volume: &Volume,
+        inode: &Inode,
+        header: &MapHeader,
+        window: &mut Window<'_>,
+    ) -> Result<Self> {
+        let is_fragment = header.h_advise & format::ADVISE_FRAGMENT_PCLUSTER != 0;
+        let inline_len = match header.h_advise & format::ADVISE_INLINE_PCLUSTER {
+            0 => 0,
+            _ => u64::from(header.h_u >> 16),
+        };
+        let Some(last) = inode.size.checked_sub(1).filter(|_| is_fragment || inline_len != 0) else { return Ok(self) };
+        let record_end = self.load(inode, window, last >> self.lcluster_size_log2)?.record_end;
+        let found = self.head_of(inode, window, last)?;
+        let place = if is_fragment {
+            let upper = if matches!(self.index, Index::Full { .. }) { found.head.block << 32 } else { 0 };
+            TailPlace::Fragment { offset: upper | u64::from(header.h_u) }
+        } else {
+            let block_size = volume.superblock.block_size;
+            if block_size.offset_within(record_end) + inline_len > block_size.bytes() {
+                let place = Place::inode_at(inode.nid, record_end);
+                return Err(Error::corrupt("inline pcluster crosses a block's end", place));
+            }
+            TailPlace::Inline { position: record_end, len: inline_len }
+        };
+        Ok(Self { tail: Some(Tail { head: found.number, place }), ..self })
+    }
+
+    /// The extent that byte `position`, which is before the end of `inode`, is in.
+    ///
+    /// # Errors
+    /// The index cannot be read or breaks the format.
+    pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
+        let corrupt = |rule| Error::corrupt(rule, Place::inode_at(inode.nid, position));
+        let found = self.head_of(inode, window, position)?;
+        let start = self.start_of(found.number) + found.head.offset;
+        let end = match found.next {
+            Next::End(end) => end,
+            Next::From(next) => self.next_head(inode, window, found.number, next)?,
+        };
+        let range = ByteRange::between(start, end.min(inode.size));
+        if position < start || position >= range.end() {
+            return Err(corrupt("extents of the index do not meet"));
+        }
+        if let Some(Tail { place: TailPlace::Fragment { offset }, .. }) = self.tail_at(found.number) {
+            return Ok(CompressedExtent { range, source: Pcluster::Fragment { offset } });
+        }
+        let (position, len, inline) = match self.tail_at(found.number) {
+            Some(Tail { place: TailPlace::Inline { position, len }, .. }) => (position, len, Some(inode.space)),
+            _ => match self.block_count(inode, window, &found)? {
+                0 => return Ok(CompressedExtent { range, source: Pcluster::None }),
+                count => {
+                    let block_size_log2 = window.block_size().log2();
+                    let place = found.head.block.checked_mul(1 << block_size_log2);
+                    let place = place.ok_or(corrupt("pcluster past the address space"))?;
+                    (place, count << block_size_log2, None)
+                }
+            },
+        };
+        let [first, second] = self.algorithms;
+        let coding = match found.head.kind {
+            HeadKind::Plain if self.is_interlaced => Coding::Interlaced,
+            HeadKind::Plain => Coding::Shifted,
+            HeadKind::First => Coding::Algorithm(first),
+            HeadKind::Second => Coding::Algorithm(second),
+        };
+        let source = Pcluster::Stored { position, len, inline, coding, is_partial: found.head.is_partial };
+        Ok(CompressedExtent { range, source })
+    }
+
+    fn tail_at(&self, head: u64) -> Option<Tail> {
+        self.tail.filter(|tail| tail.head == head)
+    }
+
+    /// The first byte of lcluster `number`, which is known to begin before the file's end.
+    fn start_of(&self, number: u64) -> u64 {
+        number << self.lcluster_size_log2
+    }
+
+    /// What the index says of lcluster `number`, checked as far as it goes alone.
+    fn load(&self, inode: &Inode, window: &mut Window<'_>, number: u64) -> Result<Loaded> {
+        let (loaded, counts_blocks) = match &self.index {
+            Index::Full { start, counts_blocks } => (full_index::load(window, *start, number)?, *counts_blocks),
+            Index::Compact(index) => {
+                (index.load(window, number).map_err(|error| error.for_inode(inode.nid))?, index.counts_blocks)
+            }
+        };
+        let corrupt = |rule| Err(Error::corrupt(rule, Place::inode_at(inode.nid, loaded.record_end)));
+        match loaded.lcluster {
+            Lcluster::Head(head) if head.offset >> self.lcluster_size_log2 != 0 => {
+                corrupt("extent begins past its lcluster")
+            }
+            Lcluster::NonHead { block_count: Some(_), .. } if !counts_blocks => {
+                corrupt("block count without big pclusters")
+            }
+            _ => Ok(loaded),
+        }
+    }
+
+    /// The head of the extent that byte `position` is in.
+    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<Found> {
+        let number = position >> self.lcluster_size_log2;
+        let (mut back, mut block_count, next) = match self.load(inode, window, number)?.lcluster {
+            Lcluster::Head(head) => {
+                let start = self.start_of(number) + head.offset;
+                if position >= start {
+                    return Ok(Found { head, number, block_count: None, next: Next::From(number.saturating_add(1)) });
+                }
+                (1, None, Next::End(start))
+            }
+            Lcluster::NonHead { to_head, to_next_head, block_count } => {
+                (to_head, block_count, Next::From(number.saturating_add(to_next_head.max(1))))
+            }
+        };
+        let corrupt = |rule| Error::corrupt(rule, Place::inode_at(inode.nid, position));
+        let mut at = number;
+        loop {
+            if back == 0 {
+                return Err(corrupt("distance of zero to the head of an extent"));
+            }
+            at = at.checked_sub(back).ok_or(corrupt("head of an extent before the file"))?;
+            if (number - at) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
+                return Err(corrupt("pcluster that decodes to more than 12 MiB"));
+            }
+            match self.load(inode, window, at)?.lcluster {
+                Lcluster::Head(head) => return Ok(Found { head, number: at, block_count, next }),
+                Lcluster::NonHead { to_head, block_count: known, .. } => (back, block_count) = (to_head, known),
+            }
+        }
+    }
+
+    /// Where the extent of the head in lcluster `head` ends: at the next head, looked for from lcluster `next` on.
+    fn next_head(&self, inode: &Inode, window: &mut Window<'_>, head: u64, mut next: u64) -> Result<u64> {
+        loop {
+            if next > (inode.size - 1) >> self.lcluster_size_log2 {
+                return Ok(inode.size);
+            }
+            if (next - head - 1) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
+                let place = Place::inode_at(inode.nid, self.start_of(head));
+                return Err(Error::corrupt("pcluster that decodes to more than 12 MiB", place));
+            }
+            match self.load(inode, window, next)?.lcluster {
+                Lcluster::Head(found) => return Ok(self.start_of(next) + found.offset),
+                // The first releases of mkfs wrote a distance of zero where one was meant.
+                Lcluster::NonHead { to_next_head, .. } => next = next.saturating_add(to_next_head.max(1)),
+            }
+        }
+    }
+
+    /// How many blocks the pcluster of an extent has; 0 for a hole.
+    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &Found) -> Result<u64> {
+        let [first_is_big, second_is_big] = self.has_big_pclusters;
+        let is_big = if found.head.kind == HeadKind::First { first_is_big } else { second_is_big };
+        let behind = found.number.saturating_add(1);
+        if found.head.is_hole {
+            return Ok(0);
+        }
+        if let Some(count) = found.block_count {
+            return Ok(count);
+        }
+        if !is_big || behind > (inode.size - 1) >> self.lcluster_size_log2 {
+            return Ok(1);
+        }
+        let rule = match self.load(inode, window, behind)?.lcluster {
+            Lcluster::Head(_) => return Ok(1),
+            Lcluster::NonHead { to_head: 1, block_count: Some(count), .. } => return Ok(count),
+            Lcluster::NonHead { to_head: 1, .. } => "pcluster without a block count",
+            Lcluster::NonHead { .. } => "wrong distance behind the head of an extent",
+        };
+        Err(Error::corrupt(rule, Place::inode_at(inode.nid, self.start_of(found.number))))
+    }
+}

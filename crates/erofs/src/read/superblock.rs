@@ -1,0 +1,162 @@
+//! The superblock (docs/format/erofs.md, Superblock).
+
+use floe_image::{BlockReader, Bytes, DeviceId, Error, Nid, Place, Result, Timestamp};
+
+use super::{block_size::BlockSize, features::Features};
+use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, SuperBlockExtension};
+
+/// The most bytes that the superblock takes: what is left of the first 4 KiB.
+const SUPERBLOCK_LEN_MAX: u64 = 4096 - SUPER_OFFSET;
+
+/// What the superblock says, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Superblock {
+    /// The block size.
+    pub(crate) block_size: BlockSize,
+    /// The features.
+    pub(crate) features: Features,
+    /// Where the superblock ends, in bytes.
+    pub(crate) end: u64,
+    /// The root.
+    pub(crate) root: Nid,
+    /// The packed inode, where there is one.
+    pub(crate) packed: Option<Nid>,
+    /// The metabox inode, where there is one.
+    pub(crate) metabox: Option<Nid>,
+    /// The first byte of the metadata area.
+    pub(crate) metadata_position: u64,
+    /// The first byte of the shared xattrs.
+    pub(crate) shared_xattr_position: u64,
+    /// The number of blocks of the image itself.
+    pub(crate) block_count: u64,
+    /// The number of inodes.
+    pub(crate) inode_count: u64,
+    /// What the times of compact inodes are counted from.
+    pub(crate) epoch: Timestamp,
+    /// The superblock as it stands.
+    pub(crate) raw: SuperBlock,
+}
+
+impl Superblock {
+    /// Reads the superblock and checks its checksum.
+    ///
+    /// # Errors
+    /// There is none, it breaks the format, or it asks for a feature that is not known.
+    pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
+        let found = FoundSuperblock::read(reader)?;
+        found.check_checksum(reader)?;
+        found.parse()
+    }
+}
+
+/// A superblock whose meaning is not looked at yet.
+pub(crate) struct FoundSuperblock {
+    raw: SuperBlock,
+    extensions: Bytes,
+    block_size: BlockSize,
+}
+
+impl FoundSuperblock {
+    /// Reads the superblock.
+    ///
+    /// # Errors
+    /// There is none, or it says something impossible of its size or the block size.
+    pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
+        let image_len = reader.device_len(DeviceId(0))?;
+        let place = Place::at(SUPER_OFFSET);
+        let len = usize::try_from(SUPERBLOCK_LEN_MAX.min(image_len.saturating_sub(SUPER_OFFSET))).unwrap_or(0);
+        if len < SuperBlock::SIZE {
+            return Err(Error::corrupt("too short for an EROFS superblock", Place::at(image_len)));
+        }
+        let bytes = reader.stored(DeviceId(0), SUPER_OFFSET, len)?;
+        let raw = SuperBlock::from_prefix(&bytes).filter(|raw| raw.magic == format::SUPER_MAGIC_V1);
+        let raw = raw.ok_or(Error::corrupt("no EROFS magic number", place))?;
+        let block_size = BlockSize::from_log2(raw.blkszbits)
+            .ok_or_else(|| Error::unsupported(format!("block size of 2^{} bytes", raw.blkszbits)))?;
+        if raw.dirblkbits != 0 {
+            return Err(Error::unsupported(format!("directory block size of 2^{} blocks", raw.dirblkbits)));
+        }
+        let len = SuperBlock::SIZE + usize::from(raw.sb_extslots) * format::SB_EXTSLOT_SIZE;
+        match len <= bytes.len() {
+            true => Ok(Self { raw, extensions: bytes.slice(SuperBlock::SIZE..len), block_size }),
+            false => Err(Error::corrupt("superblock longer than 3072 bytes or the image", place)),
+        }
+    }
+
+    /// That the checksum is right, where there is one.
+    ///
+    /// # Errors
+    /// It is not, or the superblock's block cannot be read.
+    pub(crate) fn check_checksum(&self, reader: &dyn BlockReader) -> Result<()> {
+        if self.raw.feature_compat & format::FEATURE_COMPAT_SB_CHKSUM == 0 {
+            return Ok(());
+        }
+        // It covers the rest of the superblock's block, or, where that begins with the block, all of it.
+        let len = match self.block_size.bytes() {
+            bytes if bytes > SUPER_OFFSET => bytes - SUPER_OFFSET,
+            bytes => bytes,
+        };
+        let bytes = reader.stored(DeviceId(0), SUPER_OFFSET, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let (head, rest) = bytes.split_at_checked(8).unwrap_or((&bytes, &[]));
+        let magic = head.get(..4).unwrap_or_default();
+        let sum = [magic, &[0; 4], rest].iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
+        // The format leaves out the final inversion of crc32c.
+        match !sum == self.raw.checksum {
+            true => Ok(()),
+            false => Err(Error::corrupt("superblock checksum is wrong", Place::at(SUPER_OFFSET))),
+        }
+    }
+
+    /// What the superblock says.
+    ///
+    /// # Errors
+    /// It breaks the format, or asks for a feature that is not known.
+    pub(crate) fn parse(&self) -> Result<Superblock> {
+        let (raw, block_size, place) = (&self.raw, self.block_size, Place::at(SUPER_OFFSET));
+        let features = Features::new(raw.feature_compat, raw.feature_incompat)?;
+        let is_48bit = features.has(format::FEATURE_INCOMPAT_48BIT) && raw.rootnid_8b != 0;
+        let (root, blocks_hi) = if is_48bit { (raw.rootnid_8b, raw.rb) } else { (u64::from(raw.rb), 0) };
+        let metabox = match features.has(format::FEATURE_INCOMPAT_METABOX) {
+            true => Some(
+                SuperBlockExtension::from_prefix(&self.extensions)
+                    .map(|extension| Nid(extension.metabox_nid))
+                    .ok_or(Error::corrupt("superblock too short for the metabox inode", place))?,
+            ),
+            false => None,
+        };
+        let has_packed = features.has(format::FEATURE_INCOMPAT_FRAGMENTS) && raw.packed_nid != 0;
+        let packed = has_packed.then_some(Nid(raw.packed_nid));
+        for (nid, rule) in [(metabox, "metabox inode inside the metabox"), (packed, "packed inode inside the metabox")]
+        {
+            if nid.is_some_and(|nid| nid.0 >> DIRENT_NID_METABOX_BIT != 0) {
+                return Err(Error::corrupt(rule, place));
+            }
+        }
+        let position = |block: u32| {
+            block_size.position(u64::from(block)).ok_or(Error::corrupt("area past the address space", place))
+        };
+        let len = u64::try_from(SuperBlock::SIZE + self.extensions.len()).unwrap_or(SUPERBLOCK_LEN_MAX);
+        Ok(Superblock {
+            block_size,
+            features,
+            end: SUPER_OFFSET + len,
+            root: Nid(root),
+            packed,
+            metabox,
+            metadata_position: position(raw.meta_blkaddr)?,
+            shared_xattr_position: position(raw.xattr_blkaddr)?,
+            block_count: u64::from(blocks_hi) << 32 | u64::from(raw.blocks_lo),
+            inode_count: raw.inos,
+            epoch: Timestamp { seconds: raw.epoch.cast_signed(), nanoseconds: nanoseconds(raw.fixed_nsec) },
+            raw: *raw,
+        })
+    }
+}
+
+/// The most nanoseconds of a second.
+const NANOSECONDS_MAX: u32 = 999_999_999;
+
+/// Nanoseconds of the image as nanoseconds of a time: what is too large is cut, as FUSE does it.
+pub(crate) fn nanoseconds(stored: u32) -> u32 {
+    stored.min(NANOSECONDS_MAX)
+}

@@ -1,0 +1,153 @@
+//! An image as its parts: what every read starts from.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use floe_image::{BlockReader, Bytes, DeviceId, Error, FileType, Nid, Place, Result};
+
+use super::{
+    algorithms::Algorithms, compressed::CompressedLayout, content, device_table::Devices, inode::Inode,
+    metabox_source::MetaboxSource, superblock::Superblock,
+};
+
+/// Where metadata lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Space {
+    /// In the image itself.
+    Image,
+    /// In the metabox inode's content.
+    Metabox,
+}
+
+/// An image as its parts.
+pub(super) struct Volume {
+    pub(super) reader: Arc<dyn BlockReader>,
+    pub(super) superblock: Superblock,
+    pub(super) devices: Devices,
+    pub(super) algorithms: Algorithms,
+    /// The length of the image itself, in bytes.
+    pub(super) image_len: u64,
+    /// The inode that holds compressed metadata.
+    pub(super) metabox: Option<Special>,
+    /// The inode that holds fragments.
+    pub(super) packed: Option<Special>,
+    /// The metabox's content as a device of the reader, where the reader can have such.
+    pub(super) metabox_device: Option<DeviceId>,
+}
+
+/// An inode that other inodes' data or metadata is in. It is read for almost every other one, so it is kept.
+#[derive(Debug)]
+pub(super) struct Special {
+    pub(super) inode: Inode,
+    layout: OnceLock<CompressedLayout>,
+}
+
+impl Special {
+    /// An inode to keep.
+    pub(super) fn new(inode: Inode) -> Self {
+        Self { inode, layout: OnceLock::new() }
+    }
+
+    /// How its compressed data is laid out.
+    ///
+    /// # Errors
+    /// As [`CompressedLayout::read`].
+    pub(super) fn layout(&self, volume: &Volume, is_compact: bool) -> Result<CompressedLayout> {
+        match self.layout.get() {
+            Some(layout) => Ok(*layout),
+            None => {
+                let layout = CompressedLayout::read(volume, &self.inode, is_compact)?;
+                Ok(*self.layout.get_or_init(|| layout))
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Opens the image in `reader`, whose superblock is `superblock`.
+    ///
+    /// # Errors
+    /// The image breaks the format or uses what is not known, in what every access needs.
+    pub(super) fn open(reader: Arc<dyn BlockReader>, superblock: Superblock) -> Result<Arc<Self>> {
+        let mut volume = Self {
+            devices: Devices::read(reader.as_ref(), &superblock)?,
+            algorithms: Algorithms::read(reader.as_ref(), &superblock)?,
+            image_len: reader.device_len(DeviceId(0))?,
+            metabox: None,
+            packed: None,
+            metabox_device: None,
+            superblock,
+            reader,
+        };
+        if let Some(nid) = volume.superblock.metabox {
+            volume.metabox = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        if let Some(nid) = volume.superblock.packed {
+            volume.packed = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        let root = Inode::read(&volume, volume.superblock.root)?;
+        if root.file_type != FileType::Directory {
+            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        }
+        Ok(Arc::new_cyclic(|weak: &Weak<Self>| {
+            let source = volume.metabox.as_ref().map(|metabox| MetaboxSource::new(weak.clone(), metabox.inode.size));
+            let device = source.and_then(|source| volume.reader.add_derived(Arc::new(source)).ok());
+            Self { metabox_device: device, ..volume }
+        }))
+    }
+
+    /// The device that the metabox's content is read as.
+    ///
+    /// # Errors
+    /// The reader cannot have such a device.
+    pub(super) fn metabox_device(&self) -> Result<DeviceId> {
+        self.metabox_device.ok_or(Error::unsupported("compressed data inside compressed metadata"))
+    }
+
+    /// The special inode `nid`, if it is one.
+    pub(super) fn special(&self, nid: Nid) -> Option<&Special> {
+        [&self.metabox, &self.packed].into_iter().flatten().find(|special| special.inode.nid == nid)
+    }
+
+    /// The number of bytes of metadata that `space` has room for.
+    pub(super) fn space_len(&self, space: Space) -> u64 {
+        match (space, &self.metabox) {
+            (Space::Image, _) => self.image_len,
+            (Space::Metabox, Some(metabox)) => metabox.inode.size,
+            (Space::Metabox, None) => 0,
+        }
+    }
+
+    /// `len` bytes of metadata from `position` on, read for inode `nid`. `len` is at most
+    /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
+    ///
+    /// # Errors
+    /// They lie past the end; they cannot be read; the metabox breaks the format.
+    pub(super) fn metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<Bytes> {
+        self.check_metadata(space, position, len, nid)?;
+        match (space, &self.metabox) {
+            (Space::Metabox, Some(metabox)) => content::read(self, &metabox.inode, position, len),
+            _ => self.reader.stored(DeviceId(0), position, len),
+        }
+        .map_err(|error| error.for_inode(nid))
+    }
+
+    /// That `len` bytes of metadata from `position` on are there.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(super) fn check_metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<()> {
+        let place = Place::inode_at(nid, position);
+        let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len));
+        if end.is_none_or(|end| end > self.space_len(space)) {
+            return Err(Error::corrupt(
+                match (space, &self.metabox) {
+                    (Space::Image, _) => "metadata past the end of the image",
+                    (Space::Metabox, Some(_)) => "metadata past the end of the metabox",
+                    (Space::Metabox, None) => "metadata in a metabox that does not exist",
+                },
+                place,
+            ));
+        }
+        Ok(())
+    }
+}

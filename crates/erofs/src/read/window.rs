@@ -1,0 +1,62 @@
+//! The block of metadata that was read last.
+
+use floe_image::{Bytes, Error, Nid, Place, Result};
+
+use super::{
+    block_size::BlockSize,
+    volume::{Space, Volume},
+};
+
+/// The block of metadata that was read last, so that reading the next few bytes costs nothing.
+pub(super) struct Window<'volume> {
+    volume: &'volume Volume,
+    space: Space,
+    nid: Nid,
+    position: u64,
+    bytes: Bytes,
+}
+
+impl<'volume> Window<'volume> {
+    /// A window on `space`, used for inode `nid`.
+    pub(super) fn new(volume: &'volume Volume, space: Space, nid: Nid) -> Self {
+        Self { volume, space, nid, position: 0, bytes: Bytes::new() }
+    }
+
+    /// The image's block size.
+    pub(super) fn block_size(&self) -> BlockSize {
+        self.volume.superblock.block_size
+    }
+
+    /// The `len` bytes from `position` on: a few, at most some blocks.
+    ///
+    /// # Errors
+    /// As [`Volume::metadata`].
+    pub(super) fn read(&mut self, position: u64, len: usize) -> Result<&[u8]> {
+        if self.held(position, len).is_none() {
+            let block_size = self.volume.superblock.block_size;
+            let place = Place::inode_at(self.nid, position);
+            let past_end = || Error::corrupt("metadata past the end of the address space", place);
+            let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len)).ok_or_else(past_end)?;
+            let (from, space_len) = (block_size.floor(position), self.volume.space_len(self.space));
+            let to = if end > space_len { end } else { block_size.ceil(end).min(space_len) };
+            let span = usize::try_from(to.saturating_sub(from)).map_err(|_| past_end())?;
+            self.bytes = self.volume.metadata(self.space, from, span, self.nid)?;
+            self.position = from;
+        }
+        self.held(position, len).ok_or(Error::corrupt("metadata is short", Place::inode_at(self.nid, position)))
+    }
+
+    /// The array of `N` bytes from `position` on.
+    ///
+    /// # Errors
+    /// As [`Volume::metadata`].
+    pub(super) fn array<const N: usize>(&mut self, position: u64) -> Result<[u8; N]> {
+        let place = Place::inode_at(self.nid, position);
+        self.read(position, N)?.first_chunk().copied().ok_or(Error::corrupt("metadata is short", place))
+    }
+
+    fn held(&self, position: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(position.checked_sub(self.position)?).ok()?;
+        self.bytes.get(start..start.checked_add(len)?)
+    }
+}

@@ -1,0 +1,208 @@
+//! Extended attributes (docs/format/erofs.md, Extended attributes).
+
+use floe_image::{Bytes, Error, Place, Result};
+use xxhash_rust::xxh32::xxh32;
+
+use super::{
+    inode::Inode,
+    posix_acl,
+    volume::{Space, Volume},
+    xattr_prefixes::{LongPrefix, short_prefix, split_name},
+};
+use crate::format::{self, XattrEntry, XattrIbodyHeader};
+
+/// The size of the header.
+const HEADER_LEN: usize = XattrIbodyHeader::SIZE;
+
+/// The extended attributes of an inode.
+pub(super) struct Xattrs<'volume> {
+    volume: &'volume Volume,
+    inode: &'volume Inode,
+    prefixes: &'volume [LongPrefix],
+    header: XattrIbodyHeader,
+}
+
+/// An attribute as it is stored.
+struct Stored {
+    index: u8,
+    name: Bytes,
+    value: Bytes,
+}
+
+impl<'volume> Xattrs<'volume> {
+    /// The attributes of `inode`, or `None` where it has none.
+    ///
+    /// # Errors
+    /// Their header cannot be read or breaks the format.
+    pub(super) fn new(
+        volume: &'volume Volume,
+        inode: &'volume Inode,
+        prefixes: &'volume [LongPrefix],
+    ) -> Result<Option<Self>> {
+        let corrupt = |rule| Error::corrupt(rule, Place::inode_at(inode.nid, inode.xattr_position));
+        if inode.xattr_len == 0 {
+            return Ok(None);
+        }
+        let bytes = volume.metadata(inode.space, inode.xattr_position, HEADER_LEN, inode.nid)?;
+        let header = XattrIbodyHeader::from_prefix(&bytes).ok_or(corrupt("xattr header is short"))?;
+        let room = inode.xattr_len.saturating_sub(bytes_u64(HEADER_LEN));
+        if room == 0 {
+            return Err(Error::unsupported(format!("EROFS xattrs with a header alone (inode {})", inode.nid)));
+        }
+        if u64::from(header.h_shared_count) * 4 > room {
+            return Err(corrupt("more shared xattrs than there is room for"));
+        }
+        Ok(Some(Self { volume, inode, prefixes, header }))
+    }
+
+    /// The value of attribute `name`.
+    ///
+    /// # Errors
+    /// The attributes cannot be read or break the format.
+    pub(super) fn value(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some((index, rest)) = split_name(name) else { return Ok(None) };
+        if self.filter_excludes(index, rest) {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.visit(|stored| {
+            if self.is_named(stored, index, rest) {
+                found = Some(stored.value.to_vec());
+            }
+            found.is_none()
+        })?;
+        let is_acl = rest.is_empty();
+        Ok(if is_acl { found.as_deref().and_then(posix_acl::as_getxattr) } else { found })
+    }
+
+    /// The full names of all attributes, inline ones first. What has a prefix that is not known is left out.
+    ///
+    /// # Errors
+    /// The attributes cannot be read or break the format.
+    pub(super) fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.visit(|stored| {
+            if let Some((base, infix)) = self.prefix(stored.index)
+                && let Some(prefix) = short_prefix(base)
+            {
+                names.push([prefix, infix, &stored.name].concat());
+            }
+            true
+        })?;
+        Ok(names)
+    }
+
+    /// What is odd about the attributes, though they can be read: one phrase each.
+    ///
+    /// # Errors
+    /// The attributes cannot be read or break the format.
+    pub(super) fn oddities(&self) -> Result<Vec<&'static str>> {
+        let mut oddities = Vec::new();
+        self.visit(|stored| {
+            let Some((base, infix)) = self.prefix(stored.index) else {
+                oddities.push("xattr of a long prefix that does not exist");
+                return true;
+            };
+            let rest = [infix, &stored.name].concat();
+            let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
+            if base == format::XATTR_INDEX_NONE {
+                // Room that is left free, or a note of the tool that made the image; no file system shows it.
+            } else if short_prefix(base).is_none() {
+                oddities.push("xattr of a prefix that does not exist");
+            } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
+                oddities.push("ACL that is none");
+            } else if !is_acl && rest.is_empty() {
+                oddities.push("xattr without a name");
+            } else if self.filter_excludes(base, &rest) {
+                oddities.push("xattr that the inode's filter hides");
+            }
+            true
+        })?;
+        Ok(oddities)
+    }
+
+    /// The short prefix and the infix that an entry's name begins with.
+    fn prefix(&self, index: u8) -> Option<(u8, &[u8])> {
+        if index & format::XATTR_LONG_PREFIX == 0 {
+            return Some((index, &[]));
+        }
+        let number = usize::from(index & format::XATTR_LONG_PREFIX_MASK);
+        self.prefixes.get(number).map(|prefix| (prefix.base, prefix.infix.as_slice()))
+    }
+
+    fn is_named(&self, stored: &Stored, index: u8, rest: &[u8]) -> bool {
+        self.prefix(stored.index).is_some_and(|(base, infix)| {
+            base == index && rest.strip_prefix(infix).is_some_and(|suffix| suffix == stored.name)
+        })
+    }
+
+    /// Whether the inode's filter says that it has no such attribute.
+    fn filter_excludes(&self, index: u8, rest: &[u8]) -> bool {
+        let superblock = &self.volume.superblock;
+        if !superblock.features.has_compatible(format::FEATURE_COMPAT_XATTR_FILTER)
+            || superblock.raw.xattr_filter_reserved != 0
+        {
+            return false;
+        }
+        let bit = xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(index))) % format::XATTR_FILTER_BITS;
+        self.header.h_name_filter >> bit & 1 != 0
+    }
+
+    /// Visits all attributes, inline ones first, until `visit` says `false`.
+    fn visit(&self, mut visit: impl FnMut(&Stored) -> bool) -> Result<()> {
+        let shared_end = HEADER_LEN + usize::from(self.header.h_shared_count) * 4;
+        let body_len = usize::try_from(self.inode.xattr_len).unwrap_or(usize::MAX);
+        let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, body_len, self.inode.nid)?;
+        let mut at = shared_end;
+        while at < body.len() {
+            let (stored, end) = entry_at(&body, at).ok_or(self.corrupt("xattr past the inode's xattrs"))?;
+            if !visit(&stored) {
+                return Ok(());
+            }
+            at = end;
+        }
+        let shared = body.get(HEADER_LEN..shared_end).unwrap_or_default();
+        for id in shared.as_chunks().0 {
+            if !visit(&self.shared(u32::from_le_bytes(*id))?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shared attribute of number `id`.
+    fn shared(&self, id: u32) -> Result<Stored> {
+        let superblock = &self.volume.superblock;
+        let space = match superblock.features.has_compatible(format::FEATURE_COMPAT_SHARED_EA_IN_METABOX) {
+            true => Space::Metabox,
+            false => Space::Image,
+        };
+        let past = u64::from(id) * format::XATTR_ALIGN;
+        let position = superblock.shared_xattr_position.checked_add(past);
+        let position = position.ok_or(self.corrupt("shared xattr past the address space"))?;
+        let head = self.volume.metadata(space, position, XattrEntry::SIZE, self.inode.nid)?;
+        let raw = XattrEntry::from_prefix(&head).unwrap_or_default();
+        let len = XattrEntry::SIZE + usize::from(raw.e_name_len) + usize::from(raw.e_value_size);
+        let bytes = self.volume.metadata(space, position, len, self.inode.nid)?;
+        entry_at(&bytes, 0).map(|(stored, _)| stored).ok_or(self.corrupt("shared xattr is short"))
+    }
+
+    fn corrupt(&self, rule: &'static str) -> Error {
+        Error::corrupt(rule, Place::inode_at(self.inode.nid, self.inode.xattr_position))
+    }
+}
+
+/// The attribute at byte `at` of `body`, and where the next one begins; `None` where it does not fit.
+fn entry_at(body: &Bytes, at: usize) -> Option<(Stored, usize)> {
+    let raw = XattrEntry::from_prefix(body.get(at..)?)?;
+    let name_start = at + XattrEntry::SIZE;
+    let value_start = name_start + usize::from(raw.e_name_len);
+    let end = value_start + usize::from(raw.e_value_size);
+    body.get(name_start..end)?;
+    let (name, value) = (body.slice(name_start..value_start), body.slice(value_start..end));
+    Some((Stored { index: raw.e_name_index, name, value }, end.next_multiple_of(4)))
+}
+
+fn bytes_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,32 @@
+//! The bytes of an image's metadata: pure functions from values to what stands in the image.
+//!
+//! Where things are placed, what is compressed and how, is decided by whoever calls; what is given is taken to be
+//! within the limits of the format that the functions name.
+
+mod chunk_map;
+mod compact_index;
+mod compressed_map;
+mod directory;
+mod encoded_extents;
+mod full_index;
+mod inode;
+mod lclusters;
+mod superblock;
+mod xattr;
+
+pub use chunk_map::{Chunk, ChunkMap};
+pub use compressed_map::{CompressedExtent, CompressedMap, ExtentKind, MapForm, whole_fragment_map};
+pub use directory::{DirectoryEntry, directory_bytes, directory_len};
+pub use inode::{InodeData, InodeForm, InodeRecord, InodeRules};
+pub use superblock::{AlgorithmConfiguration, Device, SuperBlockRecord, superblock_bytes, superblock_len};
+pub use xattr::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
+
+/// The lower bits of a number.
+fn low_u32(number: u64) -> u32 {
+    u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
+/// Bits 32 to 47 of a number.
+fn high_u16(number: u64) -> u16 {
+    u16::try_from(number >> 32 & u64::from(u16::MAX)).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,78 @@
+//! The compact index: packs of two entries in 8 bytes, or of sixteen in 32 (docs/format/erofs.md, Compressed files).
+
+use super::{lclusters::Lcluster, low_u32};
+use crate::format;
+
+/// Entries of a pack of 32 bytes.
+const LARGE_PACK_COUNT: usize = 16;
+/// Entries of a pack of 8 bytes.
+const SMALL_PACK_COUNT: usize = 2;
+/// Large packs stand at multiples of this, in bytes.
+const LARGE_PACK_LEN: u64 = 32;
+/// The bits of an entry besides its type.
+const LOW_BITS: u32 = 12;
+
+/// The compact index of lclusters whose pclusters stand one behind the other, when it begins `offset` bytes after a
+/// multiple of 32.
+pub(super) fn compact_index(lclusters: &[Lcluster], offset: u64, big: bool) -> Vec<u8> {
+    let to_large = (LARGE_PACK_LEN - offset % LARGE_PACK_LEN) % LARGE_PACK_LEN / 4;
+    let to_large = usize::try_from(to_large).unwrap_or(0);
+    let initial_count = if to_large < lclusters.len() { to_large } else { 0 };
+    let (initial, rest) = lclusters.split_at(initial_count);
+    let (large, last) = rest.split_at(rest.len() / LARGE_PACK_COUNT * LARGE_PACK_COUNT);
+    let mut bytes = Vec::new();
+    for pack in initial.chunks(SMALL_PACK_COUNT) {
+        put_pack(pack, SMALL_PACK_COUNT, 16, big, &mut bytes);
+    }
+    for pack in large.chunks(LARGE_PACK_COUNT) {
+        put_pack(pack, LARGE_PACK_COUNT, 14, big, &mut bytes);
+    }
+    for pack in last.chunks(SMALL_PACK_COUNT) {
+        put_pack(pack, SMALL_PACK_COUNT, 16, big, &mut bytes);
+    }
+    bytes
+}
+
+/// Puts a pack of `count` entries with `entry_bits` each, and the block that they count from.
+fn put_pack(lclusters: &[Lcluster], count: usize, entry_bits: usize, big: bool, bytes: &mut Vec<u8>) {
+    let mut entries = vec![0u8; (count * entry_bits).div_ceil(8)];
+    for (number, lcluster) in lclusters.iter().enumerate() {
+        let (kind, low) = match *lcluster {
+            Lcluster::Head { kind, cluster_offset, .. } => (kind, cluster_offset),
+            Lcluster::NonHead { to_head, to_next } => {
+                let is_count = to_head & format::LI_D0_CBLKCNT != 0;
+                // The last entry of a pack says how far the next head is; the one before tells how far the last is.
+                let low =
+                    if number + 1 == count && !is_count { to_next.min(format::LI_D0_CBLKCNT - 1) } else { to_head };
+                (format::LCLUSTER_TYPE_NONHEAD, low)
+            }
+        };
+        put_bits(&mut entries, number * entry_bits, u32::from(kind) << LOW_BITS | u32::from(low));
+    }
+    bytes.extend(entries);
+    bytes.extend(low_u32(base_block(lclusters, big)).to_le_bytes());
+}
+
+/// The block from which a pack's pclusters are counted. Without big pclusters each head adds one before it is used; with
+/// them, what stands in the pack before a head is added up, the blocks of a pcluster that began in the pack before too.
+fn base_block(lclusters: &[Lcluster], big: bool) -> u64 {
+    let first_head = lclusters.iter().find_map(|lcluster| match *lcluster {
+        Lcluster::Head { block, .. } => Some(block),
+        Lcluster::NonHead { .. } => None,
+    });
+    let before = match lclusters.first() {
+        _ if !big => 1,
+        Some(Lcluster::NonHead { to_head, .. }) if to_head & format::LI_D0_CBLKCNT != 0 => {
+            u64::from(to_head & !format::LI_D0_CBLKCNT)
+        }
+        _ => 0,
+    };
+    first_head.unwrap_or(0).wrapping_sub(before)
+}
+
+fn put_bits(bytes: &mut [u8], position: usize, value: u32) {
+    let shifted = u64::from(value) << (position % 8);
+    for (byte, part) in bytes.iter_mut().skip(position / 8).zip(shifted.to_le_bytes()) {
+        *byte |= part;
+    }
+}

@@ -1,0 +1,232 @@
+//! The superblock, the configurations of the algorithms and the device table (docs/format/erofs.md, Superblock).
+
+use floe_image::Timestamp;
+
+use super::{LongPrefix, high_u16, low_u32, xattr::long_prefix_bytes};
+use crate::format::{self, DeflateCfgs, DeviceSlot, Lz4Cfgs, LzmaCfgs, SuperBlock, ZstdCfgs};
+
+/// The configuration of an algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AlgorithmConfiguration {
+    /// LZ4.
+    Lz4 {
+        /// The window in bytes, at most 65,535.
+        window_bytes: u16,
+        /// The largest pcluster, in blocks.
+        pcluster_blocks_max: u16,
+    },
+    /// MicroLZMA.
+    Lzma {
+        /// The dictionary in bytes.
+        dictionary_bytes: u32,
+    },
+    /// DEFLATE.
+    Deflate {
+        /// log2 of the window.
+        window_log2: u8,
+    },
+    /// Zstandard.
+    Zstd {
+        /// log2 of the window, at least 10.
+        window_log2: u8,
+    },
+}
+
+impl AlgorithmConfiguration {
+    /// The `COMPRESSION_` number.
+    pub fn algorithm(&self) -> u8 {
+        match self {
+            Self::Lz4 { .. } => format::COMPRESSION_LZ4,
+            Self::Lzma { .. } => format::COMPRESSION_LZMA,
+            Self::Deflate { .. } => format::COMPRESSION_DEFLATE,
+            Self::Zstd { .. } => format::COMPRESSION_ZSTD,
+        }
+    }
+
+    fn to_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Lz4 { window_bytes, pcluster_blocks_max } => {
+                let raw =
+                    Lz4Cfgs { max_distance: window_bytes, max_pclusterblks: pcluster_blocks_max, ..Lz4Cfgs::default() };
+                raw.to_bytes().to_vec()
+            }
+            Self::Lzma { dictionary_bytes } => {
+                LzmaCfgs { dict_size: dictionary_bytes, ..LzmaCfgs::default() }.to_bytes().to_vec()
+            }
+            Self::Deflate { window_log2 } => {
+                DeflateCfgs { windowbits: window_log2, ..DeflateCfgs::default() }.to_bytes().to_vec()
+            }
+            Self::Zstd { window_log2 } => {
+                let windowlog = window_log2.saturating_sub(format::ZSTD_WINDOWLOG_BASE);
+                ZstdCfgs { windowlog, ..ZstdCfgs::default() }.to_bytes().to_vec()
+            }
+        }
+    }
+}
+
+/// An extra device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// What it is known by; cut to 64 bytes.
+    pub tag: Vec<u8>,
+    /// The number of its blocks.
+    pub blocks: u64,
+    /// The block at which it stands in the unified address space, 0 where it does not.
+    pub unified_block: u64,
+}
+
+/// What the superblock says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SuperBlockRecord {
+    /// The `FEATURE_COMPAT_` bits besides the checksum's.
+    pub feature_compat: u32,
+    /// The `FEATURE_INCOMPAT_` bits. Those of the configurations and of the device table must be among them if there are
+    /// any.
+    pub feature_incompat: u32,
+    /// log2 of the block size.
+    pub block_size_log2: u8,
+    /// The nid of the root; without 48BIT at most 65,535.
+    pub root_nid: u64,
+    /// How many inodes there are.
+    pub inode_count: u64,
+    /// What the times of compact inodes are counted from.
+    pub epoch: Timestamp,
+    /// When the image was made, in seconds after that.
+    pub build_time: u32,
+    /// The number of blocks.
+    pub blocks: u64,
+    /// The first block of the metadata area.
+    pub metadata_block: u32,
+    /// The first block of the shared xattrs.
+    pub xattr_block: u32,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// The volume's name.
+    pub volume_name: [u8; 16],
+    /// The configurations, in the order of the algorithms.
+    pub configurations: Vec<AlgorithmConfiguration>,
+    /// The extra devices.
+    pub devices: Vec<Device>,
+    /// The long xattr prefixes, at most 255; they stand behind the device table.
+    pub long_prefixes: Vec<LongPrefix>,
+    /// The nid of the packed inode, 0 where there is none.
+    pub packed_nid: u64,
+}
+
+/// Where the superblock, the configurations, the device table and the long prefixes end, in bytes from the beginning of
+/// the image.
+pub fn superblock_len(record: &SuperBlockRecord) -> u64 {
+    long_prefixes_start(record) + len_u64(long_prefix_bytes(&record.long_prefixes).len())
+}
+
+/// The image's beginning up to [`superblock_len`], with the checksum of what is in the superblock's block.
+pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
+    let wide = record.feature_incompat & format::FEATURE_INCOMPAT_48BIT != 0;
+    let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
+    let u1 = if has_configurations {
+        record.configurations.iter().fold(0, |bits, configuration| bits | 1 << configuration.algorithm())
+    } else {
+        match record.configurations.first() {
+            Some(AlgorithmConfiguration::Lz4 { window_bytes, .. }) => *window_bytes,
+            _ => 0,
+        }
+    };
+    let mut raw = SuperBlock {
+        magic: format::SUPER_MAGIC_V1,
+        checksum: 0,
+        feature_compat: record.feature_compat | format::FEATURE_COMPAT_SB_CHKSUM,
+        blkszbits: record.block_size_log2,
+        sb_extslots: 0,
+        rb: if wide { high_u16(record.blocks) } else { u16::try_from(record.root_nid).unwrap_or(u16::MAX) },
+        inos: record.inode_count,
+        epoch: record.epoch.seconds.cast_unsigned(),
+        fixed_nsec: record.epoch.nanoseconds,
+        blocks_lo: low_u32(record.blocks),
+        meta_blkaddr: record.metadata_block,
+        xattr_blkaddr: record.xattr_block,
+        uuid: record.uuid,
+        volume_name: record.volume_name,
+        feature_incompat: record.feature_incompat,
+        u1,
+        extra_devices: u16::try_from(record.devices.len()).unwrap_or(u16::MAX),
+        devt_slotoff: 0,
+        dirblkbits: 0,
+        xattr_prefix_count: u8::try_from(record.long_prefixes.len()).unwrap_or(u8::MAX),
+        xattr_prefix_start: if record.long_prefixes.is_empty() { 0 } else { low_u32(long_prefixes_start(record) / 4) },
+        packed_nid: record.packed_nid,
+        build_time: record.build_time,
+        rootnid_8b: if wide { record.root_nid } else { 0 },
+        ..SuperBlock::default()
+    };
+    if !record.devices.is_empty() {
+        let slot = device_table_start(record) / len_u64(DeviceSlot::SIZE);
+        raw.devt_slotoff = u16::try_from(slot).unwrap_or(u16::MAX);
+    }
+    let mut tail = Vec::new();
+    if has_configurations {
+        for configuration in &record.configurations {
+            let bytes = configuration.to_bytes();
+            tail.extend(u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes());
+            tail.extend(bytes);
+        }
+    }
+    if !record.devices.is_empty() {
+        let start = device_table_start(record) - format::SUPER_OFFSET - len_u64(SuperBlock::SIZE);
+        tail.resize(usize::try_from(start).unwrap_or(0), 0);
+        tail.extend(record.devices.iter().flat_map(device_slot));
+    }
+    if !record.long_prefixes.is_empty() {
+        let start = long_prefixes_start(record) - format::SUPER_OFFSET - len_u64(SuperBlock::SIZE);
+        tail.resize(usize::try_from(start).unwrap_or(0), 0);
+        tail.extend(long_prefix_bytes(&record.long_prefixes));
+    }
+    let checksummed_len = checksummed_len(record.block_size_log2);
+    let with = |raw: &SuperBlock| [raw.to_bytes().as_slice(), &tail].concat();
+    let mut summed = with(&raw);
+    summed.resize(checksummed_len, 0);
+    // The format's crc32c lacks the final inversion.
+    raw.checksum = !crc32c::crc32c(&summed);
+    let mut bytes = vec![0; usize::try_from(format::SUPER_OFFSET).unwrap_or(0)];
+    bytes.extend(with(&raw));
+    bytes
+}
+
+/// How many bytes from the superblock's beginning on the checksum covers; all that is not written there is zero.
+fn checksummed_len(block_size_log2: u8) -> usize {
+    let block_size = 1u64 << block_size_log2;
+    let len = if block_size > format::SUPER_OFFSET { block_size - format::SUPER_OFFSET } else { block_size };
+    usize::try_from(len).unwrap_or(0)
+}
+
+fn device_table_start(record: &SuperBlockRecord) -> u64 {
+    let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
+    let configurations = record.configurations.iter().filter(|_| has_configurations);
+    let len: usize = configurations.map(|configuration| configuration.to_bytes().len() + 2).sum();
+    let end = format::SUPER_OFFSET + len_u64(SuperBlock::SIZE + len);
+    if record.devices.is_empty() { end } else { end.next_multiple_of(len_u64(DeviceSlot::SIZE)) }
+}
+
+fn long_prefixes_start(record: &SuperBlockRecord) -> u64 {
+    let devices_len = len_u64(DeviceSlot::SIZE) * len_u64(record.devices.len());
+    (device_table_start(record) + devices_len).next_multiple_of(4)
+}
+
+fn device_slot(device: &Device) -> [u8; DeviceSlot::SIZE] {
+    let mut tag = [0; 64];
+    for (byte, given) in tag.iter_mut().zip(&device.tag) {
+        *byte = *given;
+    }
+    DeviceSlot {
+        tag,
+        blocks_lo: low_u32(device.blocks),
+        uniaddr_lo: low_u32(device.unified_block),
+        blocks_hi: high_u16(device.blocks),
+        uniaddr_hi: high_u16(device.unified_block),
+        reserved: [0; 52],
+    }
+    .to_bytes()
+}
+
+fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,125 @@
+//! Corrupt images give named errors or data, quickly and in bounded memory.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use floe_erofs::{Erofs, extra_devices};
+use floe_image::{BlockReader, ByteRange, DirectoryCursor, Error, FileSystem, FileType, Nid, SeekTarget};
+use floe_testkit::{
+    DirectReader, check_rows,
+    corpus::{Corpus, CorruptImage, Format},
+    skip::{self, Need},
+};
+
+/// How many inodes of one image are looked at.
+const INODES_MAX: usize = 2_000;
+/// How many bytes of one file are read, from its beginning and before its end.
+const READ_BYTES: u64 = 1 << 20;
+/// How long one image may take, on a busy machine and without caches.
+const TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Looks at everything that the image shows; gives the rule of each error.
+fn explore(file_system: &Erofs, reader: &DirectReader) -> BTreeMap<String, usize> {
+    let mut errors = BTreeMap::new();
+    let mut pending = vec![file_system.root()];
+    let mut seen = std::collections::HashSet::new();
+    while let Some(nid) = pending.pop() {
+        if !seen.insert(nid) || seen.len() > INODES_MAX {
+            continue;
+        }
+        let mut note = |result: Result<(), Error>| {
+            if let Err(error) = result {
+                *errors.entry(rule(&error)).or_insert(0) += 1;
+            }
+        };
+        let attr = match file_system.attr(nid) {
+            Ok(attr) => attr,
+            Err(error) => {
+                note(Err(error));
+                continue;
+            }
+        };
+        note(
+            file_system
+                .xattr_names(nid)
+                .and_then(|names| names.iter().try_for_each(|name| file_system.xattr(nid, name).map(|_| ()))),
+        );
+        note(file_system.xattr(nid, b"security.capability").map(|_| ()));
+        match attr.file_type {
+            FileType::Directory => {
+                let mut names = Vec::new();
+                note(file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+                    names.push((dirent.name.to_vec(), dirent.nid));
+                    if names.len() < INODES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                }));
+                for (name, child) in names {
+                    note(file_system.lookup(nid, &name).map(|_| ()));
+                    pending.push(child);
+                }
+            }
+            FileType::Symlink => note(file_system.read_link(nid).map(|_| ())),
+            FileType::Regular => {
+                note(read(file_system, reader, nid, ByteRange::new(0, READ_BYTES.min(attr.size))));
+                note(read(
+                    file_system,
+                    reader,
+                    nid,
+                    ByteRange::between(attr.size.saturating_sub(READ_BYTES), attr.size),
+                ));
+                for target in [SeekTarget::Data, SeekTarget::Hole] {
+                    note(file_system.seek(nid, attr.size.saturating_sub(READ_BYTES), target).map(|_| ()));
+                }
+            }
+            _ => note(file_system.map(nid, ByteRange::new(0, 1), &mut Vec::new())),
+        }
+    }
+    errors
+}
+
+fn read(file_system: &Erofs, reader: &DirectReader, nid: Nid, range: ByteRange) -> Result<(), Error> {
+    let data = reader.read_file(file_system, nid, range)?;
+    assert_eq!(data.len() as u64, range.len(), "a read of inode {nid} at {range}");
+    Ok(())
+}
+
+fn rule(error: &Error) -> String {
+    match error {
+        Error::Corrupt { rule, .. } => (*rule).to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn corrupt_images_give_named_errors_or_data() {
+    if !skip::ready(&[Need::Corpus]) {
+        return;
+    }
+    let corpus = Corpus::locate().expect("it is there");
+    let only = env::var("FLOE_IMAGE").unwrap_or_default();
+    let images = corpus.corrupt_images().into_iter();
+    let images: Vec<CorruptImage> =
+        images.filter(|image| image.format() == Format::Erofs && image.name.contains(&only)).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = Arc::new(DirectReader::of(corpus.corrupt_bytes(image)));
+            let start = Instant::now();
+            let devices = extra_devices(reader.as_ref()).map(|slots| slots.len());
+            let outcome = match Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
+                Ok(file_system) => format!("{:?}", explore(&file_system, &reader)),
+                Err(error) => error.to_string(),
+            };
+            let took = start.elapsed();
+            if env::var_os("FLOE_TELL").is_some() {
+                println!("{} ({}; {devices:?}): {outcome} in {took:?}", image.name, image.note);
+            }
+            if took > TIME_MAX { vec![format!("took {took:?}")] } else { Vec::new() }
+        },
+    );
+}

@@ -1,0 +1,204 @@
+//! What an extraction did, and what went wrong.
+
+use std::{
+    fmt, io,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::ExtractEvent;
+use crate::{Error, FileType};
+
+/// What an extraction did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExtractSummary {
+    /// Regular files made.
+    pub files: u64,
+    /// Directories made, or found and given their attributes.
+    pub directories: u64,
+    /// Symbolic links made.
+    pub symlinks: u64,
+    /// Devices, fifos and sockets made.
+    pub specials: u64,
+    /// Further names of files that were already made.
+    pub hard_links: u64,
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// Things that are missing or incomplete.
+    pub failures: u64,
+    /// Owners that this user may not set.
+    pub owners_denied: u64,
+    /// Devices that this user may not make.
+    pub devices_denied: u64,
+    /// Extended attributes that this user may not set, or that the target cannot hold.
+    pub xattrs_denied: u64,
+}
+
+impl ExtractSummary {
+    /// How many things were left out for want of a privilege or of support in the target.
+    pub fn denied(&self) -> u64 {
+        self.owners_denied + self.devices_denied + self.xattrs_denied
+    }
+}
+
+/// Something that went wrong during an extraction.
+#[derive(Debug)]
+pub struct Setback {
+    /// Where in the image.
+    pub path: Vec<u8>,
+    /// What.
+    pub cause: SetbackCause,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SetbackCause {
+    /// The image is corrupt or cannot be read.
+    Image(Error),
+    /// The target cannot be written; what was being done.
+    Target(&'static str, io::Error),
+    /// The image breaks a rule that keeps extraction safe.
+    Refused(&'static str),
+}
+
+/// Counts what is done; safe to share.
+pub(super) struct Ledger<'a> {
+    tell: &'a (dyn Fn(ExtractEvent<'_>) + Sync),
+    cancel: &'a AtomicBool,
+    fatal: Mutex<Option<io::Error>>,
+    is_fatal: AtomicBool,
+    files: AtomicU64,
+    directories: AtomicU64,
+    symlinks: AtomicU64,
+    specials: AtomicU64,
+    hard_links: AtomicU64,
+    bytes: AtomicU64,
+    failures: AtomicU64,
+    owners_denied: AtomicU64,
+    devices_denied: AtomicU64,
+    xattrs_denied: AtomicU64,
+}
+
+/// What this user may not do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Denied {
+    Owner,
+    Device,
+    Xattr,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn new(tell: &'a (dyn Fn(ExtractEvent<'_>) + Sync), cancel: &'a AtomicBool) -> Self {
+        Self {
+            tell,
+            cancel,
+            fatal: Mutex::default(),
+            is_fatal: AtomicBool::default(),
+            files: AtomicU64::default(),
+            directories: AtomicU64::default(),
+            symlinks: AtomicU64::default(),
+            specials: AtomicU64::default(),
+            hard_links: AtomicU64::default(),
+            bytes: AtomicU64::default(),
+            failures: AtomicU64::default(),
+            owners_denied: AtomicU64::default(),
+            devices_denied: AtomicU64::default(),
+            xattrs_denied: AtomicU64::default(),
+        }
+    }
+
+    /// Whether no more should be begun.
+    pub(super) fn is_over(&self) -> bool {
+        self.cancel.load(Relaxed) || self.is_fatal.load(Relaxed)
+    }
+
+    pub(super) fn tell(&self, event: ExtractEvent<'_>) {
+        (self.tell)(event);
+    }
+
+    pub(super) fn count_made(&self, file_type: FileType) {
+        let counter = match file_type {
+            FileType::Regular => &self.files,
+            FileType::Directory => &self.directories,
+            FileType::Symlink => &self.symlinks,
+            FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => &self.specials,
+        };
+        counter.fetch_add(1, Relaxed);
+        self.tell(ExtractEvent::Made);
+    }
+
+    pub(super) fn count_hard_link(&self) {
+        self.hard_links.fetch_add(1, Relaxed);
+        self.tell(ExtractEvent::Made);
+    }
+
+    pub(super) fn count_written(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.tell(ExtractEvent::Written(bytes));
+    }
+
+    pub(super) fn count_denied(&self, denied: Denied) {
+        let counter = match denied {
+            Denied::Owner => &self.owners_denied,
+            Denied::Device => &self.devices_denied,
+            Denied::Xattr => &self.xattrs_denied,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Takes down that what lies at `path` is missing or incomplete. A full target ends the extraction.
+    pub(super) fn fail(&self, path: Vec<u8>, cause: SetbackCause) {
+        self.failures.fetch_add(1, Relaxed);
+        if let SetbackCause::Target(_, error) = &cause
+            && is_fatal(error)
+        {
+            let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
+            if fatal.is_none() {
+                *fatal = error.raw_os_error().map(io::Error::from_raw_os_error);
+            }
+            self.is_fatal.store(true, Relaxed);
+        }
+        self.tell(ExtractEvent::Setback(&Setback { path, cause }));
+    }
+
+    /// What was done; or the error that ended the extraction, `None` for its being cancelled.
+    pub(super) fn into_summary(self) -> Result<ExtractSummary, Option<io::Error>> {
+        if let Some(error) = self.fatal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(Some(error));
+        }
+        if self.cancel.load(Relaxed) {
+            return Err(None);
+        }
+        Ok(ExtractSummary {
+            files: self.files.into_inner(),
+            directories: self.directories.into_inner(),
+            symlinks: self.symlinks.into_inner(),
+            specials: self.specials.into_inner(),
+            hard_links: self.hard_links.into_inner(),
+            bytes: self.bytes.into_inner(),
+            failures: self.failures.into_inner(),
+            owners_denied: self.owners_denied.into_inner(),
+            devices_denied: self.devices_denied.into_inner(),
+            xattrs_denied: self.xattrs_denied.into_inner(),
+        })
+    }
+}
+
+/// Whether an error of the target will meet every further file too.
+fn is_fatal(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+}
+
+impl fmt::Display for SetbackCause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(error) => error.fmt(formatter),
+            Self::Target(doing, error) => write!(formatter, "{doing}: {error}"),
+            Self::Refused(rule) => write!(formatter, "refused: {rule}"),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Owners, modes, attributes and times of what was made.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
+    fsetxattr, futimens, openat, setxattr, utimensat,
+};
+use rustix::io::Errno;
+
+use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
+use crate::{Attr, FileType, Image};
+
+/// The bits that give a program its owner's rights.
+const SET_ID_BITS: u16 = 0o6000;
+
+/// Gives what was made its attributes.
+pub(super) struct Metadata<'a> {
+    image: &'a Image,
+    options: &'a ExtractOptions,
+    ledger: &'a Ledger<'a>,
+    euid: Uid,
+    egid: Gid,
+    umask: u16,
+}
+
+/// What went wrong with an attribute, and what was being done.
+pub(super) type Failed = super::ledger::SetbackCause;
+
+impl<'a> Metadata<'a> {
+    pub(super) fn new(image: &'a Image, options: &'a ExtractOptions, ledger: &'a Ledger<'a>) -> Self {
+        Self {
+            image,
+            options,
+            ledger,
+            euid: rustix::process::geteuid(),
+            egid: rustix::process::getegid(),
+            umask: if options.modes { 0 } else { umask() },
+        }
+    }
+
+    /// Finishes a regular file or a directory that is open.
+    pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Result<(), Failed> {
+        // Owners first: a change of owner takes away set-id bits and capabilities. Attributes before the mode: the mode
+        // may forbid to write them.
+        let owned = self.own(attr, |uid, gid| fchown(file, uid, gid))?;
+        self.set_xattrs(attr, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
+        fchmod(file, self.mode(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
+        if self.options.times {
+            futimens(file, &times(attr)).map_err(|error| failed("cannot set the time", error))?;
+        }
+        Ok(())
+    }
+
+    /// Finishes a link or special file. It was made under this name in this directory; should something else stand there
+    /// by now, that is not followed.
+    pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Result<(), Failed> {
+        let here = AtFlags::SYMLINK_NOFOLLOW;
+        let owned = self.own(attr, |uid, gid| chownat(directory, name, uid, gid, here))?;
+        let mut handle = None;
+        self.set_xattrs(attr, |name_of_xattr, value| {
+            let handle = open_handle(&mut handle, directory, name)?;
+            setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty())
+        })?;
+        if attr.file_type != FileType::Symlink {
+            open_handle(&mut handle, directory, name)
+                .and_then(|handle| chmodat(CWD, magic_link(handle), self.mode(attr, owned), AtFlags::empty()))
+                .map_err(|error| failed("cannot set the mode", error))?;
+        }
+        if self.options.times {
+            utimensat(directory, name, &times(attr), here).map_err(|error| failed("cannot set the time", error))?;
+        }
+        Ok(())
+    }
+
+    /// Sets owner and group; says whether both are now as in the image.
+    fn own(
+        &self,
+        attr: &Attr,
+        set: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
+    ) -> Result<bool, Failed> {
+        // The number −1 means "as it is" to the kernel: no file can have it.
+        if attr.uid == u32::MAX || attr.gid == u32::MAX {
+            self.ledger.count_denied(Denied::Owner);
+            return Ok(false);
+        }
+        let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+        if !self.options.owners {
+            return Ok(uid == self.euid && gid == self.egid);
+        }
+        match set(Some(uid), Some(gid)) {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM | Errno::INVAL) => {
+                self.ledger.count_denied(Denied::Owner);
+                Ok(false)
+            }
+            Err(error) => Err(failed("cannot set the owner", error)),
+        }
+    }
+
+    /// The mode to set. Without its owner a file must not give its rights away.
+    fn mode(&self, attr: &Attr, owned: bool) -> Mode {
+        let kept = if owned { attr.permissions } else { attr.permissions & !SET_ID_BITS };
+        Mode::from_raw_mode(u32::from(kept & !self.umask))
+    }
+
+    fn set_xattrs(
+        &self,
+        attr: &Attr,
+        mut set: impl FnMut(&[u8], &[u8]) -> rustix::io::Result<()>,
+    ) -> Result<(), Failed> {
+        if self.options.xattrs == XattrSelection::None {
+            return Ok(());
+        }
+        let file_system = self.image.file_system();
+        for name in file_system.xattr_names(attr.nid).map_err(Failed::Image)? {
+            if self.options.xattrs == XattrSelection::User && !name.starts_with(b"user.") {
+                continue;
+            }
+            let Some(value) = file_system.xattr(attr.nid, &name).map_err(Failed::Image)? else { continue };
+            match set(&name, &value) {
+                Ok(()) => {}
+                // Some file systems have room for a few kilobytes of attributes only, and call that a lack of space.
+                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
+                    self.ledger.count_denied(Denied::Xattr);
+                }
+                Err(error) => return Err(failed("cannot set an extended attribute", error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(doing: &'static str, error: Errno) -> Failed {
+    Failed::Target(doing, error.into())
+}
+
+fn times(attr: &Attr) -> Timestamps {
+    let nanoseconds = i64::from(attr.modified.nanoseconds.min(999_999_999));
+    let time = Timespec { tv_sec: attr.modified.seconds, tv_nsec: nanoseconds };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// A handle on what stands under a name, that can be neither read nor written; a link is not followed.
+fn open_handle<'h>(
+    handle: &'h mut Option<OwnedFd>,
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+) -> rustix::io::Result<BorrowedFd<'h>> {
+    let opened = match handle.take() {
+        Some(opened) => opened,
+        None => openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?,
+    };
+    Ok((*handle.insert(opened)).as_fd())
+}
+
+/// The path that leads to exactly what a handle is on.
+fn magic_link(handle: BorrowedFd<'_>) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
+
+/// The bits that new files of this process do not get.
+fn umask() -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+/// Whether an error of the target says that this user may not make devices.
+pub(super) fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}

@@ -1,0 +1,224 @@
+//! Walks the image, makes the directories and hands out the rest.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, mpsc::SyncSender},
+};
+
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+
+use super::{
+    ExtractEvent, ExtractOptions, Ledger,
+    ledger::SetbackCause,
+    names::Names,
+    selection::Selected,
+    task::{Item, Link, Position, Task, tasks},
+    tree::{Directories, TreeDirectory},
+};
+use crate::{Attr, FileType, Image, Nid};
+
+/// How many items are put in order at a time: at first few, so that workers begin soon.
+const ITEMS_MIN: usize = 512;
+const ITEMS_MAX: usize = 32_768;
+
+/// Walks the image, makes the directories and hands out the rest.
+pub(super) struct Planner<'a> {
+    image: &'a Image,
+    options: &'a ExtractOptions,
+    ledger: &'a Ledger<'a>,
+    sender: SyncSender<Task>,
+    root: Arc<TreeDirectory>,
+    /// Directories that were made, in this order, by their path in the image where a path leads through them.
+    made: Vec<Arc<TreeDirectory>>,
+    on_the_way: HashMap<Vec<Vec<u8>>, Arc<TreeDirectory>>,
+    directories: Directories,
+    items: Vec<Item>,
+    items_max: usize,
+    first_names: HashMap<Nid, (Arc<TreeDirectory>, Box<[u8]>)>,
+    links: Vec<Link>,
+}
+
+/// What is to be done once all files are there.
+pub(super) struct Rest {
+    pub(super) links: Vec<Link>,
+    /// Directories, each after the one it lies in.
+    pub(super) made: Vec<Arc<TreeDirectory>>,
+    pub(super) directories: Directories,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(
+        image: &'a Image,
+        options: &'a ExtractOptions,
+        ledger: &'a Ledger<'a>,
+        sender: SyncSender<Task>,
+        root: Arc<TreeDirectory>,
+    ) -> Self {
+        Self {
+            image,
+            options,
+            ledger,
+            sender,
+            made: vec![Arc::clone(&root)],
+            root,
+            on_the_way: HashMap::new(),
+            directories: Directories::default(),
+            items: Vec::new(),
+            items_max: ITEMS_MIN,
+            first_names: HashMap::new(),
+            links: Vec::new(),
+        }
+    }
+
+    pub(super) fn plan(&mut self, selection: &[Selected]) {
+        for selected in selection {
+            let Some((parent, nid)) = self.make_way(selected) else { continue };
+            match selected.names.last() {
+                None => self.plan_tree(&parent, None, nid),
+                Some(name) => self.plan_tree(&parent, Some(name), nid),
+            }
+        }
+        self.flush();
+    }
+
+    pub(super) fn into_rest(self) -> Rest {
+        Rest { links: self.links, made: self.made, directories: self.directories }
+    }
+
+    /// Makes the directories that lead to what was selected; gives the last of them, and the selected inode.
+    fn make_way(&mut self, selected: &Selected) -> Option<(Arc<TreeDirectory>, Nid)> {
+        let mut directory = Arc::clone(&self.root);
+        let mut nid = self.image.root();
+        for (index, (name, next)) in selected.names.iter().zip(&selected.nids).enumerate() {
+            let way = &selected.names[..index];
+            if index > 0 {
+                if let Some(found) = self.on_the_way.get(way) {
+                    directory = Arc::clone(found);
+                } else {
+                    let attr = match self.image.attr(nid) {
+                        Ok(attr) => attr,
+                        Err(error) => {
+                            self.ledger.fail(directory.path_of(&way[index - 1]), SetbackCause::Image(error));
+                            return None;
+                        }
+                    };
+                    directory = self.make_directory(&directory, &way[index - 1], attr)?;
+                    self.on_the_way.insert(way.to_vec(), Arc::clone(&directory));
+                }
+            }
+            if let Some(rule) = Names::default().refuse(self.image, nid, name) {
+                self.ledger.fail(directory.path_of(name), SetbackCause::Refused(rule));
+                return None;
+            }
+            nid = *next;
+        }
+        Some((directory, nid))
+    }
+
+    /// Plans what lies under an inode: the root's content, or `name` in `parent` with all that is below.
+    fn plan_tree(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid) {
+        // The directories from `parent` down to where the walk is, with the names that were made in them.
+        let mut levels = vec![(Arc::clone(parent), Names::default())];
+        let start = parent.path_of(name.unwrap_or_default());
+        let mut walk = self.image.walk_from(nid, start);
+        while let Some(step) = walk.next() {
+            if self.ledger.is_over() {
+                return;
+            }
+            let entry = match step {
+                Ok(entry) => entry,
+                Err(failed) => {
+                    self.ledger.fail(failed.path, SetbackCause::Image(failed.error));
+                    continue;
+                }
+            };
+            let Some(depth) = (if name.is_some() { Some(entry.depth) } else { entry.depth.checked_sub(1) }) else {
+                self.ledger.tell(ExtractEvent::Found { path: &entry.path, attr: &entry.attr });
+                if entry.attr.file_type != FileType::Directory {
+                    self.ledger.fail(entry.path, SetbackCause::Refused("root that is not a directory"));
+                    return;
+                }
+                continue;
+            };
+            levels.truncate(depth + 1);
+            let Some((directory, names)) = levels.last_mut() else { return };
+            let is_directory = entry.attr.file_type == FileType::Directory;
+            if let Some(rule) = names.refuse(self.image, directory.attr.nid, entry.name()) {
+                if is_directory {
+                    walk.skip_directory();
+                }
+                self.ledger.fail(entry.path, SetbackCause::Refused(rule));
+                continue;
+            }
+            self.ledger.tell(ExtractEvent::Found { path: &entry.path, attr: &entry.attr });
+            let directory = Arc::clone(directory);
+            if !is_directory {
+                self.add(directory, entry.name(), entry.attr);
+            } else if let Some(made) = self.make_directory(&directory, entry.name(), entry.attr) {
+                levels.push((made, Names::default()));
+            } else {
+                walk.skip_directory();
+            }
+        }
+    }
+
+    fn add(&mut self, directory: Arc<TreeDirectory>, name: &[u8], attr: Attr) {
+        let name: Box<[u8]> = name.into();
+        if attr.link_count > 1 {
+            if let Some(first) = self.first_names.get(&attr.nid) {
+                self.links.push(Link { directory, name, first: first.clone(), file_type: attr.file_type });
+                return;
+            }
+            self.first_names.insert(attr.nid, (Arc::clone(&directory), name.clone()));
+        }
+        let position = Position::of(self.image, &attr);
+        self.items.push(Item { directory, name, attr, position });
+        if self.items.len() >= self.items_max {
+            self.flush();
+            self.items_max = (self.items_max * 2).min(ITEMS_MAX);
+        }
+    }
+
+    fn flush(&mut self) {
+        let items = std::mem::take(&mut self.items);
+        tasks(items, self.options.jobs.max(1), |task| {
+            // The workers stay until the sender is gone.
+            let _ = self.sender.send(task);
+        });
+    }
+
+    fn make_directory(&mut self, parent: &Arc<TreeDirectory>, name: &[u8], attr: Attr) -> Option<Arc<TreeDirectory>> {
+        match self.try_make_directory(parent, name) {
+            Ok(is_old) => {
+                let made = TreeDirectory::new(self.made.len(), parent, name, attr, is_old);
+                self.made.push(Arc::clone(&made));
+                Some(made)
+            }
+            Err(error) => {
+                self.ledger.fail(parent.path_of(name), SetbackCause::Target("cannot make the directory", error));
+                None
+            }
+        }
+    }
+
+    /// Makes a directory, open to this user only until it is finished; says whether it was there before.
+    fn try_make_directory(&mut self, parent: &Arc<TreeDirectory>, name: &[u8]) -> io::Result<bool> {
+        let inside = self.directories.open(parent)?;
+        let mode = Mode::RWXU;
+        match mkdirat(inside, name, mode) {
+            Err(rustix::io::Errno::EXIST) => {}
+            made => return made.map(|()| false).map_err(io::Error::from),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(inside, name, flags, Mode::empty()) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) if self.options.force => {
+                unlinkat(inside, name, AtFlags::empty())?;
+                mkdirat(inside, name, mode)?;
+                Ok(false)
+            }
+            Err(_) => Err(rustix::io::Errno::EXIST.into()),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Which parts of an image are extracted.
+
+use crate::{Image, Nid, PathError};
+
+/// A part of an image, by the names that lead to it from the root. No name leads through a link.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Selected {
+    pub(super) names: Vec<Vec<u8>>,
+    /// The inodes under those names, one for each.
+    pub(super) nids: Vec<Nid>,
+}
+
+/// The parts under `paths`, none within another; all of it where there are no paths.
+pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
+    let mut selection = Vec::new();
+    for path in paths {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if name == b".." {
+                names.pop();
+            } else {
+                names.push(name.to_vec());
+            }
+        }
+        let mut nids = Vec::new();
+        let mut nid = image.root();
+        for (index, name) in names.iter().enumerate() {
+            let told = || names[..=index].iter().flat_map(|name| [b"/", name.as_slice()].concat()).collect();
+            let found = match image.file_system().lookup(nid, name) {
+                Err(floe_image::Error::WrongType { .. }) => None,
+                other => other?,
+            };
+            nid = found.ok_or_else(|| PathError::NotFound { path: told() })?;
+            nids.push(nid);
+        }
+        selection.push(Selected { names, nids });
+    }
+    if paths.is_empty() {
+        selection.push(Selected { names: Vec::new(), nids: Vec::new() });
+    }
+    selection.sort();
+    // In order, what lies within another comes behind it.
+    selection.dedup_by(|later, earlier| later.names.starts_with(&earlier.names));
+    Ok(selection)
+}

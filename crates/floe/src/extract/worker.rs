@@ -1,0 +1,329 @@
+//! Makes files, links and special files.
+
+use std::{
+    fs::File,
+    io,
+    os::{fd::AsFd, unix::fs::FileExt},
+    sync::{
+        Arc, PoisonError,
+        atomic::Ordering::{AcqRel, Acquire, Relaxed, Release},
+    },
+};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, symlinkat, unlinkat};
+use rustix::io::Errno;
+
+use super::{
+    ExtractOptions, Ledger,
+    ledger::{Denied, SetbackCause},
+    metadata::{Metadata, is_denied},
+    piece::{PIECE_BYTES, next_data, pieces},
+    task::{Item, LargeFile, Link, PART_BYTES, Task},
+    tree::{Directories, TreeDirectory},
+};
+use crate::{ByteRange, Extent, FileType, Image, Nid};
+
+/// Makes files, links and special files. Each thread has its own.
+pub(super) struct Worker<'a> {
+    image: &'a Image,
+    options: &'a ExtractOptions,
+    ledger: &'a Ledger<'a>,
+    metadata: Metadata<'a>,
+    directories: Directories,
+    extents: Vec<Extent>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(
+        image: &'a Image,
+        options: &'a ExtractOptions,
+        ledger: &'a Ledger<'a>,
+        directories: Directories,
+    ) -> Self {
+        let metadata = Metadata::new(image, options, ledger);
+        Self { image, options, ledger, metadata, directories, extents: Vec::new(), buffer: Vec::new() }
+    }
+
+    pub(super) fn run(&mut self, task: Task) {
+        match task {
+            Task::Items(items) => {
+                for item in items {
+                    if self.ledger.is_over() {
+                        return;
+                    }
+                    self.make(&item);
+                }
+            }
+            Task::Parts(file) => self.write_parts(&file),
+        }
+    }
+
+    /// Gives something that was made a further name.
+    pub(super) fn link(&mut self, link: Link) {
+        if self.ledger.is_over() {
+            return;
+        }
+        let (first_directory, first_name) = &link.first;
+        let linked =
+            self.directories.open(first_directory).and_then(|inside| inside.try_clone_to_owned()).and_then(|from| {
+                let inside = self.directories.open(&link.directory)?;
+                let link_here = || linkat(&from, first_name.as_ref(), inside, link.name.as_ref(), AtFlags::empty());
+                self.options.replacing(inside, &link.name, link_here)
+            });
+        match linked {
+            Ok(()) => self.ledger.count_hard_link(),
+            // A device that this user may not make has no second name either.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && matches!(link.file_type, FileType::CharacterDevice | FileType::BlockDevice) =>
+            {
+                self.ledger.count_denied(Denied::Device);
+            }
+            Err(error) => {
+                let path = link.directory.path_of(&link.name);
+                self.ledger.fail(path, SetbackCause::Target("cannot make the hard link", error));
+            }
+        }
+    }
+
+    /// Gives a directory its attributes, once all is in it.
+    pub(super) fn finish_directory(&mut self, directory: &TreeDirectory) {
+        if self.ledger.is_over() {
+            return;
+        }
+        let opened = match directory.parent_and_name() {
+            // A directory that was in use before keeps what it has.
+            None if directory.is_old => return,
+            None => self.directories.open(directory).and_then(|inside| inside.try_clone_to_owned()),
+            Some((parent, name)) => self.directories.open(parent).and_then(|inside| {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                Ok(openat(inside, name, flags, Mode::empty())?)
+            }),
+        };
+        let finished = match opened {
+            Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
+            Err(error) => Err(SetbackCause::Target("cannot open the directory again", error)),
+        };
+        match finished {
+            Ok(()) => self.ledger.count_made(FileType::Directory),
+            Err(cause) => self.ledger.fail(directory.path(), cause),
+        }
+    }
+
+    fn make(&mut self, item: &Item) {
+        let made = match item.attr.file_type {
+            FileType::Regular => self.make_file(item),
+            FileType::Symlink => self.make_symlink(item),
+            FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+                self.make_special(item)
+            }
+            FileType::Directory => Err(SetbackCause::Refused("directory that is no directory")),
+        };
+        match made {
+            Ok(()) => {}
+            Err(cause) => self.ledger.fail(item.path(), cause),
+        }
+    }
+
+    fn make_file(&mut self, item: &Item) -> Result<(), SetbackCause> {
+        let file = self.create(item)?;
+        let filled = self.fill(&file, item.attr.nid, ByteRange::new(0, item.attr.size)).and_then(|written_end| {
+            if written_end < item.attr.size {
+                resize(&file, item.attr.size)?;
+            }
+            self.metadata.finish_open(file.as_fd(), &item.attr)
+        });
+        if filled.is_err() || self.ledger.is_over() {
+            self.remove(item);
+        } else {
+            self.ledger.count_made(FileType::Regular);
+        }
+        filled
+    }
+
+    /// Writes the data in `range` of a file; gives where the last of it ends.
+    fn fill(&mut self, file: &File, nid: Nid, range: ByteRange) -> Result<u64, SetbackCause> {
+        if range.is_empty() {
+            return Ok(range.offset());
+        }
+        let mut extents = std::mem::take(&mut self.extents);
+        extents.clear();
+        let mapped = self.image.file_system().map(nid, range, &mut extents);
+        let mut result = mapped.map(|()| range.offset()).map_err(SetbackCause::Image);
+        if result.is_ok() {
+            pieces(range, &extents, |piece| {
+                result = self.copy(file, nid, piece).map(|()| piece.end());
+                result.is_ok() && !self.ledger.is_over()
+            });
+        }
+        self.extents = extents;
+        result
+    }
+
+    fn copy(&mut self, file: &File, nid: Nid, piece: ByteRange) -> Result<(), SetbackCause> {
+        let len = piece.len().min(PIECE_BYTES) as usize;
+        if self.buffer.len() < len {
+            self.buffer.resize(len, 0);
+        }
+        let buffer = &mut self.buffer[..len];
+        let read = self.image.read_at(nid, piece.offset(), buffer).map_err(SetbackCause::Image)?;
+        if read < len {
+            let place = floe_image::Place::inode(nid);
+            return Err(SetbackCause::Image(floe_image::Error::corrupt("file shorter than its size", place)));
+        }
+        file.write_all_at(buffer, piece.offset()).map_err(|error| SetbackCause::Target("cannot write", error))?;
+        self.ledger.count_written(len as u64);
+        Ok(())
+    }
+
+    /// Writes parts of a large file until none is left. Whoever leaves it last finishes it.
+    fn write_parts(&mut self, large: &LargeFile) {
+        while let Some((file, range)) = self.next_part(large) {
+            if let Err(cause) = self.fill(&file, large.item.attr.nid, range)
+                && !large.has_failed.swap(true, AcqRel)
+            {
+                self.ledger.fail(large.item.path(), cause);
+            }
+        }
+        if large.workers_left.fetch_sub(1, AcqRel) > 1 {
+            return;
+        }
+        let progress = std::mem::take(&mut *large.progress.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(file) = progress.file else { return };
+        if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
+            match self.metadata.finish_open(file.as_fd(), &large.item.attr) {
+                Ok(()) => return self.ledger.count_made(FileType::Regular),
+                Err(cause) => self.ledger.fail(large.item.path(), cause),
+            }
+        }
+        self.remove(&large.item);
+    }
+
+    /// Takes the next part of a large file that holds data; the first to come makes the file.
+    fn next_part(&mut self, large: &LargeFile) -> Option<(Arc<File>, ByteRange)> {
+        let mut progress = large.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let Item { attr, .. } = &large.item;
+        let taken = loop {
+            if large.has_failed.load(Relaxed) || self.ledger.is_over() || progress.next >= attr.size {
+                return None;
+            }
+            if progress.file.is_some() {
+                let rest = ByteRange::between(progress.next, attr.size);
+                let file_system = self.image.file_system().as_ref();
+                break next_data(file_system, attr.nid, rest, PART_BYTES, &mut self.extents)
+                    .map_err(SetbackCause::Image);
+            }
+            let created = self.create(&large.item).and_then(|file| {
+                let file = progress.file.insert(Arc::new(file));
+                resize(file, attr.size)
+            });
+            if let Err(cause) = created {
+                break Err(cause);
+            }
+        };
+        match taken {
+            Ok(Some(range)) => {
+                progress.next = range.end();
+                progress.file.clone().map(|file| (file, range))
+            }
+            Ok(None) => {
+                progress.next = attr.size;
+                None
+            }
+            Err(cause) => {
+                large.has_failed.store(true, Release);
+                self.ledger.fail(large.item.path(), cause);
+                None
+            }
+        }
+    }
+
+    fn make_symlink(&mut self, item: &Item) -> Result<(), SetbackCause> {
+        let target = self.image.file_system().read_link(item.attr.nid).map_err(SetbackCause::Image)?;
+        if target.contains(&0) {
+            return Err(SetbackCause::Refused("link target with a NUL in it"));
+        }
+        let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
+        self.options
+            .replacing(inside, &item.name, || symlinkat(target.as_slice(), inside, item.name.as_ref()))
+            .map_err(|error| SetbackCause::Target("cannot make the symbolic link", error))?;
+        self.finish_named(item)
+    }
+
+    fn make_special(&mut self, item: &Item) -> Result<(), SetbackCause> {
+        let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
+        let (file_type, device) = match item.attr.file_type {
+            FileType::CharacterDevice => (rustix::fs::FileType::CharacterDevice, item.attr.device),
+            FileType::BlockDevice => (rustix::fs::FileType::BlockDevice, item.attr.device),
+            FileType::Socket => (rustix::fs::FileType::Socket, Default::default()),
+            _ => (rustix::fs::FileType::Fifo, Default::default()),
+        };
+        let device = makedev(device.major, device.minor);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let made =
+            self.options.replacing(inside, &item.name, || mknodat(inside, item.name.as_ref(), file_type, mode, device));
+        match made {
+            Ok(()) => self.finish_named(item),
+            Err(error) if is_denied(&error) => {
+                self.ledger.count_denied(Denied::Device);
+                Ok(())
+            }
+            Err(error) => Err(SetbackCause::Target("cannot make the special file", error)),
+        }
+    }
+
+    fn finish_named(&mut self, item: &Item) -> Result<(), SetbackCause> {
+        let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
+        self.metadata.finish_named(inside, &item.name, &item.attr)?;
+        self.ledger.count_made(item.attr.file_type);
+        Ok(())
+    }
+
+    fn create(&mut self, item: &Item) -> Result<File, SetbackCause> {
+        let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        self.options
+            .replacing(inside, &item.name, || openat(inside, item.name.as_ref(), flags, mode))
+            .map(File::from)
+            .map_err(|error| SetbackCause::Target("cannot make the file", error))
+    }
+
+    /// Removes a file that is not whole.
+    fn remove(&mut self, item: &Item) {
+        let removed = self
+            .directories
+            .open(&item.directory)
+            .and_then(|inside| Ok(unlinkat(inside, item.name.as_ref(), AtFlags::empty())?));
+        if let Err(error) = removed {
+            self.ledger.fail(item.path(), SetbackCause::Target("cannot remove the half-written file", error));
+        }
+    }
+}
+
+impl ExtractOptions {
+    /// Makes something under a name; what stands there already is removed first, but only with `force`.
+    fn replacing<T>(
+        &self,
+        directory: impl AsFd,
+        name: &[u8],
+        make: impl Fn() -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        match make() {
+            Err(Errno::EXIST) if self.force => {
+                unlinkat(directory, name, AtFlags::empty())?;
+                Ok(make()?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+fn resize(file: &File, size: u64) -> Result<(), SetbackCause> {
+    ftruncate(file, size).map_err(|error| SetbackCause::Target("cannot give the file its size", error.into()))
+}
+
+fn unreachable_directory(error: io::Error) -> SetbackCause {
+    SetbackCause::Target("cannot open the directory again", error)
+}

@@ -1,0 +1,43 @@
+//! An open image in the form of its format.
+
+use std::sync::Arc;
+
+use floe_erofs::Erofs;
+use floe_image::{BlockReader, FileSystem, Result};
+use floe_source::ImageFormat;
+use floe_squashfs::Squashfs;
+
+/// An open image in the form of its format, for what only that format has.
+#[derive(Clone)]
+pub enum FormatImage {
+    /// EROFS.
+    Erofs(Arc<Erofs>),
+    /// SquashFS 4.
+    Squashfs(Arc<Squashfs>),
+}
+
+impl FormatImage {
+    /// Opens the image that `reader` gives the bytes of.
+    pub(crate) fn open(format: ImageFormat, reader: Arc<dyn BlockReader>) -> Result<Self> {
+        Ok(match format {
+            ImageFormat::Erofs => Self::Erofs(Arc::new(Erofs::open(reader)?)),
+            ImageFormat::Squashfs => Self::Squashfs(Arc::new(Squashfs::open(reader)?)),
+        })
+    }
+
+    /// Which format it has.
+    pub fn format(&self) -> ImageFormat {
+        match self {
+            Self::Erofs(_) => ImageFormat::Erofs,
+            Self::Squashfs(_) => ImageFormat::Squashfs,
+        }
+    }
+
+    /// What both formats have.
+    pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
+        match self {
+            Self::Erofs(erofs) => Arc::clone(erofs) as Arc<dyn FileSystem>,
+            Self::Squashfs(squashfs) => Arc::clone(squashfs) as Arc<dyn FileSystem>,
+        }
+    }
+}

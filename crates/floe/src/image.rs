@@ -1,0 +1,151 @@
+//! One image, open for reading.
+
+use std::{path::Path, sync::Arc};
+
+use floe_engine::{Engine, Reader};
+use floe_image::{Attr, BlockReader, FileSystem, Nid, Result};
+
+use crate::{
+    Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
+    devices::{add_devices, check_flat},
+    resolve::resolve,
+    sources,
+};
+
+/// One image, open for reading. Clones are cheap and share its caches; it may be used from many threads at once.
+///
+/// ```
+/// use floe::{FileType, Image, OpenOptions};
+///
+/// # let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+/// let image = Image::open(demo, &OpenOptions::default())?;
+/// let mut file_count = 0;
+/// for entry in image.walk() {
+///     let entry = entry?;
+///     file_count += usize::from(entry.attr.file_type == FileType::Regular);
+/// }
+/// println!("{} files in this {} image", file_count, image.format());
+///
+/// let nid = image.resolve("/guide/reading.txt")?;
+/// let mut beginning = [0; 64];
+/// let len = image.read_at(nid, 0, &mut beginning)?;
+/// println!("{}", String::from_utf8_lossy(&beginning[..len]));
+/// # assert!(file_count > 3 && len == 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Image {
+    reader: Reader,
+    format_image: FormatImage,
+    offset: u64,
+}
+
+impl Image {
+    /// Opens the image in the file `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses what is not known here, or needs an
+    /// extra device that is not there.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let (source, offset, format) = sources::open_image(path, options.offset)?;
+        let image_len = source.len();
+        let failed = |error| OpenError::Image { path: path.to_owned(), error };
+        let engine = Engine::new(vec![source], &options.engine).map_err(failed)?;
+        let slots = match format {
+            Format::Erofs => add_devices(&engine, path, &options.devices)?,
+            Format::Squashfs if options.devices.is_empty() => Vec::new(),
+            Format::Squashfs => {
+                let given_count = options.devices.len();
+                return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
+            }
+        };
+        let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as Arc<dyn BlockReader>;
+        let is_alone = engine.device_count() == 1;
+        let format_image = FormatImage::open(format, blocks).map_err(failed)?;
+        let file_system = format_image.file_system();
+        if is_alone {
+            check_flat(path, &slots, image_len, file_system.info().block_size)?;
+        }
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset })
+    }
+
+    /// What reads it: the engine and the format together.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The format's own calls: attributes, names, xattrs, and where the bytes of a file are stored.
+    pub fn file_system(&self) -> &Arc<dyn FileSystem> {
+        self.reader.file_system()
+    }
+
+    /// Which format it has.
+    pub fn format(&self) -> Format {
+        self.format_image.format()
+    }
+
+    /// The image in the form of its format, for what only that format has.
+    pub fn format_image(&self) -> &FormatImage {
+        &self.format_image
+    }
+
+    /// The byte of the file at which it begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The inode of `/`.
+    pub fn root(&self) -> Nid {
+        self.file_system().root()
+    }
+
+    /// What `stat` says of an inode.
+    ///
+    /// # Errors
+    /// The inode cannot be read or breaks the format.
+    pub fn attr(&self, nid: Nid) -> Result<Attr> {
+        self.file_system().attr(nid)
+    }
+
+    /// The inode under `path`, symbolic links followed. Links and `..` never lead out of the image: its root is the
+    /// world's. Whether `path` begins with a slash makes no difference.
+    ///
+    /// # Errors
+    /// There is no such path, links lead nowhere, or the image is corrupt or cannot be read.
+    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Nid, PathError> {
+        resolve(self.file_system().as_ref(), path.as_ref(), true)
+    }
+
+    /// As [`Image::resolve`], but a symbolic link at the end of the path is the answer, not followed.
+    ///
+    /// # Errors
+    /// As [`Image::resolve`].
+    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<Nid, PathError> {
+        resolve(self.file_system().as_ref(), path.as_ref(), false)
+    }
+
+    /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
+    /// only at the end of the file.
+    ///
+    /// # Errors
+    /// The inode has no data, or the image is corrupt or cannot be read.
+    pub fn read_at(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Result<usize> {
+        self.reader.read(nid, offset, output)
+    }
+
+    /// The entries of a directory, without `.` and `..`.
+    pub fn read_dir(&self, directory: Nid) -> ReadDir {
+        ReadDir::new(Arc::clone(self.file_system()), directory)
+    }
+
+    /// A walk through the whole image, from `/` on.
+    pub fn walk(&self) -> Walk {
+        self.walk_from(self.root(), b"/")
+    }
+
+    /// A walk from an inode on, which is shown as `path`.
+    pub fn walk_from(&self, nid: Nid, path: impl AsRef<[u8]>) -> Walk {
+        Walk::new(Arc::clone(self.file_system()), nid, path.as_ref())
+    }
+}

@@ -1,0 +1,30 @@
+//! How an image is opened.
+
+use std::path::PathBuf;
+
+use floe_engine::EngineOptions;
+
+/// How an image is opened. The default is right for an image that begins with the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions {
+    /// Where in the file the image begins.
+    pub offset: Offset,
+    /// The extra devices that an EROFS image names, in the order of its table. Where there are none here, they are
+    /// looked for beside the image, under the names that the image gives them.
+    pub devices: Vec<PathBuf>,
+    /// The switches of the read engine.
+    pub engine: EngineOptions,
+}
+
+/// Where in a file an image begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Offset {
+    /// At its first byte.
+    #[default]
+    None,
+    /// At this byte.
+    At(u64),
+    /// At its first byte if an image is there; otherwise it is looked for, behind the program of an AppImage or in the
+    /// parts of a SIF file for example.
+    Auto,
+}

@@ -1,0 +1,75 @@
+//! Path lookup inside an image.
+
+use floe_image::{Error, FileSystem, FileType, Nid};
+
+use crate::PathError;
+
+/// How many symbolic links one path may lead through, as in Linux.
+const LINKS_MAX: u32 = 40;
+
+/// The inode under `path`. The image is taken as a whole world: an absolute link begins at its root, and `..` never
+/// leads out of it. `follow_last` says whether a symbolic link at the end of the path is followed as well.
+pub(crate) fn resolve(file_system: &dyn FileSystem, path: &[u8], follow_last: bool) -> Result<Nid, PathError> {
+    let root = file_system.root();
+    // The directories from the root down to where we stand, each with its name.
+    let mut chain: Vec<(Nid, Vec<u8>)> = Vec::new();
+    // The names that are still to be looked up, the next one last.
+    let mut names = names_reversed(path);
+    let mut links_count = 0;
+    let mut last = FileType::Directory;
+    while let Some(name) = names.pop() {
+        if last != FileType::Directory {
+            return Err(PathError::NotADirectory { path: shown(&chain, b"") });
+        }
+        match name.as_slice() {
+            b"." => continue,
+            b".." => {
+                chain.pop();
+                continue;
+            }
+            _ => {}
+        }
+        let directory = chain.last().map_or(root, |(nid, _)| *nid);
+        let nid = match file_system.lookup(directory, &name) {
+            Ok(Some(nid)) => nid,
+            Ok(None) => return Err(PathError::NotFound { path: shown(&chain, &name) }),
+            Err(Error::WrongType { .. }) => return Err(PathError::NotADirectory { path: shown(&chain, b"") }),
+            Err(error) => return Err(error.into()),
+        };
+        last = file_system.attr(nid)?.file_type;
+        if last == FileType::Symlink && (follow_last || !names.is_empty()) {
+            links_count += 1;
+            if links_count > LINKS_MAX {
+                return Err(PathError::TooManyLinks { path: path.to_vec() });
+            }
+            let target = file_system.read_link(nid)?;
+            if target.starts_with(b"/") {
+                chain.clear();
+            }
+            names.extend(names_reversed(&target));
+            last = FileType::Directory;
+        } else {
+            chain.push((nid, name));
+        }
+    }
+    Ok(chain.last().map_or(root, |(nid, _)| *nid))
+}
+
+/// The names of a path, last one first. A slash at the end asks for a directory, as `.` does.
+fn names_reversed(path: &[u8]) -> Vec<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    if path.ends_with(b"/") {
+        names.push(b".".to_vec());
+    }
+    names.extend(path.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec));
+    names
+}
+
+fn shown(chain: &[(Nid, Vec<u8>)], name: &[u8]) -> Vec<u8> {
+    let mut path = Vec::new();
+    for part in chain.iter().map(|(_, name)| name.as_slice()).chain(Some(name)).filter(|part| !part.is_empty()) {
+        path.push(b'/');
+        path.extend_from_slice(part);
+    }
+    path
+}

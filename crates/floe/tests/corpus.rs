@@ -1,0 +1,85 @@
+//! The reference images, through the library: read as they are, and extracted.
+
+use std::{path::Path, sync::atomic::AtomicBool};
+
+use floe::{EngineOptions, ExtractEvent, ExtractOptions, Image, Offset, OpenOptions, extract};
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, ImageRecord, Materialised},
+    manifest::{Comparison, differences},
+    skip, walk,
+};
+
+fn images(corpus: &Corpus) -> Vec<ImageRecord> {
+    let images = corpus.images().into_iter().filter(|image| !image.huge);
+    images.collect()
+}
+
+fn open(files: &Materialised) -> Image {
+    let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
+    let options = OpenOptions { offset, devices: files.devices.clone(), engine: EngineOptions::default() };
+    Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn images_read_as_their_manifests_say() {
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &images(&corpus),
+        |record| record.name.clone(),
+        |record| {
+            let image = open(&corpus.materialise(record));
+            let read = |nid, range: floe::ByteRange| {
+                let mut bytes = vec![0; range.len() as usize];
+                let len = image.read_at(nid, range.offset(), &mut bytes)?;
+                bytes.truncate(len);
+                Ok(bytes)
+            };
+            match walk::image(image.file_system().as_ref(), &read) {
+                Ok(found) => {
+                    // Where the kernel cannot mount the image, directories are those that a tool made elsewhere.
+                    let directory_shape_is_free = !record.kernel_is_truth();
+                    let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+                    differences(&corpus.manifest(record), &found, &comparison)
+                }
+                Err(error) => vec![error.to_string()],
+            }
+        },
+    );
+}
+
+#[test]
+fn images_extract_as_their_manifests_say() {
+    if !skip::ready(&[skip::Need::Root]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &images(&corpus),
+        |record| record.name.clone(),
+        |record| {
+            let image = open(&corpus.materialise(record));
+            // Memory holds attributes of any size, where ext4 has one block for them.
+            let memory = Path::new("/dev/shm");
+            let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+            let folder = tempfile::tempdir_in(scratch).expect("a scratch folder");
+            let target = folder.path().join("extracted");
+            let setbacks = std::sync::Mutex::new(Vec::new());
+            let tell = |event: ExtractEvent<'_>| {
+                if let ExtractEvent::Setback(setback) = event {
+                    setbacks.lock().expect("no panic").push(format!("{setback:?}"));
+                }
+            };
+            let options = ExtractOptions { jobs: 3, ..ExtractOptions::default() };
+            let summary = extract(&image, &[], &target, &options, &tell, &AtomicBool::new(false)).expect("extracted");
+            let mut told = setbacks.into_inner().expect("no panic");
+            let comparison = Comparison { directory_shape_is_free: true, ..Comparison::default() };
+            let found = walk::directory(&target, walk::DirectoryWalk::default()).expect("readable");
+            told.extend(differences(&corpus.manifest(record), &found, &comparison));
+            if summary.denied() > 0 {
+                told.push(format!("{summary:?}"));
+            }
+            told
+        },
+    );
+}

@@ -1,0 +1,38 @@
+//! Who makes a request.
+
+use std::fs;
+
+/// The bit of CAP_SYS_ADMIN.
+const SYS_ADMIN: u32 = 21;
+
+/// Whether the thread with this id administers the machine (CAP_SYS_ADMIN), and so may see trusted extended attributes.
+/// One that cannot be seen does not. The user id would be the easier question, but the kernel does not tell it where
+/// mounts may map ids.
+pub(crate) fn is_administrator(thread: u32) -> bool {
+    fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_capability(&status, SYS_ADMIN))
+}
+
+fn has_capability(status: &str, bit: u32) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    effective.is_some_and(|capabilities| capabilities & (1 << bit) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        for (status, expected) in [
+            ("Name:\tls\nCapEff:\t000001ffffffffff\n", true),
+            ("CapEff:\t0000000000200000\n", true),
+            ("CapEff:\t0000000000000000\n", false),
+            ("CapPrm:\t000001ffffffffff\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_capability(status, SYS_ADMIN), expected, "{status:?}");
+        }
+        assert!(!is_administrator(0));
+    }
+}

@@ -1,0 +1,173 @@
+//! Mounting through fusermount3, which may do what a user may not.
+
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+
+use crate::{MountError, MountOptions, device_sys::DEVICE, mountpoint::Connected};
+
+/// The variable that names the socket on which fusermount3 sends the descriptor.
+const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// Keeps fusermount3 waiting to unmount when this process is gone.
+#[derive(Debug)]
+pub(crate) struct AutoUnmount {
+    _socket: OwnedFd,
+}
+
+/// Mounts on a directory.
+///
+/// # Errors
+/// fusermount3 is missing or refuses.
+pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
+    let program = program().ok_or(MountError::NoFusermount)?;
+    std::fs::metadata(DEVICE).map_err(MountError::Device)?;
+    let failed = |error: io::Error| MountError::Refused { path: directory.to_owned(), error };
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None);
+    let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let mut child = Command::new(program)
+        .arg("-o")
+        .arg(arguments(options))
+        .arg("--")
+        .arg(directory)
+        .env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    drop(theirs);
+    match receive_descriptor(&ours) {
+        Ok(device) if options.auto_unmount => {
+            // The process stays until the socket is closed; nobody waits for it.
+            Ok(Connected { device, auto_unmount: Some(AutoUnmount { _socket: ours }) })
+        }
+        Ok(device) => {
+            drop(ours);
+            let _ = child.wait();
+            Ok(Connected { device, auto_unmount: None })
+        }
+        Err(_) => {
+            drop(ours);
+            let output = child.wait_with_output().map_err(failed)?;
+            Err(MountError::Fusermount(explanation(&String::from_utf8_lossy(&output.stderr))))
+        }
+    }
+}
+
+/// Unmounts a directory; gives what fusermount3 said where it fails, or `None` where it is not installed.
+///
+/// # Errors
+/// See above.
+pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<(), Option<String>> {
+    let mut command = Command::new(program().ok_or(None)?);
+    command.arg("-u");
+    if is_lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(directory).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(Some(one_line(&String::from_utf8_lossy(&output.stderr)))) }
+}
+
+/// Where fusermount3 is, or its predecessor.
+fn program() -> Option<PathBuf> {
+    let search = env::var_os("PATH").unwrap_or_default();
+    let places: Vec<PathBuf> =
+        env::split_paths(&search).chain(["/usr/bin".into(), "/bin".into()]).filter(|path| path.is_absolute()).collect();
+    ["fusermount3", "fusermount"]
+        .iter()
+        .flat_map(|name| places.iter().map(move |place| place.join(name)))
+        .find(|path| path.is_file())
+}
+
+/// The options, with what would end them too early escaped.
+fn arguments(options: &MountOptions) -> OsString {
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut arguments = format!("ro,subtype=floe,default_permissions,fsname={source}");
+    for (is_set, name) in [
+        (
+            options.allow_other == Some(true) || rustix::process::geteuid().is_root() && options.others_may_enter(),
+            "allow_other",
+        ),
+        (options.flags.nosuid, "nosuid"),
+        (options.flags.nodev, "nodev"),
+        (options.flags.noexec, "noexec"),
+        (options.auto_unmount, "auto_unmount"),
+    ] {
+        if is_set {
+            arguments.push(',');
+            arguments.push_str(name);
+        }
+    }
+    for option in &options.kernel_options {
+        arguments.push(',');
+        arguments.push_str(option);
+    }
+    arguments.into()
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    while let Err(error) = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    received.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// What to tell the user of what fusermount3 said.
+fn explanation(message: &str) -> String {
+    if message.contains("user_allow_other") {
+        return "--allow-other is not allowed to users here: root must put the line user_allow_other into /etc/fuse.conf"
+            .to_owned();
+    }
+    match one_line(message) {
+        message if message.is_empty() => "fusermount3 failed without a word".to_owned(),
+        message => message,
+    }
+}
+
+fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_cannot_smuggle_options() {
+        for (source, expected) in [
+            ("/a/b", "ro,subtype=floe,default_permissions,fsname=/a/b,nosuid"),
+            ("/a,suid", "ro,subtype=floe,default_permissions,fsname=/a\\,suid,nosuid"),
+            ("/a\\", "ro,subtype=floe,default_permissions,fsname=/a\\\\,nosuid"),
+        ] {
+            let options = MountOptions {
+                source: source.to_owned(),
+                allow_other: Some(false),
+                flags: crate::KernelFlags { nosuid: true, ..Default::default() },
+                ..MountOptions::default()
+            };
+            assert_eq!(arguments(&options), OsString::from(expected));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A mounted image that is being served.
+
+use std::{
+    io,
+    num::NonZero,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use floe_engine::Reader;
+use fuser::{Session, SessionACL};
+
+use crate::{
+    Detach, MountError, MountOptions, Mountpoint, Unmounter,
+    deadline::Deadlines,
+    device_sys,
+    edge::FuseEdge,
+    fusermount::AutoUnmount,
+    mountpoint::{Connected, connect},
+    read_ahead,
+    rescue::Rescue,
+};
+
+/// How often the watchdog looks for requests while all session threads are stuck.
+const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often the watchdog sees whether the mount is still there, where no deadline makes it look more often.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// How long session threads may take to end after the mount is gone.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How the service of a mount ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// It was unmounted.
+    Unmounted,
+    /// It was unmounted, but threads that are stuck in the source of the image did not end.
+    Stuck,
+    /// The kernel's connection failed.
+    Failed(io::Error),
+}
+
+/// A mounted image that is being served. When it is dropped, it is unmounted, lazily where it is in use.
+#[derive(Debug)]
+pub struct Mount {
+    unmounter: Unmounter,
+    /// Locked by none but who takes the mount; so the mount can be shared.
+    ended: Mutex<Receiver<Ended>>,
+    read_ahead: Option<io::Error>,
+    _auto_unmount: Option<AutoUnmount>,
+}
+
+impl Mount {
+    /// Mounts and begins to serve. The mount works when this returns.
+    ///
+    /// # Errors
+    /// It cannot be mounted, or the root of the image cannot be read.
+    pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
+        let thread_count = NonZero::get(options.threads);
+        let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
+        let is_directory = matches!(mountpoint, Mountpoint::Directory(_));
+        let edge = FuseEdge::new(reader, options, is_directory, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let (connected, directory) = match mountpoint {
+            Mountpoint::Directory(directory) => (connect(&directory, options)?, Some(directory)),
+            Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
+        };
+        let Connected { device, auto_unmount } = connected;
+        let unmounter = Unmounter::new(directory);
+        let result = serve(edge, device, deadlines, options);
+        if result.is_err() {
+            let _ = unmounter.unmount(Detach::Lazily);
+        }
+        let ended = result?;
+        let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
+            (Some(bytes), Some(device)) => read_ahead::set(device, bytes).err(),
+            (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
+            (None, _) => None,
+        };
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, _auto_unmount: auto_unmount })
+    }
+
+    /// Why the kernel does not read ahead as far as was asked for.
+    pub fn read_ahead_refusal(&self) -> Option<&io::Error> {
+        self.read_ahead.as_ref()
+    }
+
+    /// What unmounts this mount, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Waits until somebody unmounts.
+    pub fn wait(self) -> Ended {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or(Ended::Stuck)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.unmounter.is_mounted() && self.unmounter.unmount(Detach::Never).is_err() {
+            let _ = self.unmounter.unmount(Detach::Lazily);
+        }
+    }
+}
+
+/// Comes to terms with the kernel and starts the threads: those of the session, one that waits for them, and the
+/// watchdog.
+fn serve(
+    edge: FuseEdge,
+    device: OwnedFd,
+    deadlines: Arc<Deadlines>,
+    options: &MountOptions,
+) -> Result<Receiver<Ended>, MountError> {
+    let mut config = fuser::Config::default();
+    config.n_threads = Some(NonZero::get(options.threads));
+    config.clone_fd = options.clone_fd;
+    // The kernel lets in whom the mount lets in.
+    let session = Session::from_fd(edge, device, SessionACL::All, config).map_err(MountError::Handshake)?;
+    let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
+    let (ended, receiver) = channel();
+    let (session_ended, session_end) = channel();
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new().name(name.to_owned()).spawn(work).map_err(MountError::Threads)
+    };
+    let watchdog_ended = ended.clone();
+    spawn("floe-watch", Box::new(move || watch(&deadlines, rescue, &session_end, &watchdog_ended)))?;
+    spawn(
+        "floe-session",
+        Box::new(move || {
+            let result = session.run();
+            drop(session_ended);
+            // Nobody may be waiting any more.
+            let _ = ended.send(result.map_or_else(Ended::Failed, |()| Ended::Unmounted));
+        }),
+    )?;
+    Ok(receiver)
+}
+
+/// Keeps deadlines until the session has ended, and says so where it does not end by itself.
+fn watch(deadlines: &Deadlines, mut rescue: Option<Rescue>, session_end: &Receiver<()>, ended: &Sender<Ended>) {
+    let tick = deadlines.tick_interval();
+    let mut since_tick = Duration::ZERO;
+    let mut since_disconnected = Duration::ZERO;
+    loop {
+        let is_stuck = deadlines.all_threads_are_stuck();
+        let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
+        let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
+        if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        since_tick += interval;
+        if tick.is_some_and(|tick| since_tick >= tick) {
+            since_tick = Duration::ZERO;
+            deadlines.tick();
+        }
+        let Some(rescue) = &mut rescue else { continue };
+        if rescue.is_disconnected() {
+            since_disconnected += interval;
+            if since_disconnected >= END_PATIENCE {
+                let _ = ended.send(Ended::Stuck);
+                return;
+            }
+        } else if deadlines.all_threads_are_stuck() {
+            rescue.refuse_pending();
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Why an image could not be mounted.
+
+use std::{fmt, io, path::PathBuf};
+
+/// Why an image could not be mounted. Its text is one line that says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The directory cannot be reached.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// What is to be mounted on is not a directory.
+    NotADirectory(PathBuf),
+    /// A FUSE mount whose program is gone is on the directory.
+    Dead(PathBuf),
+    /// A FUSE mount is on the directory already.
+    Mounted {
+        /// The directory.
+        path: PathBuf,
+        /// What is mounted there.
+        source: String,
+    },
+    /// `/dev/fuse` cannot be opened.
+    Device(io::Error),
+    /// The mount needs fusermount3, which is not installed.
+    NoFusermount,
+    /// The kernel refuses the mount.
+    Refused {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// fusermount3 refuses the mount and says why.
+    Fusermount(String),
+    /// What stands for the mountpoint is not an open descriptor of `/dev/fuse`.
+    Descriptor {
+        /// Its path.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// The kernel and we did not come to terms.
+    Handshake(io::Error),
+    /// The root of the image cannot be read.
+    Image(floe_image::Error),
+    /// The threads that serve the mount could not be started.
+    Threads(io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { path, error } => write!(formatter, "cannot mount on {}: {error}", path.display()),
+            Self::NotADirectory(path) => {
+                write!(formatter, "cannot mount on {}: it is not a directory", path.display())
+            }
+            Self::Dead(path) => {
+                let path = path.display();
+                write!(
+                    formatter,
+                    "a dead mount (transport endpoint not connected) is on {path}: run floe umount {path}"
+                )
+            }
+            Self::Mounted { path, source } => {
+                let path = path.display();
+                write!(formatter, "{source} is mounted on {path} already: to replace it, run floe umount {path} first")
+            }
+            Self::Device(error) if error.kind() == io::ErrorKind::NotFound => formatter.write_str(
+                "there is no /dev/fuse: run modprobe fuse, or give the container the device (--device /dev/fuse)",
+            ),
+            Self::Device(error) => write!(formatter, "cannot open /dev/fuse: {error}"),
+            Self::NoFusermount => formatter.write_str(
+                "mounting as this user needs fusermount3, which is not installed: install the package fuse3",
+            ),
+            Self::Refused { path, error } => match error.raw_os_error() {
+                Some(libc::EPERM) => write!(
+                    formatter,
+                    "no permission to mount on {}: it needs CAP_SYS_ADMIN, or fusermount3 from the package fuse3",
+                    path.display()
+                ),
+                Some(libc::ENODEV) => formatter.write_str("this kernel has no FUSE: run modprobe fuse"),
+                Some(libc::EINVAL) => write!(
+                    formatter,
+                    "the kernel refuses the mount on {} for its options ({error}): leave out those given with -o",
+                    path.display()
+                ),
+                _ => write!(formatter, "cannot mount on {}: {error}", path.display()),
+            },
+            Self::Fusermount(message) => formatter.write_str(message),
+            Self::Descriptor { path, error } => {
+                write!(formatter, "{} is not an open descriptor of /dev/fuse: {error}", path.display())
+            }
+            Self::Handshake(error) => write!(formatter, "the kernel gave the mount up: {error}"),
+            Self::Image(error) => error.fmt(formatter),
+            Self::Threads(error) => write!(formatter, "cannot start the threads that serve the mount: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Directory { error, .. }
+            | Self::Device(error)
+            | Self::Refused { error, .. }
+            | Self::Descriptor { error, .. }
+            | Self::Handshake(error)
+            | Self::Threads(error) => Some(error),
+            Self::Image(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How an image is mounted.
+
+use std::{fmt, num::NonZero, sync::Arc, time::Duration};
+
+use floe_image::Error;
+
+/// Is told of every error that a client of the mount gets because of the image or its source.
+pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// How an image is mounted.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// What the mount table shows as the source: the path of the image.
+    pub source: String,
+    /// Whether other users may enter the mount; none: where it is root's, as with a mount of the kernel. The modes and
+    /// owners in the image then decide, because the kernel checks them.
+    pub allow_other: Option<bool>,
+    /// Whether the kernel checks permissions by the access control lists in the image.
+    pub acl: bool,
+    /// The flags that belong to the mount.
+    pub flags: KernelFlags,
+    /// Whether the mount goes away when this process dies. Needs fusermount3.
+    pub auto_unmount: bool,
+    /// The owner of everything, in place of the image's.
+    pub uid: Option<u32>,
+    /// The group of everything, in place of the image's.
+    pub gid: Option<u32>,
+    /// How many threads take requests.
+    pub threads: NonZero<usize>,
+    /// Whether each of them has its own descriptor of the device.
+    pub clone_fd: bool,
+    /// How many readahead and other background requests the kernel may have under way.
+    pub background_max: NonZero<u16>,
+    /// How far the kernel reads ahead, in bytes; none: its default. Needs root beyond 128 KiB.
+    pub read_ahead_bytes: Option<u32>,
+    /// How directories are read.
+    pub readdir: Readdir,
+    /// How long a request may take before it is answered with `EIO`; none: without an end.
+    pub deadline: Option<Duration>,
+    /// Further options for the kernel, as they are given to it: `context=…`.
+    pub kernel_options: Vec<String>,
+    /// Is told of what goes wrong.
+    pub faults: Option<FaultSink>,
+}
+
+/// The flags that belong to a mount, not to the file system. It is always read-only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelFlags {
+    /// Set-user-id and set-group-id bits have no effect.
+    pub nosuid: bool,
+    /// Device files cannot be opened.
+    pub nodev: bool,
+    /// Programs cannot be run.
+    pub noexec: bool,
+    /// Symbolic links are not followed.
+    pub nosymfollow: bool,
+}
+
+/// How directories are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Readdir {
+    /// Names alone.
+    Plain,
+    /// Names with attributes, always.
+    Plus,
+    /// Names with attributes where the kernel expects to need them.
+    Auto,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            source: "floe".to_owned(),
+            allow_other: None,
+            acl: true,
+            flags: KernelFlags::default(),
+            auto_unmount: false,
+            uid: None,
+            gid: None,
+            threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
+            clone_fd: false,
+            background_max: NonZero::new(256).unwrap_or(NonZero::<u16>::MIN),
+            read_ahead_bytes: None,
+            readdir: Readdir::Auto,
+            deadline: Some(Duration::from_secs(60)),
+            kernel_options: Vec::new(),
+            faults: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Whether other users may enter.
+    pub(crate) fn others_may_enter(&self) -> bool {
+        self.allow_other.unwrap_or_else(|| rustix::process::geteuid().is_root())
+    }
+}
+
+impl fmt::Debug for MountOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MountOptions").field("source", &self.source).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! What is mounted where.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+/// The mounts that this process sees.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MountTable {
+    entries: Vec<MountEntry>,
+}
+
+/// One mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// The device number of its files.
+    pub device: (u32, u32),
+    /// The directory it is mounted on.
+    pub mountpoint: PathBuf,
+    /// The kind of file system, with the subtype: "ext4", "fuse.floe".
+    pub file_system: String,
+    /// What is mounted.
+    pub source: OsString,
+}
+
+impl MountTable {
+    /// The table as it is now.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+    }
+
+    /// The mount on a directory, the topmost where there are several. The path must be absolute and without links.
+    pub fn on(&self, mountpoint: &Path) -> Option<&MountEntry> {
+        self.entries.iter().rev().find(|entry| entry.mountpoint == mountpoint)
+    }
+
+    /// All mounts in the order they were made.
+    pub fn entries(&self) -> &[MountEntry] {
+        &self.entries
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        Self { entries: bytes.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect() }
+    }
+}
+
+impl MountEntry {
+    /// Whether it is a mount of FUSE, by whichever program.
+    pub fn is_fuse(&self) -> bool {
+        self.file_system == "fuse" || self.file_system.starts_with("fuse.")
+    }
+
+    /// Reads one line of mountinfo (proc_pid_mountinfo(5)): the mountpoint is its fifth field, and the kind and the
+    /// source follow a lone dash after a varying number of fields.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut device = std::str::from_utf8(fields.nth(2)?).ok()?.split(':');
+        let device = (device.next()?.parse().ok()?, device.next()?.parse().ok()?);
+        let mountpoint = unescaped(fields.nth(1)?).into();
+        fields.find(|field| *field == b"-")?;
+        let file_system = String::from_utf8(unescaped(fields.next()?).into_vec()).ok()?;
+        let source = unescaped(fields.next()?);
+        Some(Self { device, mountpoint, file_system, source })
+    }
+}
+
+/// A field with its octal escapes (`\040`) undone.
+fn unescaped(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let escape = tail
+            .first_chunk::<3>()
+            .filter(|digits| *first == b'\\' && matches!(digits, [b'0'..=b'3', b'0'..=b'7', b'0'..=b'7']));
+        match escape {
+            Some(digits) => {
+                bytes.push(digits.iter().fold(0, |value, digit| value * 8 + (digit - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_entries() {
+        let table = MountTable::parse(
+            b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
+              40 36 0:57 / /mnt\\040with\\134space ro,nosuid - fuse.floe /tmp/a\\040b.img ro,user_id=0\n\
+              41 36 0:58 / /mnt2 rw shared:3 master:4 - fuse portal rw\n\
+              broken line\n",
+        );
+        assert_eq!(table.entries().len(), 3);
+        for (mountpoint, expected) in [
+            ("/mnt2", Some(("fuse", "portal", (0, 58), true))),
+            ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true))),
+            ("/elsewhere", None),
+        ] {
+            let found = table.on(Path::new(mountpoint));
+            let found = found.map(|entry| {
+                (entry.file_system.as_str(), entry.source.to_str().expect("text"), entry.device, entry.is_fuse())
+            });
+            assert_eq!(found, expected, "{mountpoint}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Where an image is mounted.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::{MountFlags, mount};
+
+use crate::{MountError, MountOptions, MountTable, device_sys, fusermount, fusermount::AutoUnmount};
+
+/// The kind that the mount table shows.
+const FILE_SYSTEM: &str = "fuse.floe";
+
+/// Where an image is mounted.
+#[derive(Debug)]
+pub enum Mountpoint {
+    /// A directory; its path is absolute and without links.
+    Directory(PathBuf),
+    /// Somewhere where another program mounts it, with this descriptor of `/dev/fuse`.
+    Descriptor(OwnedFd),
+}
+
+/// A mount that nobody serves yet.
+pub(crate) struct Connected {
+    pub(crate) device: OwnedFd,
+    pub(crate) auto_unmount: Option<AutoUnmount>,
+}
+
+impl Mountpoint {
+    /// The mountpoint that a path names: a directory, or `/dev/fd/N` for an open descriptor of `/dev/fuse`, which
+    /// container runtimes give.
+    ///
+    /// # Errors
+    /// It is not a directory, is a dead mount, or has a FUSE mount already.
+    pub fn find(path: &Path) -> Result<Self, MountError> {
+        if let Ok(number) = path.strip_prefix("/dev/fd") {
+            return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
+                Ok(number) => device_sys::duplicate(number).and_then(|descriptor| {
+                    check_device(&descriptor)?;
+                    Ok(Self::Descriptor(descriptor))
+                }),
+                Err(errno) => Err(io::Error::from_raw_os_error(errno)),
+            }
+            .map_err(|error| MountError::Descriptor { path: path.to_owned(), error });
+        }
+        let metadata = match fs::metadata(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                return Err(MountError::Dead(path.to_owned()));
+            }
+            result => result.map_err(|error| MountError::Directory { path: path.to_owned(), error })?,
+        };
+        if !metadata.is_dir() {
+            return Err(MountError::NotADirectory(path.to_owned()));
+        }
+        let directory = resolve(path).map_err(|error| MountError::Directory { path: path.to_owned(), error })?;
+        if let Ok(table) = MountTable::read()
+            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_fuse())
+        {
+            return Err(MountError::Mounted {
+                path: path.to_owned(),
+                source: entry.source.to_string_lossy().into_owned(),
+            });
+        }
+        Ok(Self::Directory(directory))
+    }
+}
+
+/// The absolute path of a directory, without links. A dead mount has one too.
+///
+/// # Errors
+/// There is no such directory.
+pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::EACCES)) => {
+            let path = std::path::absolute(path)?;
+            match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+/// Mounts on a directory: by ourselves where we may, else through fusermount3.
+///
+/// # Errors
+/// The device cannot be opened, or the kernel or fusermount3 refuses.
+pub(crate) fn connect(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
+    let may_mount = rustix::process::geteuid().is_root();
+    if !may_mount || options.auto_unmount {
+        return fusermount::mount(directory, options);
+    }
+    let device = device_sys::open().map_err(MountError::Device)?;
+    match mount_directly(directory, &device, options) {
+        Ok(()) => Ok(Connected { device, auto_unmount: None }),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => match fusermount::mount(directory, options) {
+            Err(MountError::NoFusermount) => Err(MountError::Refused { path: directory.to_owned(), error }),
+            result => result,
+        },
+        Err(error) => Err(MountError::Refused { path: directory.to_owned(), error }),
+    }
+}
+
+fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let mode = fs::metadata(directory)?.mode();
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let number = device.as_raw_fd();
+    let mut data =
+        format!("fd={number},rootmode={mode:o},user_id={},group_id={},default_permissions", uid.as_raw(), gid.as_raw());
+    if options.others_may_enter() {
+        data.push_str(",allow_other");
+    }
+    for option in &options.kernel_options {
+        data.push(',');
+        data.push_str(option);
+    }
+    let mut flags = MountFlags::RDONLY;
+    for (is_set, flag) in [
+        (options.flags.nosuid, MountFlags::NOSUID),
+        (options.flags.nodev, MountFlags::NODEV),
+        (options.flags.noexec, MountFlags::NOEXEC),
+        (options.flags.nosymfollow, MountFlags::from_bits_retain(libc::MS_NOSYMFOLLOW as u32)),
+    ] {
+        flags.set(flag, is_set);
+    }
+    let data = std::ffi::CString::new(data).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let source = options.source.replace('\0', "");
+    mount(source.as_str(), directory, FILE_SYSTEM, flags, data.as_c_str())?;
+    Ok(())
+}
+
+/// Checks that a descriptor is one of `/dev/fuse`: character device 10:229.
+fn check_device(descriptor: &OwnedFd) -> io::Result<()> {
+    let stat = rustix::fs::fstat(descriptor)?;
+    let is_fuse = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+        && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (10, 229);
+    if is_fuse { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENODEV)) }
+}

@@ -1,0 +1,154 @@
+//! Unmounting.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::UnmountFlags;
+
+use crate::{MountTable, fusermount, mountpoint::resolve};
+
+/// What becomes of those who still use a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detach {
+    /// There may be none.
+    Never,
+    /// The mount disappears from the tree now and ends when the last of them is done.
+    Lazily,
+}
+
+/// Why a directory could not be unmounted. Its text is one line.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum UnmountError {
+    /// Nothing is mounted there.
+    NotMounted(PathBuf),
+    /// What is mounted there is not of FUSE.
+    NotFuse {
+        /// The directory.
+        path: PathBuf,
+        /// The kind of the file system.
+        file_system: String,
+    },
+    /// Somebody uses it.
+    Busy(PathBuf),
+    /// This user may not.
+    NoPermission {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The directory cannot be reached, or anything else.
+    Failed {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for UnmountError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.display()),
+            Self::NotFuse { path, file_system } => {
+                let path = path.display();
+                write!(formatter, "{path} is a mount of {file_system}, not one of Floe: run umount {path}")
+            }
+            Self::Busy(path) => write!(formatter, "{} is in use", path.display()),
+            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.display()),
+            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for UnmountError {}
+
+/// Unmounts the FUSE mount on a directory, dead or alive.
+///
+/// # Errors
+/// There is none, it is in use, or this user may not.
+pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
+    let directory = resolve(path).map_err(|error| UnmountError::Failed { path: path.to_owned(), error })?;
+    // Without /proc the kernel alone tells.
+    if let Ok(table) = MountTable::read() {
+        let Some(entry) = table.on(&directory) else { return Err(UnmountError::NotMounted(path.to_owned())) };
+        if !entry.is_fuse() {
+            let file_system = entry.file_system.clone();
+            return Err(UnmountError::NotFuse { path: path.to_owned(), file_system });
+        }
+    }
+    unmount_directory(&directory, detach)
+}
+
+/// Unmounts what one [`Mount`](crate::Mount) has mounted, and nothing that came after it. Can be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    directory: Option<PathBuf>,
+    device: Option<(u32, u32)>,
+}
+
+impl Unmounter {
+    /// An unmounter of what was just mounted on a directory; without one, of nothing.
+    pub(crate) fn new(directory: Option<PathBuf>) -> Self {
+        let device = directory.as_ref().and_then(|directory| {
+            let table = MountTable::read().ok()?;
+            Some(table.on(directory)?.device)
+        });
+        Self { directory, device }
+    }
+
+    /// The device number of the mount's files, as far as it is known.
+    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+        self.device
+    }
+
+    /// Whether the mount is still to be seen. Where it cannot be known, it is taken to be.
+    pub fn is_mounted(&self) -> bool {
+        match (&self.directory, self.device, MountTable::read()) {
+            (None, _, _) => false,
+            (Some(directory), Some(device), Ok(table)) => {
+                table.on(directory).is_some_and(|entry| entry.device == device)
+            }
+            _ => true,
+        }
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// It is not mounted any more, something else is mounted over it, or it is in use.
+    pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
+        match &self.directory {
+            Some(directory) if self.is_mounted() => unmount_directory(directory, detach),
+            Some(directory) => Err(UnmountError::NotMounted(directory.clone())),
+            None => Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse"))),
+        }
+    }
+}
+
+fn unmount_directory(directory: &Path, detach: Detach) -> Result<(), UnmountError> {
+    let path = || directory.to_owned();
+    let flags = match detach {
+        Detach::Never => UnmountFlags::NOFOLLOW,
+        Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(directory, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(UnmountError::Busy(path())),
+        Err(rustix::io::Errno::PERM) => {
+            fusermount::unmount(directory, detach == Detach::Lazily).map_err(|message| match message {
+                Some(message) if message.contains("busy") => UnmountError::Busy(path()),
+                Some(reason) => UnmountError::NoPermission { path: path(), reason },
+                None => UnmountError::NoPermission {
+                    path: path(),
+                    reason: "a user needs fusermount3 for it, from the package fuse3".to_owned(),
+                },
+            })
+        }
+        Err(rustix::io::Errno::INVAL) => Err(UnmountError::NotMounted(path())),
+        Err(error) => Err(UnmountError::Failed { path: path(), error: error.into() }),
+    }
+}

@@ -1,0 +1,74 @@
+//! A source that can be held up or made to fail.
+
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex},
+};
+
+use floe_image::ImageSource;
+
+/// Lets reads through, holds them up, or fails them.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Open,
+    Closed,
+    Broken,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.set(State::Open);
+    }
+
+    pub(crate) fn close(&self) {
+        self.set(State::Closed);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.set(State::Broken);
+    }
+
+    /// Waits while the gate is closed.
+    pub(crate) fn pass(&self) -> io::Result<()> {
+        let state = self.state.lock().expect("no panic holds it");
+        let state = self.changed.wait_while(state, |state| *state == State::Closed).expect("no panic holds it");
+        if *state == State::Broken { Err(io::Error::other("the source is broken")) } else { Ok(()) }
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock().expect("no panic holds it") = state;
+        self.changed.notify_all();
+    }
+}
+
+/// An image in memory behind a gate.
+pub(crate) struct GatedSource {
+    bytes: Arc<[u8]>,
+    gate: Arc<Gate>,
+}
+
+impl GatedSource {
+    pub(crate) fn new(bytes: Arc<[u8]>, gate: Arc<Gate>) -> Self {
+        Self { bytes, gate }
+    }
+}
+
+impl ImageSource for GatedSource {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.gate.pass()?;
+        let bytes = self.bytes.get(offset as usize..).and_then(|bytes| bytes.get(..output.len()));
+        output.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

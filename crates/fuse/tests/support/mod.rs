@@ -1,0 +1,81 @@
+//! A file system in memory, a source that can be held up, and mounts that always go away.
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
+
+mod gate;
+mod tree;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use floe_engine::{Engine, EngineOptions, Reader};
+use floe_fuse::{Detach, Mount, MountOptions, Mountpoint, Unmounter};
+pub(crate) use gate::{Gate, GatedSource};
+pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
+
+/// Whether this machine can mount; says on stderr where it cannot.
+pub(crate) fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// A mount in a directory of its own. It is unmounted whatever happens.
+pub(crate) struct TestMount {
+    mount: Option<Mount>,
+    unmounter: Unmounter,
+    directory: Option<tempfile::TempDir>,
+    pub(crate) tree: Arc<TreeFileSystem>,
+}
+
+impl TestMount {
+    pub(crate) fn new(tree: TreeFileSystem, options: &MountOptions) -> Self {
+        Self::gated(tree, &Arc::new(Gate::default()), options)
+    }
+
+    /// A mount whose data come through a gate.
+    pub(crate) fn gated(tree: TreeFileSystem, gate: &Arc<Gate>, options: &MountOptions) -> Self {
+        let directory = tempfile::Builder::new().prefix("floe-fuse-").tempdir().expect("a directory");
+        let tree = Arc::new(tree);
+        let reader = reader(&tree, gate);
+        let mountpoint = Mountpoint::find(directory.path()).expect("a directory to mount on");
+        let mount = Mount::new(reader, mountpoint, options).expect("a mount");
+        Self { unmounter: mount.unmounter(), mount: Some(mount), directory: Some(directory), tree }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.as_ref().expect("it is there until the end").path()
+    }
+
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.path().join(path)
+    }
+
+    pub(crate) fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    pub(crate) fn take(&mut self) -> Mount {
+        self.mount.take().expect("it is taken once")
+    }
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        let _ = self.unmounter.unmount(Detach::Lazily);
+        if self.unmounter.is_mounted() {
+            // Removing the directory would reach into the mount.
+            let _ = self.directory.take().map(tempfile::TempDir::keep);
+        }
+    }
+}
+
+pub(crate) fn reader(tree: &Arc<TreeFileSystem>, gate: &Arc<Gate>) -> Reader {
+    let source = Arc::new(GatedSource::new(tree.image(), Arc::clone(gate)));
+    let engine = Engine::new(vec![source], &EngineOptions::default()).expect("an engine");
+    Reader::new(engine, Arc::clone(tree) as _)
+}

@@ -1,0 +1,29 @@
+//! The reader.
+
+mod block_index;
+mod block_list;
+mod compressor;
+mod directory;
+mod directory_index;
+mod extents;
+mod file_system;
+mod inode;
+mod inode_scan;
+mod location_list;
+mod metadata;
+mod parent;
+mod seek;
+mod squashfs;
+mod superblock;
+mod xattr;
+
+pub(crate) use block_list::SizeWord;
+pub use compressor::{Compression, CompressorOptions};
+pub(crate) use directory::{ListedInode, ListingPosition, Name};
+pub(crate) use inode::{DirectoryInode, Inode, InodeData, RegularInode};
+pub(crate) use location_list::LocationList;
+pub(crate) use metadata::TableRange;
+pub use squashfs::Squashfs;
+pub(crate) use superblock::SUPERBLOCK_BYTES;
+pub use superblock::{Flags, Superblock, is_squashfs};
+pub(crate) use xattr::XattrPrefix;

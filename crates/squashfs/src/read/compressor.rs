@@ -1,0 +1,281 @@
+//! The compressor of an image and its options.
+
+use std::fmt;
+
+use floe_image::{Encoding, Error, Padding, Place, Result};
+
+use super::superblock::SUPERBLOCK_BYTES;
+use crate::format::{GzipOptions, Lz4Options, LzoOptions, METADATA_BYTES, XzOptions, ZstdOptions};
+
+/// The largest dictionary of an xz stream that is accepted: no block decodes to more.
+const XZ_DICTIONARY_BYTES_MAX: u32 = 1 << 20;
+
+/// How far back a match of an LZ4 block may reach.
+const LZ4_WINDOW_BYTES: u32 = 1 << 16;
+
+/// The version of the only LZ4 options that there are.
+const LZ4_VERSION_RAW: u32 = 1;
+
+/// In LZ4 options: a level or an acceleration follows.
+const LZ4_FLAG_LEVEL: u32 = 2;
+
+/// What compressed the blocks of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Compression {
+    /// zlib streams.
+    Gzip,
+    /// The legacy .lzma form.
+    Lzma,
+    /// LZO1X.
+    Lzo,
+    /// .xz streams.
+    Xz,
+    /// Raw LZ4 blocks.
+    Lz4,
+    /// Zstandard frames.
+    Zstd,
+}
+
+impl Compression {
+    /// The compressor of this number in the superblock.
+    pub const fn from_id(id: u16) -> Option<Self> {
+        Some(match id {
+            1 => Self::Gzip,
+            2 => Self::Lzma,
+            3 => Self::Lzo,
+            4 => Self::Xz,
+            5 => Self::Lz4,
+            6 => Self::Zstd,
+            _ => return None,
+        })
+    }
+
+    /// The name that mksquashfs knows it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Lzma => "lzma",
+            Self::Lzo => "lzo",
+            Self::Xz => "xz",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// How blocks are decoded, where `block_size` is the most that one decodes to.
+    pub(crate) fn encoding(self, options: Option<&CompressorOptions>, block_size: u32) -> Encoding {
+        let largest = block_size.max(METADATA_BYTES);
+        match self {
+            Self::Gzip => Encoding::Zlib,
+            Self::Lzma => Encoding::LzmaAlone,
+            Self::Lzo => Encoding::Lzo,
+            Self::Lz4 => Encoding::Lz4 { padding: Padding::None, window_bytes: LZ4_WINDOW_BYTES },
+            Self::Xz => {
+                let dictionary_bytes = match options {
+                    Some(CompressorOptions::Xz { dictionary_bytes, .. }) => *dictionary_bytes,
+                    _ => largest,
+                };
+                Encoding::Xz { dictionary_bytes: dictionary_bytes.max(METADATA_BYTES) }
+            }
+            Self::Zstd => {
+                let window_log2_max = u8::try_from(largest.ilog2()).unwrap_or(u8::MAX);
+                Encoding::Zstd { padding: Padding::None, window_log2_max }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// How the compressor was told to work; only xz and lz4 need any of it to decode (section "Compressor options").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompressorOptions {
+    /// Of gzip.
+    Gzip {
+        /// 1 to 9.
+        level: u32,
+        /// log2 of the window.
+        window_log2: u16,
+        /// A bit for each strategy that was tried.
+        strategies: u16,
+    },
+    /// Of lzo.
+    Lzo {
+        /// 0 to 4.
+        algorithm: u32,
+        /// 1 to 9.
+        level: u32,
+    },
+    /// Of xz.
+    Xz {
+        /// The dictionary in bytes.
+        dictionary_bytes: u32,
+        /// A bit for each branch filter that was tried.
+        filters: u32,
+    },
+    /// Of lz4.
+    Lz4 {
+        /// Whether the slow and thorough form was used.
+        high_compression: bool,
+        /// Its level, or the acceleration of the fast form.
+        level: Option<u32>,
+    },
+    /// Of zstd.
+    Zstd {
+        /// The level; below 0 for the fast ones.
+        level: i32,
+    },
+    /// Of a compressor that has none.
+    None,
+}
+
+impl CompressorOptions {
+    /// Parses the decoded block that follows the superblock.
+    pub(crate) fn parse(compression: Compression, bytes: &[u8]) -> Result<Self> {
+        let place = Place::at(SUPERBLOCK_BYTES);
+        let too_short = Error::corrupt("compressor options are too short", place);
+        Ok(match compression {
+            Compression::Gzip => {
+                let raw = GzipOptions::from_prefix(bytes).ok_or(too_short)?;
+                Self::Gzip { level: raw.compression_level, window_log2: raw.window_size, strategies: raw.strategies }
+            }
+            Compression::Lzo => {
+                let raw = LzoOptions::from_prefix(bytes).ok_or(too_short)?;
+                Self::Lzo { algorithm: raw.algorithm, level: raw.compression_level }
+            }
+            Compression::Xz => {
+                let raw = XzOptions::from_prefix(bytes).ok_or(too_short)?;
+                if !is_xz_dictionary(raw.dictionary_size) {
+                    return Err(Error::corrupt("xz dictionary is neither 2^n nor 2^n + 2^(n+1) bytes", place));
+                }
+                if raw.dictionary_size > XZ_DICTIONARY_BYTES_MAX {
+                    return Err(Error::corrupt("xz dictionary is larger than 1 MiB", place));
+                }
+                Self::Xz { dictionary_bytes: raw.dictionary_size, filters: raw.flags }
+            }
+            Compression::Lz4 => {
+                let raw = Lz4Options::from_prefix(bytes).ok_or(too_short)?;
+                if raw.version != LZ4_VERSION_RAW {
+                    return Err(Error::unsupported(format!("SquashFS lz4 of version {}", raw.version)));
+                }
+                let level = bytes.get(Lz4Options::SIZE..).and_then(|rest| rest.first_chunk());
+                let level = level.map(|bytes| u32::from_le_bytes(*bytes)).filter(|_| raw.flags & LZ4_FLAG_LEVEL != 0);
+                Self::Lz4 { high_compression: raw.flags & 1 != 0, level }
+            }
+            Compression::Zstd => {
+                Self::Zstd { level: ZstdOptions::from_prefix(bytes).ok_or(too_short)?.compression_level }
+            }
+            Compression::Lzma => Self::None,
+        })
+    }
+}
+
+/// Whether the kernel takes a dictionary of this size.
+fn is_xz_dictionary(bytes: u32) -> bool {
+    let lowest = bytes & bytes.wrapping_neg();
+    bytes != 0 && (bytes == lowest || bytes == lowest | lowest.wrapping_shl(1))
+}
+
+impl fmt::Display for CompressorOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gzip { level, window_log2, strategies } => {
+                write!(formatter, "level {level}, window 2^{window_log2}")?;
+                let names = ["default", "filtered", "huffman_only", "run_length_encoded", "fixed"];
+                write_bits(formatter, ", strategies", u32::from(*strategies), &names)
+            }
+            Self::Lzo { algorithm, level } => {
+                let names = ["lzo1x_1", "lzo1x_1_11", "lzo1x_1_12", "lzo1x_1_15", "lzo1x_999"];
+                let name = usize::try_from(*algorithm).ok().and_then(|index| names.get(index));
+                match name {
+                    Some(&"lzo1x_999") => write!(formatter, "lzo1x_999, level {level}"),
+                    Some(name) => formatter.write_str(name),
+                    None => write!(formatter, "unknown algorithm {algorithm}"),
+                }
+            }
+            Self::Xz { dictionary_bytes, filters } => {
+                write!(formatter, "dictionary {dictionary_bytes} bytes")?;
+                let names = ["x86", "powerpc", "ia64", "arm", "armthumb", "sparc", "arm64", "riscv"];
+                write_bits(formatter, ", filters", *filters, &names)
+            }
+            Self::Lz4 { high_compression, level } => {
+                formatter.write_str(if *high_compression { "high compression" } else { "fast" })?;
+                match (level, high_compression) {
+                    (Some(level), true) => write!(formatter, ", level {level}"),
+                    (Some(level), false) => write!(formatter, ", acceleration {level}"),
+                    (None, _) => Ok(()),
+                }
+            }
+            Self::Zstd { level } => write!(formatter, "level {level}"),
+            Self::None => formatter.write_str("none"),
+        }
+    }
+}
+
+fn write_bits(formatter: &mut fmt::Formatter<'_>, title: &str, bits: u32, names: &[&str]) -> fmt::Result {
+    let mut separator = title;
+    for (name, bit) in names.iter().zip(0_u32..) {
+        if bits.checked_shr(bit).is_some_and(|rest| rest & 1 != 0) {
+            write!(formatter, "{separator} {name}")?;
+            separator = "";
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_parsed_and_told_in_words() {
+        let rows: [(Compression, &[u8], &str); 11] = [
+            (Compression::Gzip, &[9, 0, 0, 0, 15, 0, 5, 0], "level 9, window 2^15, strategies default huffman_only"),
+            (Compression::Lzo, &[4, 0, 0, 0, 7, 0, 0, 0], "lzo1x_999, level 7"),
+            (Compression::Lzo, &[1, 0, 0, 0, 7, 0, 0, 0], "lzo1x_1_11"),
+            (Compression::Xz, &[0, 0, 4, 0, 9, 0, 0, 0], "dictionary 262144 bytes, filters x86 arm"),
+            (Compression::Lz4, &[1, 0, 0, 0, 1, 0, 0, 0], "high compression"),
+            (Compression::Lz4, &[1, 0, 0, 0, 2, 0, 0, 0, 17, 0, 0, 0], "fast, acceleration 17"),
+            (Compression::Zstd, &[0xfb, 0xff, 0xff, 0xff], "level -5"),
+            (Compression::Lzma, &[], "none"),
+            (Compression::Zstd, &[1, 2, 3], "corrupt image: compressor options are too short (byte 96)"),
+            (Compression::Lz4, &[2, 0, 0, 0, 0, 0, 0, 0], "not supported: SquashFS lz4 of version 2"),
+            (Compression::Xz, &[5, 0, 0, 0, 0, 0, 0, 0], "corrupt image: xz dictionary is neither 2^n nor"),
+        ];
+        for (compression, bytes, expected) in rows {
+            let told = match CompressorOptions::parse(compression, bytes) {
+                Ok(options) => options.to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(told.starts_with(expected), "{told} where {expected} is expected");
+        }
+    }
+
+    #[test]
+    fn dictionaries_are_as_the_kernel_takes_them() {
+        for (bytes, expected) in
+            [(0, false), (1, true), (3, true), (5, false), (8192, true), (98_304, true), (7, false)]
+        {
+            assert_eq!(is_xz_dictionary(bytes), expected, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_decoding_is_bounded_by_the_block_size() {
+        let xz = |bytes| Some(CompressorOptions::Xz { dictionary_bytes: bytes, filters: 0 });
+        for (compression, options, block_size, expected) in [
+            (Compression::Xz, None, 4096, Encoding::Xz { dictionary_bytes: 8192 }),
+            (Compression::Xz, None, 1 << 20, Encoding::Xz { dictionary_bytes: 1 << 20 }),
+            (Compression::Xz, xz(16384), 1 << 20, Encoding::Xz { dictionary_bytes: 16384 }),
+            (Compression::Xz, xz(4096), 1 << 20, Encoding::Xz { dictionary_bytes: 8192 }),
+            (Compression::Zstd, None, 4096, Encoding::Zstd { padding: Padding::None, window_log2_max: 13 }),
+            (Compression::Zstd, None, 1 << 17, Encoding::Zstd { padding: Padding::None, window_log2_max: 17 }),
+        ] {
+            assert_eq!(compression.encoding(options.as_ref(), block_size), expected);
+        }
+    }
+}

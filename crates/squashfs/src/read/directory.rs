@@ -1,0 +1,219 @@
+//! Listings of directories.
+
+use floe_image::{Error, FileType, Nid, Place, Result};
+
+use super::{
+    DirectoryInode, Squashfs,
+    metadata::{MetadataCursor, MetadataPosition},
+};
+use crate::format::{self, DirEntry, DirHeader, NAME_BYTES_MAX};
+
+/// A name in a reused buffer.
+pub(crate) struct Name {
+    bytes: [u8; NAME_BYTES_MAX],
+    len: usize,
+}
+
+impl Name {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; NAME_BYTES_MAX], len: 0 }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    pub(super) fn copy_from(&mut self, other: &Self) {
+        self.len = other.len;
+        for (to, from) in self.bytes.iter_mut().zip(other.as_bytes()) {
+            *to = *from;
+        }
+    }
+
+    /// Reads a name whose length less 1 is `len_less_1`.
+    pub(super) fn read(&mut self, cursor: &mut MetadataCursor<'_>, len_less_1: u32) -> Result<()> {
+        let len = usize::try_from(len_less_1).unwrap_or(usize::MAX).saturating_add(1);
+        let Some(output) = self.bytes.get_mut(..len) else {
+            return Err(Error::corrupt("name of more than 256 bytes", cursor.position().place()));
+        };
+        cursor.fill(output)?;
+        self.len = len;
+        Ok(())
+    }
+}
+
+/// A dirent, without its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListedInode {
+    /// The inode's reference.
+    pub(crate) nid: Nid,
+    /// The inode's number, as the dirent says it.
+    pub(crate) number: u32,
+    /// The inode's type, as the dirent says it.
+    pub(crate) file_type: FileType,
+}
+
+/// A header in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ListingPosition {
+    /// Its metadata.
+    pub(crate) metadata: MetadataPosition,
+    /// How many bytes of the listing precede it.
+    pub(crate) offset: u32,
+}
+
+/// Reads a listing: headers and the dirents under each (section "Directories"). Names must ascend, for searches rely on
+/// it.
+pub(crate) struct Listing<'image> {
+    cursor: MetadataCursor<'image>,
+    directory: Nid,
+    offset: u32,
+    len: u32,
+    header: DirHeader,
+    header_position: ListingPosition,
+    left_under_header: u32,
+    starts_header: bool,
+    previous: Name,
+    expected_first: Option<Name>,
+}
+
+impl DirectoryInode {
+    /// The length of the listing in bytes.
+    pub(crate) const fn listing_bytes(&self) -> u32 {
+        self.size.saturating_sub(format::DIRECTORY_SIZE_EXTRA)
+    }
+}
+
+impl Squashfs {
+    /// Where the listing of a directory begins.
+    pub(crate) fn listing_start(&self, directory: &DirectoryInode) -> ListingPosition {
+        let block = self.directory_table.start.saturating_add(u64::from(directory.start_block));
+        let metadata = MetadataPosition { block, offset: u32::from(directory.offset) };
+        ListingPosition { metadata, offset: 0 }
+    }
+
+    /// The listing of directory `nid` from a header on.
+    pub(crate) fn listing(&self, nid: Nid, directory: &DirectoryInode, from: ListingPosition) -> Listing<'_> {
+        Listing {
+            cursor: self.metadata.cursor(self.directory_table, from.metadata),
+            directory: nid,
+            offset: from.offset,
+            len: directory.listing_bytes(),
+            header: DirHeader { count: 0, start_block: 0, inode_number: 0 },
+            header_position: from,
+            left_under_header: 0,
+            starts_header: false,
+            previous: Name::new(),
+            expected_first: None,
+        }
+    }
+}
+
+impl Listing<'_> {
+    /// How many bytes of the listing precede what comes next.
+    pub(crate) const fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Where the header of the last dirent is.
+    pub(crate) const fn header(&self) -> ListingPosition {
+        self.header_position
+    }
+
+    /// Whether the last dirent was the first one under its header.
+    pub(crate) const fn was_first_under_header(&self) -> bool {
+        self.starts_header
+    }
+
+    /// Says what an index says of the first name.
+    pub(super) fn expect_first(&mut self, name: Option<Name>) {
+        self.expected_first = name;
+    }
+
+    /// The next dirent, its name put into `name`; `None` at the end.
+    pub(crate) fn next(&mut self, name: &mut Name) -> Result<Option<ListedInode>> {
+        if self.offset >= self.len && self.left_under_header == 0 {
+            return Ok(None);
+        }
+        self.read_next(name).map(Some).map_err(|error| error.for_inode(self.directory))
+    }
+
+    fn read_next(&mut self, name: &mut Name) -> Result<ListedInode> {
+        self.starts_header = self.left_under_header == 0;
+        if self.starts_header {
+            self.read_header()?;
+        }
+        let place = self.place();
+        self.left_under_header = self.left_under_header.saturating_sub(1);
+        self.advance(DirEntry::SIZE)?;
+        let entry: DirEntry = self.cursor.read()?;
+        self.advance(usize::from(entry.size).saturating_add(1))?;
+        name.read(&mut self.cursor, u32::from(entry.size))?;
+        check_name(name.as_bytes(), place)?;
+        if name.as_bytes() <= self.previous.as_bytes() {
+            return Err(Error::corrupt("directory is not sorted, or has a name twice", place));
+        }
+        self.previous.copy_from(name);
+        if self.expected_first.take().is_some_and(|expected| expected.as_bytes() != name.as_bytes()) {
+            return Err(Error::corrupt("directory index that does not lead to a header", place));
+        }
+        let Some(file_type) = file_type(entry.kind) else {
+            return Err(Error::corrupt("dirent of an unknown type", place));
+        };
+        let block = u64::from(self.header.start_block).wrapping_shl(16);
+        Ok(ListedInode {
+            nid: Nid(block | u64::from(entry.offset)),
+            number: self.header.inode_number.wrapping_add_signed(i32::from(entry.inode_number)),
+            file_type,
+        })
+    }
+
+    fn read_header(&mut self) -> Result<()> {
+        let place = self.place();
+        self.header_position = ListingPosition { metadata: self.cursor.position(), offset: self.offset };
+        self.advance(DirHeader::SIZE)?;
+        self.header = self.cursor.read()?;
+        if self.header.count >= format::DIRECTORY_HEADER_ENTRIES_MAX {
+            return Err(Error::corrupt("directory header of more than 256 dirents", place));
+        }
+        self.left_under_header = self.header.count.saturating_add(1);
+        Ok(())
+    }
+
+    fn advance(&mut self, len: usize) -> Result<()> {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        match self.offset.checked_add(len).filter(|end| *end <= self.len) {
+            Some(end) => self.offset = end,
+            None => return Err(Error::corrupt("dirent past the end of its directory", self.place())),
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> Place {
+        Place::inode_at(self.directory, self.cursor.position().block)
+    }
+}
+
+fn check_name(name: &[u8], place: Place) -> Result<()> {
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::corrupt("name with a slash or a NUL in it", place));
+    }
+    if matches!(name, b"." | b"..") {
+        return Err(Error::corrupt("directory lists . or ..", place));
+    }
+    Ok(())
+}
+
+/// The type that a dirent gives.
+const fn file_type(kind: u16) -> Option<FileType> {
+    Some(match kind {
+        format::DIR_TYPE => FileType::Directory,
+        format::REG_TYPE => FileType::Regular,
+        format::SYMLINK_TYPE => FileType::Symlink,
+        format::BLKDEV_TYPE => FileType::BlockDevice,
+        format::CHRDEV_TYPE => FileType::CharacterDevice,
+        format::FIFO_TYPE => FileType::Fifo,
+        format::SOCKET_TYPE => FileType::Socket,
+        _ => return None,
+    })
+}

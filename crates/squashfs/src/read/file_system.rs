@@ -1,0 +1,203 @@
+//! The contract of formats, for SquashFS.
+
+use std::{cmp::Ordering, ops::ControlFlow};
+
+use floe_image::{
+    Attr, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
+    Place, Result, SeekTarget, Timestamp,
+};
+
+use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs};
+use crate::format::{self, XattrId};
+
+/// Names no inode: `..` of a directory whose parent cannot be found.
+const NO_NID: Nid = Nid(u64::MAX);
+
+/// The cursor behind `.`; the numbers are those of the kernel's `telldir`.
+const AFTER_DOT: u64 = 1;
+
+/// The cursor behind `..`. Behind a dirent, it is this and the bytes of the listing up to there.
+const AFTER_DOT_DOT: u64 = 3;
+
+impl FileSystem for Squashfs {
+    fn root(&self) -> Nid {
+        self.superblock.root
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        let superblock = &self.superblock;
+        let block_size = superblock.block_size();
+        let compression = superblock.compression.name().to_owned();
+        FileSystemInfo {
+            format: "squashfs",
+            magic: format::MAGIC,
+            block_size,
+            block_count: superblock.bytes_used.div_ceil(u64::from(block_size)),
+            inode_count: u64::from(superblock.inode_count),
+            built: Timestamp { seconds: i64::from(superblock.built_seconds), nanoseconds: 0 },
+            uuid: None,
+            label: Vec::new(),
+            features: [compression].into_iter().chain(superblock.flags.words().map(str::to_owned)).collect(),
+        }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        let inode = self.inode(nid)?;
+        let xattrs = self.xattr_set(&inode)?;
+        let (size, device) = match &inode.data {
+            InodeData::Directory(directory) => (u64::from(directory.size), DeviceNumber::default()),
+            InodeData::Regular(file) => (file.size, DeviceNumber::default()),
+            InodeData::Symlink { size, .. } => (u64::from(*size), DeviceNumber::default()),
+            InodeData::BlockDevice(device) | InodeData::CharacterDevice(device) => (0, *device),
+            InodeData::Fifo | InodeData::Socket => (0, DeviceNumber::default()),
+        };
+        Ok(Attr {
+            nid,
+            inode_number: u64::from(inode.number),
+            file_type: inode.file_type(),
+            permissions: inode.permissions,
+            uid: self.id(&inode, inode.uid_index)?,
+            gid: self.id(&inode, inode.gid_index)?,
+            size,
+            link_count: inode.link_count,
+            modified: Timestamp { seconds: i64::from(inode.modified_seconds), nanoseconds: 0 },
+            device,
+            blocks_512: blocks_512(&inode, xattrs.as_ref()),
+        })
+    }
+
+    fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
+        let inode = self.inode(directory)?;
+        let data = inode.directory()?;
+        match name {
+            b"." => return Ok(Some(directory)),
+            b".." => return self.parent(directory, data).map(Some),
+            _ => {}
+        }
+        let mut listing = self.listing_from(directory, data, |_, first_name| first_name <= name)?;
+        let mut found = Name::new();
+        while let Some(listed) = listing.next(&mut found)? {
+            match found.as_bytes().cmp(name) {
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(Some(listed.nid)),
+                Ordering::Greater => break,
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_dir(
+        &self,
+        directory: Nid,
+        cursor: DirectoryCursor,
+        visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let inode = self.inode(directory)?;
+        let data = inode.directory()?;
+        for dot in self.dots(&inode, data) {
+            if cursor < dot.next && visit(dot).is_break() {
+                return Ok(());
+            }
+        }
+        let wanted = cursor.0.saturating_sub(AFTER_DOT_DOT);
+        let mut listing = self.listing_from(directory, data, |offset, _| u64::from(offset) <= wanted)?;
+        let mut name = Name::new();
+        while let Some(listed) = listing.next(&mut name)? {
+            let end = u64::from(listing.offset());
+            if end <= wanted {
+                continue;
+            }
+            let dirent = Dirent {
+                name: name.as_bytes(),
+                nid: listed.nid,
+                inode_number: u64::from(listed.number),
+                file_type: listed.file_type,
+                next: DirectoryCursor(end.saturating_add(AFTER_DOT_DOT)),
+            };
+            if visit(dirent).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
+        let inode = self.inode(nid)?;
+        let InodeData::Symlink { size, target } = inode.data else {
+            return Err(Error::WrongType { expected: "a symbolic link", nid });
+        };
+        let bytes = self.metadata.cursor(self.inode_table, target).take(size);
+        let bytes = bytes.map_err(|error| error.for_inode(nid))?;
+        if bytes.contains(&0) {
+            return Err(Error::corrupt("symbolic link with a NUL in it", Place::inode_at(nid, target.block)));
+        }
+        Ok(bytes)
+    }
+
+    fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let named = |error: Error| error.for_inode(nid);
+        let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(None) };
+        let mut attributes = self.xattr_list(&set).map_err(named)?;
+        while let Some(attribute) = attributes.next().map_err(named)? {
+            if attribute.is_named(name) {
+                return attribute.value().map(Some).map_err(named);
+            }
+        }
+        Ok(None)
+    }
+
+    fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>> {
+        let named = |error: Error| error.for_inode(nid);
+        let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(Vec::new()) };
+        let mut attributes = self.xattr_list(&set).map_err(named)?;
+        let mut names = Vec::new();
+        while let Some(attribute) = attributes.next().map_err(named)? {
+            names.extend(attribute.full_name());
+        }
+        Ok(names)
+    }
+
+    fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        self.map_file(nid, self.inode(nid)?.regular()?, range, extents)
+    }
+
+    fn seek(&self, nid: Nid, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        self.seek_file(nid, self.inode(nid)?.regular()?, offset, target)
+    }
+}
+
+impl Squashfs {
+    /// The id that an inode's index stands for.
+    fn id(&self, inode: &Inode, index: u16) -> Result<u32> {
+        let id = self.ids.get(usize::from(index)).copied();
+        id.ok_or(Error::corrupt("id index past the id table", Place::inode(inode.nid)))
+    }
+
+    /// The two entries that no listing holds.
+    fn dots(&self, inode: &Inode, directory: &DirectoryInode) -> [Dirent<'static>; 2] {
+        let entry = |name, nid, number, next| Dirent {
+            name,
+            nid,
+            inode_number: u64::from(number),
+            file_type: FileType::Directory,
+            next: DirectoryCursor(next),
+        };
+        // A directory can be listed although its parent is lost; only going there fails.
+        let parent = self.parent(inode.nid, directory).unwrap_or(NO_NID);
+        [entry(b".", inode.nid, inode.number, AFTER_DOT), entry(b"..", parent, directory.parent, AFTER_DOT_DOT)]
+    }
+}
+
+/// As the kernel counts them: data without holes, and what the attributes take (section "What stat shows").
+fn blocks_512(inode: &Inode, xattrs: Option<&XattrId>) -> u64 {
+    let data = match &inode.data {
+        InodeData::Regular(file) => stored_bytes(file).div_ceil(512),
+        _ => 0,
+    };
+    data.saturating_add(xattrs.map_or(0, |set| u64::from(set.size).div_ceil(512)))
+}
+
+fn stored_bytes(file: &RegularInode) -> u64 {
+    // Wraps where the inode claims more holes than it has bytes, as in the kernel.
+    file.size.wrapping_sub(file.sparse)
+}

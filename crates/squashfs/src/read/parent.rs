@@ -1,0 +1,58 @@
+//! Parents of directories.
+
+use std::{collections::HashMap, sync::OnceLock};
+
+use floe_image::{Error, Nid, Place, Result};
+
+use super::{DirectoryInode, Inode, InodeData, Squashfs};
+
+/// In an image without an export table, `..` is found for this many directories at most; they take 16 MiB.
+const DIRECTORIES_MAX: usize = 1 << 20;
+
+/// The directories of an image without an export table: inode number to reference, read once when it is first needed.
+pub(super) type DirectoryNumbers = OnceLock<Result<HashMap<u32, Nid>>>;
+
+impl Squashfs {
+    /// The parent of a directory; the root is its own.
+    ///
+    /// Inodes name their parent by its number, and only the export table leads from a number to an inode (section
+    /// "Export table"). Where there is none, the whole inode table is read once.
+    pub(crate) fn parent(&self, nid: Nid, directory: &DirectoryInode) -> Result<Nid> {
+        if nid == self.superblock.root {
+            return Ok(nid);
+        }
+        if directory.parent == self.root_number {
+            return Ok(self.superblock.root);
+        }
+        let parent = match &self.export {
+            Some(export) => {
+                let index = directory.parent.checked_sub(1);
+                let index = index.ok_or(Error::corrupt("directory whose parent is inode 0", Place::inode(nid)))?;
+                Nid(export.cursor_at(&self.metadata, index)?.read_u64()?)
+            }
+            None => {
+                let numbers = self.directory_numbers.get_or_init(|| self.number_directories());
+                let numbers = numbers.as_ref().map_err(Clone::clone)?;
+                let found = numbers.get(&directory.parent).copied();
+                found.ok_or(Error::corrupt("directory whose parent does not exist", Place::inode(nid)))?
+            }
+        };
+        let inode = self.inode(parent)?;
+        if inode.number != directory.parent || inode.directory().is_err() {
+            return Err(Error::corrupt("directory whose parent is not what its number says", Place::inode(nid)));
+        }
+        Ok(parent)
+    }
+
+    fn number_directories(&self) -> Result<HashMap<u32, Nid>> {
+        let mut numbers = HashMap::new();
+        for inode in self.scan_inodes() {
+            let Inode { nid, number, data: InodeData::Directory(_), .. } = inode? else { continue };
+            if numbers.len() >= DIRECTORIES_MAX {
+                return Err(Error::unsupported("SquashFS without an export table and with over a million directories"));
+            }
+            numbers.insert(number, nid);
+        }
+        Ok(numbers)
+    }
+}

@@ -1,0 +1,164 @@
+//! An opened image.
+
+use std::sync::{Arc, OnceLock};
+
+use floe_image::{BlockReader, Error, Place, Result};
+
+use super::{
+    CompressorOptions, Superblock,
+    block_index::BlockIndexes,
+    location_list::{ListPlace, ListedTable, LocationList},
+    metadata::{Metadata, TableRange},
+    parent::DirectoryNumbers,
+    superblock::SUPERBLOCK_BYTES,
+    xattr::XattrTable,
+};
+use crate::format::{self, FragmentEntry};
+
+/// The bytes of an id.
+const ID_BYTES: u32 = 4;
+
+/// The bytes of an inode's reference in the export table.
+const REFERENCE_BYTES: u32 = 8;
+
+/// A SquashFS 4.0 image.
+///
+/// Memory: the ids (256 KiB at most), the lists of the fragment and export tables (8 bytes for each 512 fragments and
+/// 1024 inodes), and an index of up to 24 KiB for each of the 128 long files that were read last.
+pub struct Squashfs {
+    pub(crate) superblock: Superblock,
+    pub(crate) options: Option<CompressorOptions>,
+    pub(crate) metadata: Metadata,
+    pub(crate) inode_table: TableRange,
+    pub(crate) directory_table: TableRange,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) id_table: TableRange,
+    pub(crate) fragments: Option<LocationList>,
+    pub(crate) export: Option<LocationList>,
+    pub(super) xattrs: Option<XattrTable>,
+    /// The inode number of the root.
+    pub(super) root_number: u32,
+    pub(super) block_indexes: BlockIndexes,
+    pub(super) directory_numbers: DirectoryNumbers,
+}
+
+impl Squashfs {
+    /// Opens an image: byte 0 of the reader is byte 0 of the file system.
+    ///
+    /// # Errors
+    /// There is no superblock of a known version and compressor; a table is not where it must be; or the root is no
+    /// directory.
+    pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
+        let superblock = Superblock::read(reader.as_ref())?;
+        let block_size = superblock.block_size();
+        let mut metadata = Metadata::new(Arc::clone(&reader), superblock.compression.encoding(None, block_size));
+        let options = read_options(&metadata, &superblock)?;
+        metadata = Metadata::new(reader, superblock.compression.encoding(options.as_ref(), block_size));
+        let tables = Tables::read(metadata.reader(), &superblock)?;
+        let ids = read_ids(&metadata, &tables.ids)?;
+        let mut squashfs = Self {
+            superblock,
+            options,
+            metadata,
+            inode_table: tables.inodes,
+            directory_table: tables.directories,
+            ids,
+            id_table: tables.ids.range(),
+            fragments: tables.fragments,
+            export: tables.export,
+            xattrs: tables.xattrs,
+            root_number: 0,
+            block_indexes: BlockIndexes::default(),
+            directory_numbers: OnceLock::new(),
+        };
+        let root = squashfs.inode(superblock.root)?;
+        if root.directory().is_err() {
+            return Err(Error::corrupt("root is not a directory", Place::inode(superblock.root)));
+        }
+        squashfs.root_number = root.number;
+        Ok(squashfs)
+    }
+
+    /// What the image says of itself.
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The compressor's options, where they are stored.
+    pub const fn compressor_options(&self) -> Option<&CompressorOptions> {
+        self.options.as_ref()
+    }
+
+    /// The sets of attributes.
+    pub(crate) fn xattr_sets(&self) -> Option<&LocationList> {
+        self.xattrs.as_ref().map(XattrTable::sets)
+    }
+
+    /// The bytes of the image in which the attributes stand.
+    pub(crate) fn xattr_attributes(&self) -> Option<TableRange> {
+        self.xattrs.as_ref().map(XattrTable::attributes)
+    }
+}
+
+/// The tables of an image, each found to end before the next begins (section "Layout").
+struct Tables {
+    inodes: TableRange,
+    directories: TableRange,
+    fragments: Option<LocationList>,
+    export: Option<LocationList>,
+    ids: LocationList,
+    xattrs: Option<XattrTable>,
+}
+
+impl Tables {
+    /// Reads their lists, the last table first, for each list must end where the table behind it begins.
+    fn read(reader: &dyn BlockReader, superblock: &Superblock) -> Result<Self> {
+        let bytes_used = superblock.bytes_used;
+        let xattrs = superblock.xattr_id_table_start;
+        let xattrs = xattrs.map(|start| XattrTable::read(reader, start, bytes_used)).transpose()?;
+        let mut next = xattrs.as_ref().map_or(bytes_used, XattrTable::start);
+        let mut read = |table, start, entry_count, entry_bytes| {
+            let place = ListPlace { table, blocks_end: start, start, next, entry_count, entry_bytes };
+            let list = LocationList::read(reader, place)?;
+            next = list.range().start;
+            Ok::<_, Error>(list)
+        };
+        let ids = read(ListedTable::Ids, superblock.id_table_start, u32::from(superblock.id_count), ID_BYTES)?;
+        let export = match superblock.export_table_start {
+            Some(start) => Some(read(ListedTable::Export, start, superblock.inode_count, REFERENCE_BYTES)?),
+            None => None,
+        };
+        let fragments = match (superblock.fragment_count, superblock.fragment_table_start) {
+            (0, _) => None,
+            (count, Some(start)) => {
+                let entry_bytes = u32::try_from(FragmentEntry::SIZE).unwrap_or(u32::MAX);
+                Some(read(ListedTable::Fragments, start, count, entry_bytes)?)
+            }
+            (_, None) => {
+                return Err(Error::corrupt("fragments without a fragment table", Place::at(superblock.offset)));
+            }
+        };
+        let directories = TableRange { start: superblock.directory_table_start, end: next };
+        let inodes = TableRange { start: superblock.inode_table_start, end: directories.start };
+        // A tree of one empty directory has no listing.
+        if directories.start > directories.end {
+            return Err(Error::corrupt("directory table runs into the next table", Place::at(directories.start)));
+        }
+        if inodes.start >= inodes.end || inodes.start < SUPERBLOCK_BYTES {
+            return Err(Error::corrupt("inode table is not before the directory table", Place::at(inodes.start)));
+        }
+        Ok(Self { inodes, directories, fragments, export, ids, xattrs })
+    }
+}
+
+fn read_options(metadata: &Metadata, superblock: &Superblock) -> Result<Option<CompressorOptions>> {
+    if !superblock.flags.has(format::FLAG_COMPRESSOR_OPTIONS) {
+        return Ok(None);
+    }
+    let (bytes, _) = metadata.block(SUPERBLOCK_BYTES)?;
+    CompressorOptions::parse(superblock.compression, &bytes).map(Some)
+}
+
+fn read_ids(metadata: &Metadata, table: &LocationList) -> Result<Vec<u32>> {
+    (0..table.entry_count()).map(|index| table.cursor_at(metadata, index)?.read_u32()).collect()
+}

@@ -1,0 +1,213 @@
+//! Extended attributes.
+
+use floe_image::{BlockReader, DeviceId, Error, Place, Result};
+
+use super::{
+    Inode, Squashfs,
+    location_list::{ListPlace, ListedTable, LocationList},
+    metadata::{Metadata, MetadataCursor, MetadataPosition, TableRange},
+};
+use crate::format::{self, XattrEntry, XattrId, XattrIdTable, XattrVal};
+
+/// The longest value, in bytes; as in the kernel.
+const VALUE_BYTES_MAX: u32 = 65_536;
+
+/// The most attributes of an inode: more names would not fit into the 64 KiB that the kernel lists.
+const ATTRIBUTES_MAX: u32 = 65_536;
+
+/// The table of attributes and of sets of them (section "Attributes").
+pub(super) struct XattrTable {
+    sets: LocationList,
+    attributes: TableRange,
+}
+
+/// The prefix of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum XattrPrefix {
+    User,
+    Trusted,
+    Security,
+}
+
+impl XattrPrefix {
+    /// The prefix of an attribute's type; `None` where it is not known, and the attribute is not shown.
+    pub(crate) const fn from_kind(kind: u16) -> Option<Self> {
+        if kind & !(format::XATTR_PREFIX_MASK | format::XATTR_VALUE_OUT_OF_LINE) != 0 {
+            return None;
+        }
+        Some(match kind & format::XATTR_PREFIX_MASK {
+            0 => Self::User,
+            1 => Self::Trusted,
+            2 => Self::Security,
+            _ => return None,
+        })
+    }
+
+    pub(crate) const fn name(self) -> &'static [u8] {
+        match self {
+            Self::User => b"user.",
+            Self::Trusted => b"trusted.",
+            Self::Security => b"security.",
+        }
+    }
+}
+
+impl XattrTable {
+    /// Reads the header and the list of the table.
+    pub(super) fn read(reader: &dyn BlockReader, header_start: u64, bytes_used: u64) -> Result<Self> {
+        let place = Place::at(header_start);
+        let list_start = header_start.saturating_add(16);
+        if list_start > bytes_used {
+            return Err(Error::corrupt("attribute id table past the end of the file system", place));
+        }
+        let bytes = reader.stored(DeviceId(0), header_start, XattrIdTable::SIZE)?;
+        let header = XattrIdTable::from_prefix(&bytes)
+            .ok_or(Error::corrupt("attribute id table past the end of the file system", place))?;
+        if header.xattr_ids == 0 {
+            return Err(Error::corrupt("attribute id table without attribute sets", place));
+        }
+        let table = ListedTable::Xattrs;
+        let entry_bytes = u32::try_from(XattrId::SIZE).unwrap_or(u32::MAX);
+        let list = ListPlace {
+            table,
+            blocks_end: header_start,
+            start: list_start,
+            next: bytes_used,
+            entry_count: header.xattr_ids,
+            entry_bytes,
+        };
+        let sets = LocationList::read(reader, list)?;
+        let attributes = TableRange { start: header.xattr_table_start, end: sets.range().start };
+        if attributes.start >= attributes.end {
+            return Err(Error::corrupt("attributes do not stand before the attribute id table", place));
+        }
+        Ok(Self { sets, attributes })
+    }
+
+    /// The first byte of the table.
+    pub(super) const fn start(&self) -> u64 {
+        self.attributes.start
+    }
+
+    /// The sets.
+    pub(super) const fn sets(&self) -> &LocationList {
+        &self.sets
+    }
+
+    /// The bytes of the image in which the attributes stand.
+    pub(super) const fn attributes(&self) -> TableRange {
+        self.attributes
+    }
+
+    fn set(&self, metadata: &Metadata, index: u32) -> Result<XattrId> {
+        self.sets.entry(metadata, index)
+    }
+
+    fn list<'image>(&self, metadata: &'image Metadata, set: &XattrId) -> Result<XattrList<'image>> {
+        Ok(XattrList {
+            cursor: metadata.cursor(self.attributes, self.position(set.xattr)?),
+            metadata,
+            table: self.attributes,
+            left: set.count,
+        })
+    }
+
+    fn position(&self, reference: u64) -> Result<MetadataPosition> {
+        position(self.attributes, reference)
+    }
+}
+
+fn position(table: TableRange, reference: u64) -> Result<MetadataPosition> {
+    MetadataPosition::of_reference(table.start, reference)
+        .ok_or(Error::corrupt("attribute reference of more than 48 bits", Place::at(table.start)))
+}
+
+impl Squashfs {
+    /// The attribute set of an inode; `None` where it has none, or the image has no attributes at all.
+    pub(crate) fn xattr_set(&self, inode: &Inode) -> Result<Option<XattrId>> {
+        match (&self.xattrs, inode.xattr_index) {
+            (Some(table), Some(index)) => {
+                table.set(&self.metadata, index).map(Some).map_err(|error| error.for_inode(inode.nid))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The attributes of a set.
+    pub(crate) fn xattr_list(&self, set: &XattrId) -> Result<XattrList<'_>> {
+        let Some(table) = &self.xattrs else {
+            return Err(Error::corrupt("attributes in an image without them", Place::UNKNOWN));
+        };
+        if set.count > ATTRIBUTES_MAX {
+            return Err(Error::corrupt("set of more than 65536 attributes", Place::at(table.start())));
+        }
+        table.list(&self.metadata, set)
+    }
+}
+
+/// Reads the attributes of a set, one after another.
+pub(crate) struct XattrList<'image> {
+    cursor: MetadataCursor<'image>,
+    metadata: &'image Metadata,
+    table: TableRange,
+    left: u32,
+}
+
+/// An attribute.
+pub(crate) struct Xattr<'image> {
+    /// The type, as it stands in the image.
+    pub(crate) kind: u16,
+    /// The name without its prefix.
+    pub(crate) name: Vec<u8>,
+    value: MetadataCursor<'image>,
+    metadata: &'image Metadata,
+    table: TableRange,
+}
+
+impl<'image> XattrList<'image> {
+    /// The next attribute; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Xattr<'image>>> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        let entry: XattrEntry = self.cursor.read()?;
+        let name = self.cursor.take(u32::from(entry.size))?;
+        let value = self.cursor.clone();
+        let len: XattrVal = self.cursor.read()?;
+        self.cursor.skip(u64::from(len.vsize))?;
+        Ok(Some(Xattr { kind: entry.kind, name, value, metadata: self.metadata, table: self.table }))
+    }
+}
+
+impl Xattr<'_> {
+    /// The whole name; `None` where the prefix is not known.
+    pub(crate) fn full_name(&self) -> Option<Vec<u8>> {
+        XattrPrefix::from_kind(self.kind).map(|prefix| [prefix.name(), &self.name].concat())
+    }
+
+    /// Whether this is its whole name.
+    pub(crate) fn is_named(&self, full_name: &[u8]) -> bool {
+        let prefix = XattrPrefix::from_kind(self.kind);
+        prefix.and_then(|prefix| full_name.strip_prefix(prefix.name())).is_some_and(|rest| rest == self.name)
+    }
+
+    /// The value.
+    pub(crate) fn value(&self) -> Result<Vec<u8>> {
+        let mut cursor = self.value.clone();
+        let mut len: XattrVal = cursor.read()?;
+        if self.kind & format::XATTR_VALUE_OUT_OF_LINE != 0 {
+            if len.vsize != 8 {
+                return Err(Error::corrupt(
+                    "reference to an attribute's value is not 8 bytes",
+                    cursor.position().place(),
+                ));
+            }
+            let reference = cursor.read_u64()?;
+            cursor = self.metadata.cursor(self.table, position(self.table, reference)?);
+            len = cursor.read()?;
+        }
+        if len.vsize > VALUE_BYTES_MAX {
+            return Err(Error::corrupt("attribute value of more than 64 KiB", cursor.position().place()));
+        }
+        cursor.take(len.vsize)
+    }
+}

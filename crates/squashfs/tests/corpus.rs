@@ -1,0 +1,46 @@
+//! Every reference image reads as its manifest says.
+
+mod memo_reader;
+
+use std::env;
+
+use floe_squashfs::Squashfs;
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, differences},
+    walk,
+};
+use memo_reader::MemoReader;
+
+/// The SquashFS images; with `FLOE_IMAGE` those whose name holds it.
+fn images(corpus: &Corpus) -> Vec<ImageRecord> {
+    let only = env::var("FLOE_IMAGE").ok();
+    let is_wanted = |image: &ImageRecord| {
+        image.format == Format::Squashfs && only.as_ref().is_none_or(|only| image.name.contains(only))
+    };
+    corpus.images().into_iter().filter(is_wanted).collect()
+}
+
+#[test]
+fn every_image_reads_as_its_manifest_says() {
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &images(&corpus),
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of_image(&corpus, image);
+            let squashfs = match Squashfs::open(reader.clone()) {
+                Ok(squashfs) => squashfs,
+                Err(error) => return vec![error.to_string()],
+            };
+            let read = |nid, range| reader.read_file(&squashfs, nid, range);
+            // Where the kernel cannot mount the image, directories are those that unsquashfs made elsewhere.
+            let comparison = Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
+            match walk::image(&squashfs, &read) {
+                Ok(found) => differences(&corpus.manifest(image), &found, &comparison),
+                Err(error) => vec![error.to_string()],
+            }
+        },
+    );
+}

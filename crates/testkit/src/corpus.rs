@@ -1,0 +1,105 @@
+//! Reference images and what they hold.
+//!
+//! The corpus is a folder of images made by the reference tools, beside the project. `fixtures/` is a small folder of
+//! the same form inside it, so that tests also run without the corpus.
+
+mod corrupt;
+mod materialise;
+mod record;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+pub use corrupt::CorruptImage;
+pub use materialise::Materialised;
+pub use record::{Format, ImageRecord, Overrides, StoredFile};
+
+use crate::{manifest::Manifest, workspace_root};
+
+/// A folder of reference images.
+#[derive(Clone, Debug)]
+pub struct Corpus {
+    root: PathBuf,
+}
+
+impl Corpus {
+    /// The corpus: `FLOE_CORPUS`, or `../shared/corpus` or `../../shared/corpus` beside the workspace.
+    ///
+    /// # Errors
+    /// There is none; the string says where it was looked for.
+    pub fn locate() -> Result<Self, String> {
+        let holds_images = |root: &PathBuf| root.join("images.jsonl").is_file();
+        if let Some(root) = env::var_os("FLOE_CORPUS").map(PathBuf::from) {
+            return holds_images(&root)
+                .then(|| Self { root: root.clone() })
+                .ok_or(format!("FLOE_CORPUS ({}) holds no images.jsonl", root.display()));
+        }
+        let candidates = ["../shared/corpus", "../../shared/corpus"].map(|path| workspace_root().join(path));
+        candidates.into_iter().find(holds_images).map(|root| Self { root }).ok_or(
+            "there is no reference corpus (set FLOE_CORPUS, or put it at ../shared/corpus beside the workspace)".into(),
+        )
+    }
+
+    /// The small images of `fixtures/`, which are always there.
+    pub fn fixtures() -> Self {
+        Self { root: workspace_root().join("fixtures") }
+    }
+
+    /// The corpus, or, having said on stderr that most was skipped, the fixtures.
+    pub fn locate_or_fixtures() -> Self {
+        Self::locate().unwrap_or_else(|reason| {
+            crate::skip::skipped(&format!("{reason}; only fixtures/ is tested"));
+            Self::fixtures()
+        })
+    }
+
+    /// A folder of the same form elsewhere.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The images, in the order of `images.jsonl`.
+    ///
+    /// # Panics
+    /// `images.jsonl` cannot be read or is malformed.
+    pub fn images(&self) -> Vec<ImageRecord> {
+        let path = self.root.join("images.jsonl");
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"))).collect()
+    }
+
+    /// The image of this name.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn image(&self, name: &str) -> ImageRecord {
+        let found = self.images().into_iter().find(|image| image.name == name);
+        found.unwrap_or_else(|| panic!("{} has no image {name}", self.root.display()))
+    }
+
+    /// The bytes of a file of the folder, decompressed if its name ends in `.zst`.
+    ///
+    /// # Errors
+    /// It cannot be read; the string names it.
+    pub fn plain_bytes(&self, file: &str) -> Result<Vec<u8>, String> {
+        materialise::read_plain(&self.root.join(file)).map_err(|error| format!("{file}: {error}"))
+    }
+
+    /// What an image holds, with its overrides applied.
+    ///
+    /// # Panics
+    /// The manifest cannot be read or is malformed.
+    pub fn manifest(&self, image: &ImageRecord) -> Manifest {
+        let bytes = self.plain_bytes(&image.manifest).unwrap_or_else(|error| panic!("{error}"));
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| panic!("{}: {error}", image.manifest));
+        Manifest::parse(&text, &image.overrides).unwrap_or_else(|error| panic!("manifest of {}: {error}", image.name))
+    }
+}

@@ -1,0 +1,79 @@
+//! Corpus files as plain files on disk.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{Corpus, Format, ImageRecord, StoredFile};
+use crate::{manifest::sha256_hex, target_dir};
+
+/// An image of the corpus as plain files.
+#[derive(Clone, Debug)]
+pub struct Materialised {
+    /// The image.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: Format,
+    /// The byte at which the file system begins.
+    pub offset: u64,
+    /// The extra devices, in the order of the device table.
+    pub devices: Vec<PathBuf>,
+}
+
+impl Corpus {
+    /// The image as plain files: those of the corpus itself, or copies under `target/` that are kept for the next time.
+    ///
+    /// # Panics
+    /// A file is missing, or is not the one that `images.jsonl` means.
+    pub fn materialise(&self, image: &ImageRecord) -> Materialised {
+        Materialised {
+            path: self.materialise_file(&image.image),
+            format: image.format,
+            offset: image.offset,
+            devices: image.devices.iter().map(|device| self.materialise_file(device)).collect(),
+        }
+    }
+
+    /// The bytes of an image.
+    ///
+    /// # Panics
+    /// As [`Corpus::materialise`].
+    pub fn bytes(&self, file: &StoredFile) -> Vec<u8> {
+        let bytes = self.plain_bytes(&file.file).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(sha256_hex(&bytes), file.sha256, "{} is not the file that images.jsonl means", file.file);
+        bytes
+    }
+
+    fn materialise_file(&self, file: &StoredFile) -> PathBuf {
+        if !file.file.ends_with(".zst") {
+            self.bytes(file);
+            return self.root.join(&file.file);
+        }
+        keep(&file.sha256, || self.bytes(file))
+    }
+}
+
+/// The file of the cache that holds the bytes with this SHA-256, made if it is not there.
+pub(super) fn keep(sha256: &str, bytes: impl FnOnce() -> Vec<u8>) -> PathBuf {
+    let folder = target_dir().join("testkit-images");
+    let path = folder.join(sha256);
+    if fs::read(&path).is_ok_and(|kept| sha256_hex(&kept) == sha256) {
+        return path;
+    }
+    let written = fs::create_dir_all(&folder).and_then(|()| {
+        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
+        file.write_all(&bytes())?;
+        file.persist(&path)?;
+        Ok(())
+    });
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    path
+}
+
+/// The bytes of a file, decompressed if its name ends in `.zst`.
+pub(super) fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = fs::read(path)?;
+    if path.extension().is_some_and(|extension| extension == "zst") { zstd::decode_all(&*bytes) } else { Ok(bytes) }
+}

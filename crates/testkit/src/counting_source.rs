@@ -1,0 +1,63 @@
+//! A source that counts.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use floe_image::ImageSource;
+
+/// A source that counts its reads and their bytes.
+pub struct CountingSource {
+    inner: Arc<dyn ImageSource>,
+    read_count: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl CountingSource {
+    /// `inner`, counted from now on.
+    pub fn new(inner: Arc<dyn ImageSource>) -> Self {
+        Self { inner, read_count: AtomicU64::new(0), read_bytes: AtomicU64::new(0) }
+    }
+
+    /// How many reads there were.
+    pub fn read_count(&self) -> u64 {
+        self.read_count.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes they asked for.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, len: usize) {
+        self.read_count.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+}
+
+impl ImageSource for CountingSource {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.count(output.len());
+        self.inner.read_at(offset, output)
+    }
+
+    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        let at_hand = self.inner.read_at_hand(offset, output)?;
+        if at_hand {
+            self.count(output.len());
+        }
+        Ok(at_hand)
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        self.inner.will_need(offset, len);
+    }
+}

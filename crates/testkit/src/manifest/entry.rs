@@ -1,0 +1,110 @@
+//! What is at one path.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::{Map, Value, json};
+
+use super::{bytes_from_hex, escape, hex_from_bytes, unescape};
+
+/// A run of a file, as `lseek` with `SEEK_DATA` and `SEEK_HOLE` tells them apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// The first byte.
+    pub offset: u64,
+    /// The byte after the last.
+    pub end: u64,
+    /// Whether it is data.
+    pub is_data: bool,
+}
+
+/// What `lstat`, `readlink`, `getxattr` and `read` give for one path.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Entry {
+    /// f d l c b p s: file, directory, symlink, character device, block device, fifo, socket.
+    #[serde(rename = "type")]
+    pub file_type: char,
+    /// The twelve permission bits.
+    #[serde(deserialize_with = "octal")]
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The size in bytes.
+    pub size: u64,
+    /// The number of hard links.
+    #[serde(rename = "nlink")]
+    pub link_count: u64,
+    /// The modification time: seconds and nanoseconds.
+    #[serde(rename = "mtime")]
+    pub modified: (i64, u32),
+    /// The major and minor number of a device.
+    #[serde(rename = "rdev")]
+    pub device: Option<(u32, u32)>,
+    /// The target of a symbolic link.
+    #[serde(default, deserialize_with = "escaped")]
+    pub target: Option<Vec<u8>>,
+    /// Name to value.
+    #[serde(default, deserialize_with = "xattrs")]
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The SHA-256 of a file's content, in hex.
+    pub sha256: Option<String>,
+    /// The first path, by raw bytes, of the same inode.
+    #[serde(default, deserialize_with = "escaped")]
+    pub link_of: Option<Vec<u8>>,
+    /// `st_ino`; not in the manifests.
+    #[serde(skip)]
+    pub inode_number: Option<u64>,
+    /// `st_blocks`; not in the manifests.
+    #[serde(skip)]
+    pub blocks_512: Option<u64>,
+    /// A file's data and holes; not in the manifests.
+    #[serde(skip)]
+    pub segments: Option<Vec<Segment>>,
+}
+
+impl Entry {
+    /// The manifest line of this entry at `path`.
+    pub(super) fn to_line(&self, path: &[u8]) -> String {
+        let mut fields = vec![
+            ("path", json!(escape(path))),
+            ("type", json!(self.file_type)),
+            ("mode", json!(format!("{:04o}", self.mode))),
+            ("uid", json!(self.uid)),
+            ("gid", json!(self.gid)),
+            ("size", json!(self.size)),
+            ("nlink", json!(self.link_count)),
+            ("mtime", json!(self.modified)),
+        ];
+        fields.extend(self.device.map(|device| ("rdev", json!(device))));
+        fields.extend(self.target.as_ref().map(|target| ("target", json!(escape(target)))));
+        if !self.xattrs.is_empty() {
+            let pairs = self.xattrs.iter().map(|(name, value)| (escape(name), json!(hex_from_bytes(value))));
+            fields.push(("xattrs", Value::Object(pairs.collect::<Map<_, _>>())));
+        }
+        fields.extend(self.sha256.as_ref().map(|sha256| ("sha256", json!(sha256))));
+        fields.extend(self.link_of.as_ref().map(|first| ("link_of", json!(escape(first)))));
+        let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        format!("{{{}}}", fields.join(","))
+    }
+}
+
+fn octal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let digits = String::deserialize(deserializer)?;
+    u32::from_str_radix(&digits, 8).map_err(|_| D::Error::custom(format!("mode {digits} is not octal")))
+}
+
+fn escaped<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| unescape(&text).ok_or_else(|| D::Error::custom(format!("escapes in {text}")))).transpose()
+}
+
+fn xattrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, D::Error> {
+    let pairs = BTreeMap::<String, String>::deserialize(deserializer)?;
+    let decoded = pairs.into_iter().map(|(name, value)| {
+        let bytes = unescape(&name).zip(bytes_from_hex(&value));
+        bytes.ok_or_else(|| D::Error::custom(format!("attribute {name} = {value}")))
+    });
+    decoded.collect()
+}

@@ -1,0 +1,86 @@
+//! Mounts of an image by the kernel itself: the oracle.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::corpus::{Format, Materialised};
+
+/// What the kernel demands of `fsoffset=`: a multiple of the page size.
+const FILE_OFFSET_ALIGNMENT: u64 = 4_096;
+
+/// What the kernel reads a loop device in, at most: a page.
+const DEVICE_BLOCK_BYTES: u64 = 4_096;
+
+/// An image mounted by the kernel; unmounted when dropped.
+pub struct KernelMount {
+    directory: TempDir,
+}
+
+impl KernelMount {
+    /// Mounts an image of the corpus.
+    ///
+    /// # Errors
+    /// The kernel refuses; why.
+    pub fn new(image: &Materialised) -> Result<Self, String> {
+        let directory = tempfile::Builder::new().prefix("floe-kernel-").tempdir().map_err(|error| error.to_string())?;
+        match image.format {
+            Format::Erofs if image.offset.is_multiple_of(FILE_OFFSET_ALIGNMENT) => mount_file(image, directory.path())?,
+            Format::Erofs | Format::Squashfs => mount_loop(image, directory.path())?,
+        }
+        Ok(Self { directory })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().to_path_buf()
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount(self.directory.path(), UnmountFlags::DETACH) {
+            eprintln!("{} stays mounted: {error}", self.directory.path().display());
+        }
+    }
+}
+
+/// Mounts EROFS straight from the file. `mount` would put a loop device below, and then extra devices would have to be
+/// loop devices too.
+fn mount_file(image: &Materialised, directory: &Path) -> Result<(), String> {
+    let mut options: Vec<Vec<u8>> = Vec::new();
+    if image.offset > 0 {
+        options.push(format!("fsoffset={}", image.offset).into());
+    }
+    options.extend(image.devices.iter().map(|device| [b"device=", device.as_os_str().as_bytes()].concat()));
+    let options = CString::new(options.join(&b","[..])).expect("paths hold no NUL");
+    rustix::mount::mount(&image.path, directory, "erofs", MountFlags::RDONLY, options.as_c_str())
+        .map_err(|error| format!("the kernel does not mount {}: {error}", image.path.display()))
+}
+
+/// Mounts through a loop device, which shows whole blocks only: an image that ends within one is mounted as a copy with
+/// zeros at its end.
+fn mount_loop(image: &Materialised, directory: &Path) -> Result<(), String> {
+    let told = |error: io::Error| format!("{}: {error}", image.path.display());
+    let len = fs::metadata(&image.path).map_err(told)?.len();
+    let mut padded = NamedTempFile::new().map_err(told)?;
+    let file = if len.is_multiple_of(DEVICE_BLOCK_BYTES) {
+        &image.path
+    } else {
+        io::copy(&mut fs::File::open(&image.path).map_err(told)?, &mut padded).map_err(told)?;
+        padded.as_file().set_len(len.next_multiple_of(DEVICE_BLOCK_BYTES)).map_err(told)?;
+        padded.path()
+    };
+    let mut command = Command::new("mount");
+    command.args(["-t", image.format.name(), "-o"]).arg(format!("ro,loop,offset={}", image.offset));
+    let output = command.arg(file).arg(directory).output().map_err(|error| format!("mount cannot be run: {error}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(complaint.trim().to_owned()) }
+}

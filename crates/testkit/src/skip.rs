@@ -1,0 +1,92 @@
+//! One way to say that a test could not run here, and why.
+
+use std::{
+    env, fs,
+    io::{self, Write},
+    path::Path,
+    thread,
+};
+
+use crate::{corpus::Corpus, peer};
+
+/// What a test needs of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// The user is root.
+    Root,
+    /// `/dev/fuse` can be opened.
+    Fuse,
+    /// The kernel mounts EROFS, and this user may.
+    KernelErofs,
+    /// The kernel mounts SquashFS, and this user may.
+    KernelSquashfs,
+    /// The reference images.
+    Corpus,
+    /// A program, by its name.
+    Peer(&'static str),
+}
+
+impl Need {
+    /// Why it is not met, or `None` where it is.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Self::Root => (!is_root()).then(|| "it needs root".to_owned()),
+            Self::Fuse => {
+                let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+                opened.err().map(|error| format!("/dev/fuse cannot be opened: {error}"))
+            }
+            Self::KernelErofs => kernel_lacks("erofs"),
+            Self::KernelSquashfs => kernel_lacks("squashfs"),
+            Self::Corpus => Corpus::locate().err(),
+            Self::Peer(program) => {
+                peer(program).is_none().then(|| format!("{program} is neither in FLOE_PEERS nor on PATH"))
+            }
+        }
+    }
+}
+
+/// Whether all needs are met. If not, the calling test says so on stderr (past the test harness's capture) and is
+/// expected to return; with `FLOE_NO_SKIP=1` it fails instead.
+///
+/// # Panics
+/// A need is not met and `FLOE_NO_SKIP=1`.
+#[must_use = "a test that lacks something must return"]
+pub fn ready(needs: &[Need]) -> bool {
+    match needs.iter().find_map(|need| need.missing()) {
+        None => true,
+        Some(reason) => {
+            skipped(&reason);
+            false
+        }
+    }
+}
+
+/// Says on stderr that the calling test, or a part of it, was skipped, and why.
+///
+/// # Panics
+/// `FLOE_NO_SKIP=1`.
+pub fn skipped(reason: &str) {
+    let thread = thread::current();
+    let test = thread.name().unwrap_or("a test");
+    assert!(env::var_os("FLOE_NO_SKIP").is_none_or(|value| value != "1"), "{test} may not be skipped, but {reason}");
+    // Written to the handle, not through a macro: the harness captures only the latter.
+    let _ = writeln!(io::stderr(), "skipped: {test}, because {reason}");
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn kernel_lacks(file_system: &str) -> Option<String> {
+    if !is_root() {
+        return Some(format!("mounting {file_system} in the kernel needs root"));
+    }
+    let known = || {
+        let names = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        names.lines().any(|line| line.split_whitespace().last() == Some(file_system))
+    };
+    if !known() && Path::new("/sbin/modprobe").exists() {
+        let _ = std::process::Command::new("/sbin/modprobe").args(["-q", file_system]).status();
+    }
+    (!known()).then(|| format!("this kernel has no {file_system}"))
+}

@@ -1,0 +1,33 @@
+//! A source that takes its time.
+
+use std::{io, sync::Arc, thread, time::Duration};
+
+use floe_image::ImageSource;
+
+/// A source whose every read waits first, and which never has anything at hand.
+pub struct SlowSource {
+    inner: Arc<dyn ImageSource>,
+    delay: Duration,
+}
+
+impl SlowSource {
+    /// `inner` with `delay` before each read.
+    pub fn new(inner: Arc<dyn ImageSource>, delay: Duration) -> Self {
+        Self { inner, delay }
+    }
+}
+
+impl ImageSource for SlowSource {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        thread::sleep(self.delay);
+        self.inner.read_at(offset, output)
+    }
+
+    fn read_at_hand(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,36 @@
+//! Caches emptied before each measurement.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+use rustix::fs::Advice;
+
+use crate::complaint::{During, Outcome};
+
+/// How far caches are emptied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cold {
+    /// The image's pages, and all clean caches of the machine. Needs root.
+    Machine,
+    /// The image's pages only. What a mount caches is gone with the mount.
+    Image,
+}
+
+impl Cold {
+    /// What this user can do.
+    pub(super) fn best(image_only: bool) -> Self {
+        if !image_only && rustix::process::geteuid().is_root() { Self::Machine } else { Self::Image }
+    }
+
+    /// Empties the caches. The image must not be mounted.
+    pub(super) fn drop_caches(self, image: &Path) -> Outcome {
+        let file = File::open(image).during(image.display())?;
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).during("fadvise")?;
+        if self == Self::Machine {
+            fs::write("/proc/sys/vm/drop_caches", "3").during("/proc/sys/vm/drop_caches")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! Who is measured.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use floe_testkit::{corpus::Format, skip::Need};
+
+use super::setting::Setting;
+use crate::complaint::{During, Outcome};
+
+/// A program, or the kernel, that mounts an image.
+#[derive(Clone, Debug)]
+pub(super) struct Contender {
+    /// Its name in tables.
+    pub(super) name: String,
+    /// What it says of its version.
+    pub(super) version: String,
+    how: How,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Kernel,
+    /// `PROGRAM ARGUMENTS IMAGE DIRECTORY`, which stays in the foreground.
+    Program {
+        program: PathBuf,
+        arguments: Vec<OsString>,
+    },
+}
+
+impl Contender {
+    /// Floe itself, with options of `floe mount`.
+    pub(super) fn floe(name: &str, program: &Path, options: &[String]) -> Outcome<Self> {
+        let mut arguments = vec![OsString::from("mount")];
+        arguments.extend(options.iter().map(OsString::from));
+        Ok(Self {
+            name: name.to_owned(),
+            version: first_line(Command::new(program).arg("--version"))?,
+            how: How::Program { program: program.to_path_buf(), arguments },
+        })
+    }
+
+    /// The peers that read a format, those that are here; and why others are not.
+    pub(super) fn peers(format: Format, setting: &Setting) -> (Vec<Self>, Vec<String>) {
+        let (fuse, kernel_need) = match format {
+            Format::Erofs => ("erofsfuse", Need::KernelErofs),
+            Format::Squashfs => ("squashfuse_ll", Need::KernelSquashfs),
+        };
+        let (mut here, mut absent) = (Vec::new(), Vec::new());
+        match setting.peer(fuse) {
+            Ok(program) => here.push(Self {
+                name: fuse.to_owned(),
+                version: fuse_version(&program, fuse),
+                how: How::Program { program, arguments: vec![OsString::from("-f")] },
+            }),
+            Err(reason) => absent.push(reason),
+        }
+        match kernel_need.missing() {
+            None => here.push(Self {
+                name: "kernel".to_owned(),
+                version: format!("Linux {}", rustix::system::uname().release().to_string_lossy()),
+                how: How::Kernel,
+            }),
+            Some(reason) => absent.push(format!("kernel: {reason}")),
+        }
+        (here, absent)
+    }
+
+    /// The command that serves `image` at `directory`; `None` for the kernel.
+    pub(super) fn command(&self, image: &Path, directory: &Path) -> Option<Command> {
+        match &self.how {
+            How::Kernel => None,
+            How::Program { program, arguments } => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(image).arg(directory);
+                Some(command)
+            }
+        }
+    }
+}
+
+/// The first line that a program prints.
+pub(super) fn first_line(command: &mut Command) -> Outcome<String> {
+    let output = command.output().during(command.get_program().display())?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned())
+}
+
+/// Both peers print their own version among that of the FUSE library, in a line that begins with their family's name.
+fn fuse_version(program: &Path, name: &str) -> String {
+    let Ok(output) = Command::new(program).arg("--help").output() else { return "unknown version".to_owned() };
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let family = name.trim_end_matches("_ll");
+    let is_version = |line: &&str| line.starts_with(family) && line.contains(|letter: char| letter.is_ascii_digit());
+    let line = text.lines().find(is_version).unwrap_or("unknown version");
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,139 @@
+//! Reading through mounts, side by side.
+
+use std::{collections::HashMap, path::Path, time::Duration};
+
+use floe_testkit::corpus::Format;
+
+use super::{
+    contender::Contender,
+    listing::{self, ListedFile},
+    report::Report,
+    results::Results,
+    session::Session,
+    setting::{Setting, Subject},
+    subject::{Image, SourceTree},
+    workload::{self, Measurement, Scene, SubjectKind, Workload},
+};
+use crate::complaint::{Complaint, Outcome};
+
+/// Reading through mounts: Floe beside erofsfuse or squashfuse_ll, and the kernel. Rounds are interleaved; before each
+/// run the image is unmounted and its pages, and for root all caches of the machine, are dropped. The table shows
+/// medians, and in brackets how many times as good Floe is. Peers that are not there are left out by name.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    setting: Setting,
+    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; compare is only done when named.
+    #[arg(long, value_delimiter = ',')]
+    workload: Vec<String>,
+    /// How long random reads go on, in seconds.
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// How many finds run in parallel.
+    #[arg(long, value_delimiter = ',', default_values_t = [8])]
+    finds: Vec<usize>,
+    /// A further Floe, with options of `floe mount`: NAME=OPTIONS.
+    #[arg(long, value_name = "NAME=OPTIONS", allow_hyphen_values = true)]
+    variant: Vec<String>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let workloads = arguments.workloads()?;
+    let floe = arguments.setting.floe()?;
+    let mut reports = Vec::new();
+    for subject in arguments.setting.subjects()? {
+        let (contenders, absent) = arguments.contenders(subject.image.format, &floe)?;
+        let results = measure(arguments, &subject, &contenders, &workloads)?;
+        let versions = contenders.into_iter().map(|contender| (contender.name, contender.version)).collect();
+        reports.push(Report::new(&subject, versions, absent, results)?);
+    }
+    Report::print(&reports, &arguments.setting)
+}
+
+fn measure(
+    arguments: &Arguments,
+    subject: &Subject,
+    contenders: &[Contender],
+    workloads: &[Box<dyn Workload>],
+) -> Outcome<Results> {
+    let mut images: HashMap<SubjectKind, (Image, Vec<ListedFile>)> = HashMap::new();
+    for kind in [SubjectKind::Tree, SubjectKind::Wide] {
+        if !workloads.iter().any(|workload| workload.subject() == kind) {
+            continue;
+        }
+        let image = match kind {
+            SubjectKind::Tree => subject.image.clone(),
+            SubjectKind::Wide => {
+                SourceTree::wide()?.image(subject.image.format, &subject.options, &arguments.setting)?
+            }
+        };
+        let first = contenders.first().ok_or(Complaint::new("nobody is left to measure"))?;
+        let session = Session::new(first, &image.path, image.format)?;
+        let files = listing::list(&session.path())?;
+        images.insert(kind, (image, files));
+    }
+    let mut results = Results::default();
+    for round in 0..arguments.setting.rounds {
+        for workload in workloads {
+            let (image, files) = &images[&workload.subject()];
+            // Who comes first must not always be the same.
+            let mut order: Vec<&Contender> = contenders.iter().collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for contender in order {
+                let title = workload.title();
+                eprintln!("round {}: {title}: {}", round + 1, contender.name);
+                arguments.setting.drop_caches(&image.path)?;
+                let session = Session::new(contender, &image.path, image.format)?;
+                let scene = Scene {
+                    mount: &session.path(),
+                    files,
+                    tree: image.tree.as_deref(),
+                    round,
+                    duration: Duration::from_secs_f64(arguments.seconds),
+                };
+                match workload.run(&scene) {
+                    Ok(mut measurements) => {
+                        let resident = session.resident_mib_max();
+                        measurements.extend(resident.map(|mib| Measurement::less("peak RSS MiB", mib)));
+                        results.add(&title, &contender.name, measurements);
+                    }
+                    Err(complaint) => results.add_failure(format!("{title}: {}: {complaint:?}", contender.name)),
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+impl Arguments {
+    fn workloads(&self) -> Outcome<Vec<Box<dyn Workload>>> {
+        let mut workloads = workload::all(&self.finds);
+        let unknown = |name: &&String| !workloads.iter().any(|workload| workload.name() == **name);
+        if let Some(name) = self.workload.iter().find(unknown) {
+            let names: Vec<String> = workloads.iter().map(|workload| workload.name()).collect();
+            return Err(Complaint::new(format!("there is no workload {name}; there are {}", names.join(", "))));
+        }
+        workloads.retain(|workload| match self.workload.is_empty() {
+            true => workload.is_default(),
+            false => self.workload.contains(&workload.name()),
+        });
+        Ok(workloads)
+    }
+
+    fn contenders(&self, format: Format, floe: &Path) -> Outcome<(Vec<Contender>, Vec<String>)> {
+        let mut contenders = vec![Contender::floe("floe", floe, &[])?];
+        for variant in &self.variant {
+            let (name, options) =
+                variant.split_once('=').ok_or(Complaint::new(format!("{variant} is not NAME=OPTIONS")))?;
+            let options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+            contenders.push(Contender::floe(name, floe, &options)?);
+        }
+        let (peers, absent) = Contender::peers(format, &self.setting);
+        contenders.extend(peers);
+        contenders.retain(|contender| self.setting.takes(&contender.name));
+        Ok((contenders, absent))
+    }
+}

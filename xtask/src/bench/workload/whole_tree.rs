@@ -1,0 +1,123 @@
+//! The whole tree, walked and read.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::PathBuf,
+    sync::{Condvar, Mutex},
+    thread,
+    time::Instant,
+};
+
+use super::{Measurement, Scene, Workload};
+use crate::complaint::{Complaint, Outcome};
+
+/// How much one read asks for.
+const READ_BYTES: usize = 128 << 10;
+
+/// Threads that share the work of walking a tree and reading all its files, as backups and copies do.
+pub(super) struct WholeTree {
+    /// How many.
+    pub(super) threads: usize,
+}
+
+impl Workload for WholeTree {
+    fn name(&self) -> String {
+        "whole-tree".to_owned()
+    }
+
+    fn title(&self) -> String {
+        format!("whole tree, {} threads", self.threads)
+    }
+
+    fn run(&self, scene: &Scene<'_>) -> Outcome<Vec<Measurement>> {
+        let work =
+            Work { state: Mutex::new(State { items: vec![scene.mount.to_path_buf()], busy: 0 }), more: Condvar::new() };
+        let started = Instant::now();
+        let outcomes: Vec<io::Result<u64>> = thread::scope(|scope| {
+            let readers: Vec<_> = (0..self.threads).map(|_| scope.spawn(|| read_items(&work))).collect();
+            readers.into_iter().map(|reader| reader.join().expect("readers do not panic")).collect()
+        });
+        let seconds = started.elapsed().as_secs_f64();
+        let bytes: u64 = outcomes.into_iter().sum::<io::Result<u64>>()?;
+        let expected: u64 = scene.files.iter().map(|file| file.size).sum();
+        if bytes != expected {
+            return Err(Complaint::new(format!("{bytes} bytes were read, of {expected}")));
+        }
+        Ok(vec![Measurement::more("MB/s", bytes as f64 / 1e6 / seconds)])
+    }
+}
+
+struct State {
+    items: Vec<PathBuf>,
+    busy: usize,
+}
+
+/// What is left to do: directories and files, last in, first out.
+struct Work {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+impl Work {
+    /// The next item, once there is one; `None` when all is done.
+    fn next(&self) -> Option<PathBuf> {
+        let mut state = self.state.lock().expect("not poisoned");
+        loop {
+            if let Some(item) = state.items.pop() {
+                state.busy += 1;
+                return Some(item);
+            }
+            if state.busy == 0 {
+                return None;
+            }
+            state = self.more.wait(state).expect("not poisoned");
+        }
+    }
+
+    fn done(&self, found: Vec<PathBuf>) {
+        let mut state = self.state.lock().expect("not poisoned");
+        state.items.extend(found.into_iter().rev());
+        state.busy -= 1;
+        drop(state);
+        self.more.notify_all();
+    }
+}
+
+fn read_items(work: &Work) -> io::Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut bytes, mut outcome) = (0, Ok(()));
+    while let Some(item) = work.next() {
+        let mut found = Vec::new();
+        let read = read_item(&item, &mut buffer, &mut found);
+        work.done(found);
+        match read {
+            Ok(len) => bytes += len,
+            Err(error) => outcome = Err(io::Error::other(format!("{}: {error}", item.display()))),
+        }
+    }
+    outcome.map(|()| bytes)
+}
+
+/// Reads a file, or lists a directory into `found`.
+fn read_item(item: &PathBuf, buffer: &mut [u8], found: &mut Vec<PathBuf>) -> io::Result<u64> {
+    // Only directories and regular files are ever put among the items; a directory's opening tells which it is.
+    let mut file = File::open(item)?;
+    let mut bytes = 0;
+    loop {
+        match file.read(buffer) {
+            Ok(0) => return Ok(bytes),
+            Ok(len) => bytes += len as u64,
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => break,
+            Err(error) => return Err(error),
+        }
+    }
+    for entry in fs::read_dir(item)? {
+        let entry = entry?;
+        let file_type = entry.file_type()?;
+        if file_type.is_dir() || file_type.is_file() {
+            found.push(entry.path());
+        }
+    }
+    Ok(0)
+}

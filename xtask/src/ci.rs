@@ -1,0 +1,42 @@
+//! What is checked before a change is taken.
+
+use std::{env, process::Command};
+
+use floe_testkit::workspace_root;
+
+use crate::{
+    complaint::{Complaint, During, Outcome},
+    fixtures, tidy,
+};
+
+/// Everything but the tests. What fails does not keep the rest from being checked.
+pub(crate) fn lint() -> Outcome {
+    type Step = (&'static str, fn() -> Outcome);
+    let steps: [Step; 5] = [
+        ("format", || cargo("format", &["fmt", "--all", "--check"])),
+        ("lints", || cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+        ("docs", || cargo("docs", &["doc", "--workspace", "--no-deps", "--document-private-items"])),
+        ("tidy", tidy::run),
+        ("fixtures", fixtures::check),
+    ];
+    let mut failures = Vec::new();
+    for (name, step) in steps {
+        eprintln!("== {name}");
+        failures.extend(step().err().map(|complaint| format!("{complaint:?}")));
+    }
+    Complaint::from_lines("not as it should be", &failures)
+}
+
+/// Everything.
+pub(crate) fn all() -> Outcome {
+    lint()?;
+    cargo("tests", &["test", "--workspace"])
+}
+
+fn cargo(what: &str, arguments: &[&str]) -> Outcome {
+    let program = env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(workspace_root()).env("RUSTDOCFLAGS", "-D warnings");
+    let status = command.status().during("cargo cannot be run")?;
+    if status.success() { Ok(()) } else { Err(Complaint::new(format!("{what}: cargo {} fails", arguments[0]))) }
+}

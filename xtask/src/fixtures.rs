@@ -1,0 +1,78 @@
+//! The golden images in `fixtures/`.
+
+mod demo;
+mod selection;
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use floe_testkit::{corpus::Corpus, manifest::sha256_hex};
+
+use crate::complaint::{Complaint, During, Outcome};
+
+/// The most that the whole folder may take, in bytes.
+const FOLDER_BYTES_MAX: u64 = 2 << 20;
+
+/// Without options, checks that each file is the one that `images.jsonl` means.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Copy the selected images anew from a reference corpus.
+    #[arg(long, value_name = "CORPUS")]
+    from: Option<PathBuf>,
+    /// Make the demonstration image anew. Needs mkfs.erofs, and root for its manifest.
+    #[arg(long)]
+    demo: bool,
+}
+
+/// Makes anew what is asked for, and checks.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    if let Some(root) = &arguments.from {
+        selection::copy(&Corpus::at(root), &Corpus::fixtures())?;
+    }
+    if arguments.demo {
+        demo::build(&Corpus::fixtures())?;
+    }
+    check()
+}
+
+/// Checks that each file is the one that `images.jsonl` means, that there is no other, and that the folder is small.
+pub(crate) fn check() -> Outcome {
+    let corpus = Corpus::fixtures();
+    let mut known = BTreeSet::from(["images.jsonl".to_owned(), "corrupt.jsonl".to_owned(), "README.md".to_owned()]);
+    let mut lines = Vec::new();
+    let images = corpus.images();
+    for image in &images {
+        known.insert(image.manifest.clone());
+        for file in image.devices.iter().chain([&image.image]) {
+            known.insert(file.file.clone());
+            match corpus.plain_bytes(&file.file) {
+                Ok(bytes) if sha256_hex(&bytes) == file.sha256 => {}
+                Ok(_) => lines.push(format!("{} is not the file that images.jsonl means", file.file)),
+                Err(error) => lines.push(error),
+            }
+        }
+        if corpus.plain_bytes(&image.manifest).is_err() {
+            lines.push(format!("{}: its manifest {} is missing", image.name, image.manifest));
+        }
+    }
+    let mut folder_bytes = 0;
+    for folder in ["", "images", "manifest"] {
+        let path = corpus.root().join(folder);
+        for entry in fs::read_dir(&path).during(path.display())? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            if entry.file_type()?.is_file() {
+                folder_bytes += entry.metadata()?.len();
+                if !known.contains(&name) {
+                    lines.push(format!("{name}: no line of images.jsonl names it"));
+                }
+            }
+        }
+    }
+    if folder_bytes > FOLDER_BYTES_MAX {
+        lines.push(format!("the folder takes {folder_bytes} bytes; the most is {FOLDER_BYTES_MAX}"));
+    }
+    let corrupt = corpus.corrupt_images();
+    eprintln!("{} images, {} corrupt ones, {} KiB", images.len(), corrupt.len(), folder_bytes >> 10);
+    Complaint::from_lines("fixtures", &lines)
+}

@@ -1,0 +1,21 @@
+//! What the compiler does not check.
+
+mod dependencies;
+mod source_files;
+
+use crate::complaint::{Complaint, Outcome};
+
+/// Checks all of it.
+pub(crate) fn run() -> Outcome {
+    let mut lines = dependencies::violations()?;
+    lines.extend(source_files::violations()?);
+    Complaint::from_lines("not tidy", &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_workspace_is_tidy() {
+        super::run().expect("tidy");
+    }
+}

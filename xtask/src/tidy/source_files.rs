@@ -1,0 +1,123 @@
+//! How source files are named, how long they are, and what they may hold.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use floe_testkit::workspace_root;
+
+use crate::complaint::{During, Outcome};
+
+/// The most lines a file may have before its tests.
+const LINES_MAX: usize = 500;
+
+/// Names that say nothing of what a file holds.
+const EMPTY_NAMES: [&str; 9] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared", "stuff"];
+
+/// The crates without unsafe code, which must say so to the compiler.
+const SAFE_CRATES: [&str; 5] = ["image", "erofs", "squashfs", "mkfs", "floe"];
+
+/// The formats, whose two halves share only `format.rs`.
+const FORMATS: [&str; 2] = ["erofs", "squashfs"];
+
+/// What is wrong with the source files of the workspace.
+pub(super) fn violations() -> Outcome<Vec<String>> {
+    let root = workspace_root();
+    let mut lines = Vec::new();
+    for folder in ["crates", "xtask", "fuzz"] {
+        for path in rust_files(&root.join(folder))? {
+            let text = fs::read_to_string(&path).during(path.display())?;
+            let name = path.strip_prefix(&root).unwrap_or(&path);
+            lines.extend(violations_of(name, &text).into_iter().map(|line| format!("{}: {line}", name.display())));
+            if text.contains(&*root.to_string_lossy()) {
+                lines.push(format!("{}: names the place where this workspace happens to lie", name.display()));
+            }
+        }
+    }
+    for name in SAFE_CRATES {
+        let entry = root.join("crates").join(name).join("src/lib.rs");
+        let text = fs::read_to_string(&entry).during(entry.display())?;
+        let has_code = text.lines().any(|line| !line.is_empty() && !line.starts_with("//"));
+        if has_code && !text.contains("#![forbid(unsafe_code)]") {
+            lines.push(format!("crates/{name}/src/lib.rs: does not say #![forbid(unsafe_code)]"));
+        }
+    }
+    Ok(lines)
+}
+
+fn violations_of(name: &Path, text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let code: Vec<&str> = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").collect();
+    if code.len() > LINES_MAX {
+        lines.push(format!("{} lines without tests; the most is {LINES_MAX}", code.len()));
+    }
+    let stem = name.file_stem().unwrap_or_default().to_string_lossy();
+    if EMPTY_NAMES.contains(&&*stem) {
+        lines.push("the name says nothing of what is in it".to_owned());
+    }
+    let is_unsafe = |line: &&str| {
+        let code = line.split("//").next().unwrap_or_default();
+        ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "#[unsafe("].iter().any(|word| code.contains(word))
+    };
+    if !stem.ends_with("_sys") && code.iter().any(is_unsafe) && !name.starts_with("xtask/src/tidy") {
+        lines.push("unsafe code outside a file named *_sys.rs".to_owned());
+    }
+    for format in FORMATS {
+        for (half, other) in [("read", "write"), ("write", "read")] {
+            let folder = format!("crates/{format}/src/{half}");
+            let is_of_half = name.starts_with(&folder) || name == Path::new(&format!("{folder}.rs"));
+            let names_other = |line: &&str| line.contains(&format!("crate::{other}"));
+            if is_of_half && code.iter().any(names_other) {
+                lines.push(format!("{half}/ uses {other}/; they share only format.rs"));
+            }
+        }
+    }
+    lines
+}
+
+fn rust_files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).during(folder.display())? {
+            let path = entry?.path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_is_checked() {
+        let long = "//\n".repeat(LINES_MAX + 1);
+        let long_tests = format!("fn a() {{}}\n#[cfg(test)]\n{long}");
+        for (name, text, expected) in [
+            ("crates/image/src/range.rs", "pub struct Range;", 0),
+            ("crates/image/src/range.rs", &long, 1),
+            ("crates/image/src/range.rs", &long_tests, 0),
+            ("crates/image/src/utils.rs", "", 1),
+            ("crates/engine/src/pool.rs", "unsafe { call() }", 1),
+            ("crates/engine/src/pool.rs", "// unsafe { call() }", 0),
+            ("crates/engine/src/pool_sys.rs", "unsafe { call() }", 0),
+            ("crates/erofs/src/read/map.rs", "use crate::write::Thing;", 1),
+            ("crates/erofs/src/read.rs", "use crate::format::Thing;", 0),
+            ("crates/erofs/src/write/tree.rs", "use crate::read::Thing;", 1),
+        ] {
+            let found = violations_of(Path::new(name), text);
+            assert_eq!(found.len(), expected, "{name}: {found:?}");
+        }
+    }
+}
