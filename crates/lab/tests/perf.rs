@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use floe_lab::load::{Load, LoadKind};
 use floe_lab::machine::Undo;
-use floe_lab::sched::{Schedule, Wait, WaitKind};
+use floe_lab::sched::{Schedule, WaitKind};
 use floe_lab::trace::{Collector, CollectorOptions};
 
-/// What timehist prints for a thread, in milliseconds: off the CPU, the part of it from woken to running, and how many
-/// rows.
-fn timehist_ms(text: &str, task: &str) -> (f64, f64, usize) {
+/// What timehist prints for each time that a thread ran: off the CPU before it, and the part of that from woken to
+/// running, in milliseconds.
+fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
     let rows = text.lines().filter_map(|line| {
         // time [cpu] task[tid] wait delay run
         let mut columns = line.split_once(']')?.1.split_whitespace().rev();
         let (_run, delay, wait) = (columns.next()?, columns.next()?, columns.next()?);
         let is_task = columns.next()?.split('[').next()? == task;
-        is_task.then(|| Some((wait.parse::<f64>().ok()?, delay.parse::<f64>().ok()?)))?
+        is_task.then(|| Some((wait.parse().ok()?, delay.parse().ok()?)))?
     });
-    rows.fold((0.0, 0.0, 0), |(waits, delays, count), (wait, delay)| (waits + wait, delays + delay, count + 1))
+    rows.collect()
 }
 
 /// Some virtual machines hide a switch now and then, from one recorder or the other; not in each of four recordings.
@@ -70,19 +70,15 @@ fn is_close_to_timehist(undo: &Undo, collector: &mut Collector) -> bool {
     let ours = schedule.threads.values().find(|thread| thread.name == "lab-timehist").expect("the worker");
     let output = Command::new("perf").args(["sched", "timehist", "-i"]).arg(&data).output().expect("perf");
     let text = String::from_utf8_lossy(&output.stdout);
-    let (waited_ms, woken_ms, count) = timehist_ms(&text, "lab-timehist");
-    // timehist has no row for the time before a thread first runs.
-    let first_ns = ours.waits.first().map_or(0, Wait::duration_ns);
-    let wake_ms = milliseconds(ours.latency_ns(Some(WaitKind::Wake)) - first_ns);
-    let all_ms = milliseconds(ours.latency_ns(None) - first_ns);
-    let off_ms = milliseconds(ours.sleep_ns) + all_ms;
-    eprintln!(
-        "woken to running: ours {wake_ms:.3} ms, perf {woken_ms:.3}; off the CPU: ours {off_ms:.3} ms, perf {:.3}; \
-         {} slices, perf {count}; {all_ms:.3} ms of latency",
-        waited_ms, ours.slice_count,
-    );
-    let is_close = |ours: f64, theirs: f64| (ours - theirs).abs() <= theirs / 100.0 + 0.05;
-    trace.is_complete() && is_close(wake_ms, woken_ms) && is_close(off_ms, waited_ms)
+    // It has no row for the last time, at the end of which the thread ended.
+    let rows = timehist_rows_ms(&text, "lab-timehist");
+    let theirs_ms: f64 = std::iter::zip(&ours.waits, &rows)
+        .map(|(wait, (waited, woken))| if wait.kind == WaitKind::Wake { woken } else { waited })
+        .sum();
+    let ours_ms: f64 = ours.waits.iter().take(rows.len()).map(|wait| milliseconds(wait.duration_ns())).sum();
+    eprintln!("latency over {} of {} waits: ours {ours_ms:.3} ms, perf {theirs_ms:.3}", rows.len(), ours.waits.len());
+    let is_whole = trace.is_complete() && rows.len() + 1 == ours.waits.len();
+    is_whole && (ours_ms - theirs_ms).abs() <= theirs_ms / 100.0
 }
 
 fn milliseconds(nanoseconds: u64) -> f64 {
