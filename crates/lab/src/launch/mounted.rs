@@ -159,7 +159,9 @@ pub(crate) fn forget_image(image: &Path) -> Result<()> {
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
     let doing = || format!("cannot mount {} in the kernel", variant.image.display());
     let kind = ImageKind::of(&variant.image)?;
-    if kind == ImageKind::Erofs {
+    // `loop` among the options: read through a loop device, as from a disk.
+    let through_loop = variant.options.split(',').any(|option| option == "loop");
+    if kind == ImageKind::Erofs && !through_loop {
         // Linux 6.12 and later read a file without a loop device.
         let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(doing()))?;
         let mounted =
@@ -169,10 +171,8 @@ fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
             other => return other.doing(doing),
         }
     }
-    let mut options = "ro,loop".to_owned();
-    if !variant.options.is_empty() {
-        options = format!("{options},{}", variant.options);
-    }
+    let given = variant.options.split(',').filter(|option| !option.is_empty() && *option != "loop");
+    let options = ["ro", "loop"].into_iter().chain(given).collect::<Vec<_>>().join(",");
     let output = Command::new("mount")
         .args(["-t", kind.kernel_name(), "-o", &options])
         .args([&variant.image, path])
@@ -194,7 +194,7 @@ fn serve_command(variant: &Variant, path: &Path, programs: &Programs) -> Command
         }
         _ => {
             command = Command::new(&programs.floe);
-            command.args(["mount", "--foreground"]);
+            command.arg("mount");
         }
     }
     if !variant.options.is_empty() {

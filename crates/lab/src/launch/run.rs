@@ -103,7 +103,8 @@ struct Session<'run> {
     interrupt: &'run Interrupt,
     meter: Meter,
     decompressors: Vec<Decompressors>,
-    has_trace: Vec<bool>,
+    /// For each variant, the switches missing from the trace that was written.
+    trace_flaws: Vec<Option<u64>>,
     report: LaunchReport,
     counts: Counts,
     // Dropped in this order, the way back last.
@@ -162,7 +163,7 @@ impl<'run> Session<'run> {
             interrupt,
             meter,
             decompressors,
-            has_trace: vec![options.trace_directory.is_none(); count],
+            trace_flaws: vec![None; count],
             report,
             counts: Counts::read(),
             live: std::iter::repeat_with(|| None).take(count).collect(),
@@ -210,7 +211,7 @@ impl<'run> Session<'run> {
             },
         };
         let mut launch = Launch { variant: step.variant, block, ..Launch::default() };
-        let wants_trace = !self.has_trace[step.variant];
+        let wants_trace = self.options.trace_directory.is_some() && self.trace_flaws[step.variant] != Some(0);
         let tree_before = wants_trace.then(ProcessTree::read);
         if let Some(process) = &mut live.process {
             process.prepare();
@@ -270,6 +271,11 @@ impl<'run> Session<'run> {
 
     fn write_trace(&mut self, variant: usize, trace: &Trace, tree: &ProcessTree, launch: &Launch) -> Result<()> {
         let Some(directory) = &self.options.trace_directory else { return Ok(()) };
+        // A later launch is better only if the kernel showed more of it.
+        let flaws = launch.unexplained_switches;
+        if self.trace_flaws[variant].is_some_and(|before| before <= flaws) {
+            return Ok(());
+        }
         let path = directory.join(format!("launch-{variant}.perfetto-trace.gz"));
         let name = &self.options.variants[variant].name;
         write_perfetto(
@@ -278,8 +284,9 @@ impl<'run> Session<'run> {
             (tree, &ProcessTree::read()),
             &[(format!("launch: {name}"), launch.start_ns, launch.wall_ns)],
         )?;
-        self.report.traces.push(path);
-        self.has_trace[variant] = true;
+        if self.trace_flaws[variant].replace(flaws).is_none() {
+            self.report.traces.push(path);
+        }
         Ok(())
     }
 }
