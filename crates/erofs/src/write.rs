@@ -19,7 +19,7 @@ pub use compressed_map::{CompressedExtent, CompressedMap, ExtentKind, MapForm, w
 pub use directory::{DirectoryEntry, directory_bytes, directory_len};
 pub use inode::{InodeData, InodeForm, InodeRecord, InodeRules};
 pub use superblock::{AlgorithmConfiguration, Device, SuperBlockRecord, superblock_bytes, superblock_len};
-pub use xattr::{LongPrefix, StoredName, filter_bit, long_prefix_bytes, xattr_body, xattr_entry};
+pub use xattr::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
 
 /// The lower bits of a number.
 fn low_u32(number: u64) -> u32 {

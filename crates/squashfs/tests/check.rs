@@ -2,11 +2,10 @@
 
 mod memo_reader;
 
-use floe_codec::Decoder;
-use floe_image::{BlockReader, Bytes, Decompressor, DeviceId, Error, Place, StoredLen};
+use floe_image::BlockReader;
 use floe_squashfs::{
     Squashfs,
-    check::{self, BlockToDecode, Finding},
+    check::{self, Finding},
 };
 use floe_testkit::{
     check_rows,
@@ -21,24 +20,11 @@ fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
     let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block));
     assert_eq!(summary.block_count, blocks.len() as u64);
     assert_eq!(summary.error_count + summary.warning_count, found.len() as u64);
-    let mut decoder = Decoder::new();
     for block in &blocks {
-        let decoded = decode(reader, &mut decoder, block);
-        found.extend(block.judge(decoded.as_ref().map(|len| *len)));
+        let decoded = reader.direct().decoded(&block.block);
+        found.extend(block.judge(decoded.as_ref().map(|decoded| decoded.bytes.len())));
     }
     found
-}
-
-fn decode(reader: &MemoReader, decoder: &mut Decoder, wanted: &BlockToDecode) -> Result<usize, Error> {
-    let block = &wanted.block;
-    let StoredLen::Known(stored_len) = block.stored_len else { panic!("data blocks know their length") };
-    let stored: Bytes = reader.stored(DeviceId(0), block.offset, stored_len as usize)?;
-    let mut output = vec![0; block.decoded_len.bytes() as usize];
-    let decoded = decoder.decode(&block.encoding, block.decoded_len, &stored, 0, &mut output);
-    decoded.map_err(|error| match error {
-        floe_image::DecodeError::Corrupt(rule) => Error::corrupt(rule, Place::at(block.offset)),
-        other => Error::unsupported(other.to_string()),
-    })
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use floe_image::Timestamp;
 
-use super::{high_u16, low_u32};
+use super::{LongPrefix, high_u16, low_u32, xattr::long_prefix_bytes};
 use crate::format::{self, DeflateCfgs, DeviceSlot, Lz4Cfgs, LzmaCfgs, SuperBlock, ZstdCfgs};
 
 /// The configuration of an algorithm.
@@ -107,16 +107,16 @@ pub struct SuperBlockRecord {
     pub configurations: Vec<AlgorithmConfiguration>,
     /// The extra devices.
     pub devices: Vec<Device>,
-    /// Where the long xattr prefixes begin, in bytes (a multiple of four), and how many there are.
-    pub long_prefixes: (u64, u8),
+    /// The long xattr prefixes, at most 255; they stand behind the device table.
+    pub long_prefixes: Vec<LongPrefix>,
     /// The nid of the packed inode, 0 where there is none.
     pub packed_nid: u64,
 }
 
-/// Where the superblock, the configurations and the device table end, in bytes from the beginning of the image.
+/// Where the superblock, the configurations, the device table and the long prefixes end, in bytes from the beginning of
+/// the image.
 pub fn superblock_len(record: &SuperBlockRecord) -> u64 {
-    let start = device_table_start(record);
-    start + len_u64(DeviceSlot::SIZE) * len_u64(record.devices.len())
+    long_prefixes_start(record) + len_u64(long_prefix_bytes(&record.long_prefixes).len())
 }
 
 /// The image's beginning up to [`superblock_len`], with the checksum of what is in the superblock's block.
@@ -151,8 +151,8 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
         extra_devices: u16::try_from(record.devices.len()).unwrap_or(u16::MAX),
         devt_slotoff: 0,
         dirblkbits: 0,
-        xattr_prefix_count: record.long_prefixes.1,
-        xattr_prefix_start: low_u32(record.long_prefixes.0 / 4),
+        xattr_prefix_count: u8::try_from(record.long_prefixes.len()).unwrap_or(u8::MAX),
+        xattr_prefix_start: if record.long_prefixes.is_empty() { 0 } else { low_u32(long_prefixes_start(record) / 4) },
         packed_nid: record.packed_nid,
         build_time: record.build_time,
         rootnid_8b: if wide { record.root_nid } else { 0 },
@@ -174,6 +174,11 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
         let start = device_table_start(record) - format::SUPER_OFFSET - len_u64(SuperBlock::SIZE);
         tail.resize(usize::try_from(start).unwrap_or(0), 0);
         tail.extend(record.devices.iter().flat_map(device_slot));
+    }
+    if !record.long_prefixes.is_empty() {
+        let start = long_prefixes_start(record) - format::SUPER_OFFSET - len_u64(SuperBlock::SIZE);
+        tail.resize(usize::try_from(start).unwrap_or(0), 0);
+        tail.extend(long_prefix_bytes(&record.long_prefixes));
     }
     let checksummed_len = checksummed_len(record.block_size_log2);
     let with = |raw: &SuperBlock| [raw.to_bytes().as_slice(), &tail].concat();
@@ -199,6 +204,11 @@ fn device_table_start(record: &SuperBlockRecord) -> u64 {
     let len: usize = configurations.map(|configuration| configuration.to_bytes().len() + 2).sum();
     let end = format::SUPER_OFFSET + len_u64(SuperBlock::SIZE + len);
     if record.devices.is_empty() { end } else { end.next_multiple_of(len_u64(DeviceSlot::SIZE)) }
+}
+
+fn long_prefixes_start(record: &SuperBlockRecord) -> u64 {
+    let devices_len = len_u64(DeviceSlot::SIZE) * len_u64(record.devices.len());
+    (device_table_start(record) + devices_len).next_multiple_of(4)
 }
 
 fn device_slot(device: &Device) -> [u8; DeviceSlot::SIZE] {

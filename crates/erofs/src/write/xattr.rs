@@ -92,7 +92,7 @@ pub fn xattr_body(filter_bits: Option<&[u32]>, shared: &[u32], entries: &[u8]) -
 }
 
 /// The records of long prefixes, each at a multiple of four bytes.
-pub fn long_prefix_bytes(prefixes: &[LongPrefix]) -> Vec<u8> {
+pub(super) fn long_prefix_bytes(prefixes: &[LongPrefix]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for prefix in prefixes {
         let len = u16::try_from(prefix.infix.len() + 1).unwrap_or(u16::MAX);

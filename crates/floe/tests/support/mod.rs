@@ -1,6 +1,7 @@
-//! What the tests with reference images share.
-#![allow(dead_code, reason = "each test uses a part of it")]
+//! What the tests share.
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod program;
 mod served;
 
 use std::{

@@ -23,7 +23,7 @@ impl Name {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    fn copy_from(&mut self, other: &Self) {
+    pub(super) fn copy_from(&mut self, other: &Self) {
         self.len = other.len;
         for (to, from) in self.bytes.iter_mut().zip(other.as_bytes()) {
             *to = *from;
@@ -74,6 +74,7 @@ pub(crate) struct Listing<'image> {
     left_under_header: u32,
     starts_header: bool,
     previous: Name,
+    expected_first: Option<Name>,
 }
 
 impl DirectoryInode {
@@ -103,6 +104,7 @@ impl Squashfs {
             left_under_header: 0,
             starts_header: false,
             previous: Name::new(),
+            expected_first: None,
         }
     }
 }
@@ -121,6 +123,11 @@ impl Listing<'_> {
     /// Whether the last dirent was the first one under its header.
     pub(crate) const fn was_first_under_header(&self) -> bool {
         self.starts_header
+    }
+
+    /// Says what an index says of the first name.
+    pub(super) fn expect_first(&mut self, name: Option<Name>) {
+        self.expected_first = name;
     }
 
     /// The next dirent, its name put into `name`; `None` at the end.
@@ -147,6 +154,9 @@ impl Listing<'_> {
             return Err(Error::corrupt("directory is not sorted, or has a name twice", place));
         }
         self.previous.copy_from(name);
+        if self.expected_first.take().is_some_and(|expected| expected.as_bytes() != name.as_bytes()) {
+            return Err(Error::corrupt("directory index that does not lead to a header", place));
+        }
         let Some(file_type) = file_type(entry.kind) else {
             return Err(Error::corrupt("dirent of an unknown type", place));
         };

@@ -1,0 +1,112 @@
+//! Places in the metadata area.
+
+use floe_erofs::format::INODE_SLOT_SIZE;
+
+/// How many gaps are kept in mind for what is small.
+const GAPS_MAX: usize = 64;
+
+/// What an inode needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Need {
+    /// The inode by itself, in bytes; it stands within one block.
+    pub(crate) inode_len: u64,
+    /// The inode and what follows it, but for what is inline, in bytes.
+    pub(crate) body_len: u64,
+    /// What is inline, in bytes; it stands within one block too.
+    pub(crate) inline_len: u64,
+}
+
+impl Need {
+    fn fits(&self, offset: u64, block_size: u64) -> bool {
+        let inline_start = (offset + self.body_len) % block_size;
+        offset % block_size + self.inode_len <= block_size
+            && (self.inline_len == 0 || inline_start + self.inline_len <= block_size)
+    }
+
+    fn len(&self) -> u64 {
+        self.body_len + self.inline_len
+    }
+}
+
+/// Gives out places one after the other, and what was skipped over to what fits there.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    block_size: u64,
+    end: u64,
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Allocator {
+    /// An area whose first slot stays empty, because 0 is no inode number.
+    pub(crate) fn new(block_size: u64) -> Self {
+        Self { block_size, end: INODE_SLOT_SIZE, gaps: Vec::new() }
+    }
+
+    /// How many bytes the area has so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.end
+    }
+
+    /// A place, in bytes from the beginning of the area.
+    pub(crate) fn allocate(&mut self, need: Need) -> u64 {
+        for number in 0..self.gaps.len() {
+            let (start, end) = self.gaps[number];
+            if end - start < need.len() {
+                continue;
+            }
+            let places = (start..=end - need.len()).step_by(INODE_SLOT_SIZE as usize);
+            if let Some(place) = places.into_iter().find(|place| need.fits(*place, self.block_size)) {
+                self.gaps.remove(number);
+                self.keep_gap(start, place);
+                self.keep_gap((place + need.len()).next_multiple_of(INODE_SLOT_SIZE), end);
+                return place;
+            }
+        }
+        let start = self.end.next_multiple_of(INODE_SLOT_SIZE);
+        let places = (start..=start + self.block_size).step_by(INODE_SLOT_SIZE as usize);
+        // What is inline leaves a margin of more than a slot in a block, so that one of these fits.
+        let place = places.into_iter().find(|place| need.fits(*place, self.block_size)).unwrap_or(start);
+        self.keep_gap(start, place);
+        self.end = place + need.len();
+        place
+    }
+
+    fn keep_gap(&mut self, start: u64, end: u64) {
+        if end < start + INODE_SLOT_SIZE {
+            return;
+        }
+        if self.gaps.len() == GAPS_MAX {
+            self.gaps.remove(0);
+        }
+        self.gaps.push((start, end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_keep_within_blocks_and_apart() {
+        for block_size in [512, 4096] {
+            let mut allocator = Allocator::new(block_size);
+            let mut taken = Vec::new();
+            let mut state = 1u64;
+            for _ in 0..3000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let inode_len = if state >> 60 > 8 { 64 } else { 32 };
+                let body_len = inode_len + (state >> 40) % 50 * 4;
+                let inline_len = (state >> 33) % (block_size - 64);
+                let need = Need { inode_len, body_len, inline_len };
+                let place = allocator.allocate(need);
+                assert_eq!(place % 32, 0);
+                assert!(need.fits(place, block_size), "{need:?} at {place}");
+                taken.push((place, place + need.len()));
+            }
+            taken.sort();
+            assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0), "places overlap");
+            let used: u64 = taken.iter().map(|(start, end)| end - start).sum();
+            assert!(used * 10 > allocator.len() * 8, "{used} of {} bytes are used", allocator.len());
+        }
+    }
+}

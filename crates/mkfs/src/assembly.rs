@@ -1,0 +1,165 @@
+//! Putting pieces, which come in order, into the image.
+
+use floe_erofs::write::{Chunk, CompressedExtent};
+
+use crate::{
+    chunks::ChunkStore,
+    content::Content,
+    data::{PieceData, PieceOutput},
+    error::Result,
+    image_file::ImageFile,
+    options::Options,
+    packed::Packed,
+    segment::{CompressedSegment, Tail, index_len, inline_len_max},
+    stored_file::StoredFile,
+};
+
+/// How much is copied at once, in bytes.
+const COPY_LEN: usize = 1 << 20;
+
+/// Puts pieces into the image and says what became of each file.
+pub(crate) struct Assembler<'a> {
+    image: &'a mut ImageFile,
+    blob: Option<ImageFile>,
+    options: &'a Options,
+    packed: Option<Packed>,
+    chunk_store: ChunkStore,
+    current: Current,
+}
+
+/// What is known of the file whose pieces are coming.
+#[derive(Default)]
+struct Current {
+    start: u64,
+    extents: Vec<CompressedExtent>,
+    chunks: Vec<Chunk>,
+    inline: Vec<u8>,
+    fragment_offset: Option<u64>,
+}
+
+impl<'a> Assembler<'a> {
+    pub(crate) fn new(
+        image: &'a mut ImageFile,
+        blob: Option<ImageFile>,
+        options: &'a Options,
+        packed: Option<Packed>,
+    ) -> Self {
+        Self { image, blob, options, packed, chunk_store: ChunkStore::default(), current: Current::default() }
+    }
+
+    /// How many bytes were there already.
+    pub(crate) fn duplicate_bytes(&self) -> u64 {
+        self.packed.as_ref().map_or(0, Packed::duplicate_bytes) + self.chunk_store.duplicate_bytes()
+    }
+
+    /// The packed inode's content, which cannot be added to any more.
+    pub(crate) fn take_packed(&mut self) -> Result<Option<Content>> {
+        let packed = self.packed.take().filter(|packed| packed.len() > 0);
+        packed.map(Packed::into_content).transpose()
+    }
+
+    /// The blob device.
+    pub(crate) fn into_blob(self) -> Option<ImageFile> {
+        self.blob
+    }
+
+    /// Adds a piece of a file of this size; with the last one says what became of the file.
+    pub(crate) fn add(&mut self, piece: PieceOutput, size: u64, content: &Content) -> Result<Option<StoredFile>> {
+        if piece.offset == 0 {
+            self.current = Current { start: self.image.len(), ..Current::default() };
+        }
+        let is_last = piece.offset + piece.len as u64 == size;
+        let is_whole = is_last && piece.offset == 0;
+        match piece.data {
+            PieceData::Flat(bytes) => self.add_flat(&bytes, is_last)?,
+            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash)?,
+            PieceData::Packed(bytes) => self.add_packed(&bytes, is_whole.then_some(piece.hash))?,
+            PieceData::Chunks(bytes, chunks) => {
+                let block_size = self.options.block_size();
+                let (device, file) = match &mut self.blob {
+                    Some(blob) => (1, blob),
+                    None => (0, &mut *self.image),
+                };
+                let chunks = self.chunk_store.add(&bytes, &chunks, device, block_size, file)?;
+                self.current.chunks.extend(chunks);
+            }
+        }
+        if is_last { self.finish(size, content).map(Some) } else { Ok(None) }
+    }
+
+    fn finish(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
+        let current = std::mem::take(&mut self.current);
+        if !current.chunks.is_empty() {
+            return Ok(StoredFile::Chunked { chunks: current.chunks });
+        }
+        let Current { start, extents, inline, fragment_offset, .. } = current;
+        if extents.is_empty() {
+            if let Some(offset) = fragment_offset {
+                return Ok(StoredFile::Fragment { offset });
+            }
+            let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
+            return Ok(StoredFile::Flat { start_block, inline });
+        }
+        if let (Some(offset), 1) = (fragment_offset, extents.len()) {
+            return Ok(StoredFile::Fragment { offset });
+        }
+        let stored_len = self.image.len() - start + inline.len() as u64;
+        if fragment_offset.is_none() && stored_len + index_len(size, self.options.block_size()) >= size {
+            self.image.rewind(start)?;
+            return self.copy_flat(size, content);
+        }
+        Ok(StoredFile::Compressed { extents, inline, fragment_offset })
+    }
+
+    fn add_flat(&mut self, bytes: &[u8], is_last: bool) -> Result<()> {
+        let tail_len = if is_last { bytes.len() % self.options.block_len() } else { 0 };
+        let inline = self.options.inline_data && tail_len <= inline_len_max(self.options.block_len());
+        let (blocks, tail) = bytes.split_at(if inline { bytes.len() - tail_len } else { bytes.len() });
+        self.image.append(blocks)?;
+        self.image.pad(self.options.block_size())?;
+        self.current.inline = tail.to_vec();
+        Ok(())
+    }
+
+    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64) -> Result<()> {
+        let base = self.image.len() / self.options.block_size();
+        self.image.append(&segment.stored)?;
+        self.current
+            .extents
+            .extend(segment.extents.iter().map(|extent| CompressedExtent { block: base + extent.block, ..*extent }));
+        match segment.tail {
+            Tail::None => {}
+            Tail::Inline(bytes) => self.current.inline = bytes,
+            Tail::Fragment(bytes) => self.add_packed(&bytes, Some(fragment_hash))?,
+        }
+        Ok(())
+    }
+
+    fn add_packed(&mut self, bytes: &[u8], hash: Option<u64>) -> Result<()> {
+        let Some(packed) = &mut self.packed else { return Ok(()) };
+        let offset = match hash {
+            Some(hash) => packed.add(bytes, hash)?,
+            None => packed.append(bytes)?,
+        };
+        self.current.fragment_offset.get_or_insert(offset);
+        Ok(())
+    }
+
+    /// Stores a file as it is that turned out not to shrink.
+    fn copy_flat(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
+        self.current.start = self.image.len();
+        let open = content.open()?;
+        let mut buffer = vec![0; COPY_LEN];
+        let mut offset = 0;
+        while offset < size {
+            let len = usize::try_from(size - offset).unwrap_or(usize::MAX).min(COPY_LEN);
+            open.read_at(offset, &mut buffer[..len])?;
+            offset += len as u64;
+            self.add_flat(&buffer[..len], offset == size)?;
+        }
+        open.check_unchanged()?;
+        let Current { start, inline, .. } = std::mem::take(&mut self.current);
+        let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
+        Ok(StoredFile::Flat { start_block, inline })
+    }
+}

@@ -1,0 +1,259 @@
+//! Building an image from beginning to end.
+
+use std::time::Instant;
+
+use floe_erofs::{
+    format,
+    write::{Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
+};
+use floe_image::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    content::Content,
+    data,
+    duplicates::duplicates,
+    error::{Error, Result},
+    image_file::ImageFile,
+    metadata::{MetadataArea, MetadataPlan},
+    options::{Options, Source, Times},
+    progress::{Phase, Progress, report},
+    scan::Scanner,
+    stored_file::StoredFile,
+    summary::Summary,
+    tree::{Body, Metadata, Tree, Visit},
+    xattrs::XattrTable,
+};
+
+/// Builds an image of `sources`: where several have the same path, the last one counts, and directories are merged.
+///
+/// # Errors
+/// Something cannot be read, changed meanwhile, has no place in the format, or cannot be written; the options contradict
+/// each other; `progress` asked to stop. Then there is no image under its name, or the one that was there before.
+pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Summary> {
+    let begin = Instant::now();
+    options.check()?;
+    let tree = scan(options, sources, progress)?;
+    let visits = tree.in_order();
+    let scan_time = begin.elapsed();
+    let xattrs = XattrTable::new(&tree, &visits, &options.xattrs)?;
+    let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(&tree, visit)).collect();
+    let same = if options.dedupe { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
+
+    let mut image = ImageFile::create(&options.output)?;
+    let (epoch, build_time) = times(&tree, &visits, options)?;
+    let mut record = superblock(options, epoch, build_time);
+    // The head is written last; its length does not depend on what is in it.
+    record.devices.extend(options.blob_device.iter().map(|_| Device { tag: Vec::new(), blocks: 0, unified_block: 0 }));
+    record.long_prefixes = xattrs.long_prefixes().to_vec();
+    image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
+    image.pad(options.block_size())?;
+    let data_start = image.len();
+    let mut stored = data::store(&contents, &same, &mut image, options, progress)?;
+    put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
+    let data_time = begin.elapsed() - scan_time;
+
+    let metadata_start = image.len();
+    record.xattr_block = block_number(&image, options)?;
+    image.append(xattrs.shared_bytes())?;
+    image.pad(options.block_size())?;
+    record.metadata_block = block_number(&image, options)?;
+    let plan = MetadataPlan {
+        tree: &tree,
+        visits: &visits,
+        files: &stored.files,
+        packed: stored.packed.as_ref(),
+        xattrs: &xattrs,
+        options,
+        rules: InodeRules { epoch, wide: options.wide, form: options.inode_form },
+    };
+    let area = plan.lay_out(u64::from(record.metadata_block))?;
+    report(progress, Phase::Metadata, area.bytes.len() as u64, area.bytes.len() as u64)?;
+    image.append(&area.bytes)?;
+
+    record.feature_compat |= compat_features(&xattrs, &tree, &visits, &area);
+    record.feature_incompat |= incompat_features(options, &area);
+    if !record.long_prefixes.is_empty() {
+        record.feature_incompat |= format::FEATURE_INCOMPAT_XATTR_PREFIXES;
+    }
+    record.root_nid = area.root_nid;
+    record.packed_nid = area.packed_nid;
+    record.inode_count = area.inode_count;
+    record.blocks = image.len() / options.block_size();
+    if let (Some(blob), Some(path)) = (&stored.blob, &options.blob_device) {
+        let tag = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
+        record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
+    }
+    record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
+    image.overwrite(0, &superblock_bytes(&record))?;
+
+    let sizes = contents.iter().flatten().map(|content| content.size());
+    let duplicates = same.iter().zip(&contents).filter(|(same, _)| same.is_some());
+    let summary = Summary {
+        inodes: area.inode_count,
+        files: contents.iter().flatten().count() as u64,
+        directories: visits.iter().filter(|visit| matches!(tree.node(visit.node).body, Body::Directory(_))).count()
+            as u64,
+        content_bytes: sizes.sum(),
+        duplicate_bytes: stored.duplicate_bytes
+            + duplicates.filter_map(|(_, content)| *content).map(Content::size).sum::<u64>(),
+        packed_bytes: stored.packed.as_ref().map_or(0, |(_, size)| *size),
+        data_bytes: metadata_start - data_start,
+        metadata_bytes: image.len() - metadata_start,
+        image_bytes: image.len(),
+        blob_bytes: stored.blob.as_ref().map_or(0, ImageFile::len),
+        uuid: record.uuid,
+        xattrs_left_out: xattrs.left_out(),
+        scan_time,
+        data_time,
+        total_time: begin.elapsed(),
+    };
+    if let Some(blob) = stored.blob.take() {
+        blob.finish()?;
+    }
+    image.finish()?;
+    Ok(summary)
+}
+
+fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Tree> {
+    if sources.is_empty() {
+        return Err(Error::Option("there is no source: name a directory".into()));
+    }
+    let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
+    let mut tree = Tree::new(root);
+    for source in sources {
+        match source {
+            Source::Directory(path) => {
+                Scanner::new(&mut tree, options.xattrs.keep, &options.excludes).scan(path, progress)?;
+            }
+        }
+    }
+    Ok(tree)
+}
+
+fn content<'a>(tree: &'a Tree, visit: &Visit) -> Option<&'a Content> {
+    match &tree.node(visit.node).body {
+        Body::File(content) => Some(content),
+        _ => None,
+    }
+}
+
+/// What compact inodes count their times from, and when the image was made, in seconds after that.
+fn times(tree: &Tree, visits: &[Visit], options: &Options) -> Result<(Timestamp, u32)> {
+    let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
+    let built = match options.times {
+        Times::Own => own().max().unwrap_or_default(),
+        Times::OwnBuiltAt(seconds) | Times::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+    };
+    if !options.wide {
+        return Ok((built, 0));
+    }
+    let first = own().map(|own| options.times.apply(own).seconds).min().unwrap_or(built.seconds);
+    let seconds = first.clamp(built.seconds.saturating_sub(i64::from(u32::MAX)), built.seconds);
+    let build_time = u32::try_from(built.seconds - seconds).unwrap_or(u32::MAX);
+    Ok((Timestamp { seconds, nanoseconds: 0 }, build_time))
+}
+
+fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBlockRecord {
+    let mut volume_name = [0; 16];
+    volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
+    let mut feature_incompat = 0;
+    if let Some(configuration) = options.configuration() {
+        feature_incompat |= format::FEATURE_INCOMPAT_ZERO_PADDING;
+        if options.is_big() || configuration.algorithm() != format::COMPRESSION_LZ4 {
+            feature_incompat |= format::FEATURE_INCOMPAT_COMPR_CFGS;
+        }
+    }
+    if options.wide {
+        feature_incompat |= format::FEATURE_INCOMPAT_48BIT;
+    }
+    SuperBlockRecord {
+        feature_compat: format::FEATURE_COMPAT_MTIME,
+        feature_incompat,
+        block_size_log2: options.block_size_log2,
+        root_nid: 0,
+        inode_count: 0,
+        epoch,
+        build_time,
+        blocks: 0,
+        metadata_block: 0,
+        xattr_block: 0,
+        uuid: [0; 16],
+        volume_name,
+        configurations: options.configuration().into_iter().collect(),
+        devices: Vec::new(),
+        long_prefixes: Vec::new(),
+        packed_nid: 0,
+    }
+}
+
+fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &MetadataArea) -> u32 {
+    let mut features = 0;
+    if xattrs.has_filter(tree, visits) {
+        features |= format::FEATURE_COMPAT_XATTR_FILTER;
+    }
+    if !xattrs.long_prefixes().is_empty() && area.packed_nid != 0 {
+        features |= format::FEATURE_COMPAT_PLAIN_XATTR_PFX;
+    }
+    features
+}
+
+fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
+    let mut features = 0;
+    if options.chunk_bytes.is_some() {
+        features |= format::FEATURE_INCOMPAT_CHUNKED_FILE;
+    }
+    if options.blob_device.is_some() {
+        features |= format::FEATURE_INCOMPAT_DEVICE_TABLE;
+    }
+    if area.has_inline_pclusters {
+        features |= format::FEATURE_INCOMPAT_ZTAILPACKING;
+    }
+    if area.packed_nid != 0 {
+        features |= format::FEATURE_INCOMPAT_FRAGMENTS;
+    }
+    if options.dedupe && options.compression.is_some() {
+        features |= format::FEATURE_INCOMPAT_DEDUPE;
+    }
+    features
+}
+
+/// Stores the targets of symbolic links that are too long to be inline.
+fn put_links(
+    tree: &Tree,
+    visits: &[Visit],
+    files: &mut [StoredFile],
+    options: &Options,
+    image: &mut ImageFile,
+) -> Result<()> {
+    for (visit, file) in visits.iter().zip(files) {
+        let Body::Symlink(target) = &tree.node(visit.node).body else { continue };
+        let tail_len = target.len() % options.block_len();
+        let inline = tail_len <= crate::segment::inline_len_max(options.block_len());
+        let (blocks, tail) = target.split_at(if inline { target.len() - tail_len } else { target.len() });
+        let start_block = (!blocks.is_empty()).then_some(image.len() / options.block_size());
+        image.append(blocks)?;
+        image.pad(options.block_size())?;
+        *file = StoredFile::Flat { start_block, inline: tail.to_vec() };
+    }
+    Ok(())
+}
+
+fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {
+    let too_large = "the image has more than 4294967295 blocks: choose larger blocks or the 48-bit layout";
+    u32::try_from(image.len() / options.block_size()).map_err(|_| Error::Layout(too_large.into()))
+}
+
+/// A UUID that depends on all there is in the image (version 8: of one's own making).
+fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8]) -> [u8; 16] {
+    let mut hasher = Sha256::new();
+    hasher.update(superblock_bytes(record));
+    hasher.update(data);
+    hasher.update(metadata);
+    let digest: [u8; 32] = hasher.finalize().into();
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&digest[..16]);
+    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}

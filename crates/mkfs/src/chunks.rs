@@ -1,0 +1,73 @@
+//! Chunks: parts of files of one size, each stored once.
+
+use std::collections::HashMap;
+
+use floe_erofs::write::Chunk;
+use sha2::{Digest, Sha256};
+
+use crate::{error::Result, image_file::ImageFile};
+
+/// A chunk of a piece: its length, and the digest of its content unless that is zeros.
+pub(crate) struct HashedChunk {
+    len: usize,
+    digest: Option<[u8; 32]>,
+}
+
+/// The chunks of a piece that begins with one.
+pub(crate) fn hash_chunks(data: &[u8], chunk_len: usize) -> Vec<HashedChunk> {
+    let digest = |chunk: &[u8]| {
+        let is_hole = chunk.iter().all(|byte| *byte == 0);
+        (!is_hole).then(|| Sha256::digest(chunk).into())
+    };
+    data.chunks(chunk_len).map(|chunk| HashedChunk { len: chunk.len(), digest: digest(chunk) }).collect()
+}
+
+/// The chunks that were stored.
+#[derive(Default)]
+pub(crate) struct ChunkStore {
+    known: HashMap<([u8; 32], usize), Chunk>,
+    duplicate_bytes: u64,
+}
+
+impl ChunkStore {
+    /// How many bytes were there already.
+    pub(crate) fn duplicate_bytes(&self) -> u64 {
+        self.duplicate_bytes
+    }
+
+    /// Puts the chunks of `data` that are not there yet at the end of `file`, which is this device.
+    pub(crate) fn add(
+        &mut self,
+        data: &[u8],
+        chunks: &[HashedChunk],
+        device: u16,
+        block_size: u64,
+        file: &mut ImageFile,
+    ) -> Result<Vec<Chunk>> {
+        let mut places = Vec::with_capacity(chunks.len());
+        let mut rest = data;
+        for chunk in chunks {
+            let (bytes, after) = rest.split_at(chunk.len);
+            rest = after;
+            let Some(digest) = chunk.digest else {
+                places.push(Chunk::Hole);
+                continue;
+            };
+            let place = match self.known.get(&(digest, chunk.len)) {
+                Some(place) => {
+                    self.duplicate_bytes += chunk.len as u64;
+                    *place
+                }
+                None => {
+                    let place = Chunk::Blocks { device, block: file.len() / block_size };
+                    file.append(bytes)?;
+                    file.pad(block_size)?;
+                    self.known.insert((digest, chunk.len), place);
+                    place
+                }
+            };
+            places.push(place);
+        }
+        Ok(places)
+    }
+}

@@ -1,0 +1,82 @@
+//! Finding files with equal content.
+
+use std::collections::HashMap;
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    content::Content,
+    error::Result,
+    options::Options,
+    progress::{Phase, Progress, report},
+    workers,
+};
+
+/// How much is read at once, in bytes.
+const READ_LEN: usize = 1 << 20;
+/// Files are handed to a worker until they have this many bytes.
+const JOB_BYTES: u64 = 4 << 20;
+
+/// For each file the first one before it with the same content, if there is one; both by their place in `files`. Only
+/// files of equal sizes are read.
+pub(crate) fn duplicates(
+    files: &[Option<&Content>],
+    options: &Options,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Option<usize>>> {
+    let mut by_size: HashMap<u64, usize> = HashMap::new();
+    for content in files.iter().flatten() {
+        *by_size.entry(content.size()).or_default() += 1;
+    }
+    let candidates: Vec<(usize, &Content)> = files
+        .iter()
+        .enumerate()
+        .filter_map(|(place, content)| Some((place, (*content)?)))
+        .filter(|(_, content)| content.size() > 0 && by_size.get(&content.size()).is_some_and(|count| *count > 1))
+        .collect();
+    let total = candidates.iter().map(|(_, content)| content.size()).sum();
+    let mut rest = candidates.as_slice();
+    let next = || {
+        let mut bytes = 0;
+        let count = rest.iter().take_while(|(_, content)| {
+            let take = bytes < JOB_BYTES;
+            bytes += content.size();
+            take
+        });
+        let (job, after) = rest.split_at(count.count());
+        rest = after;
+        (!job.is_empty()).then_some((job, READ_LEN))
+    };
+    let worker = || {
+        let mut buffer = vec![0; READ_LEN];
+        Ok(move |job: &[(usize, &Content)]| {
+            job.iter().map(|(place, content)| Ok((*place, content.size(), digest(content, &mut buffer)?))).collect()
+        })
+    };
+    let mut first: HashMap<[u8; 32], usize> = HashMap::new();
+    let mut same = vec![None; files.len()];
+    let mut done = 0;
+    workers::run(options.jobs, options.memory_bytes, worker, next, |digests: Vec<(usize, u64, [u8; 32])>| {
+        for (place, size, digest) in digests {
+            done += size;
+            let earlier = *first.entry(digest).or_insert(place);
+            same[place] = (earlier != place).then_some(earlier);
+        }
+        report(progress, Phase::Compare, done, total)
+    })?;
+    Ok(same)
+}
+
+fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
+    let open = content.open()?;
+    let mut hasher = Sha256::new();
+    let mut offset = 0;
+    while offset < content.size() {
+        let len = usize::try_from(content.size() - offset).unwrap_or(usize::MAX).min(buffer.len());
+        open.read_at(offset, &mut buffer[..len])?;
+        hasher.update(&buffer[..len]);
+        offset += len as u64;
+    }
+    open.check_unchanged()?;
+    Ok(hasher.finalize().into())
+}

@@ -1,0 +1,284 @@
+//! Laying out the metadata: where each inode is, and what stands there.
+
+use floe_erofs::{
+    format,
+    write::{
+        ChunkMap, CompressedMap, DirectoryEntry, InodeData, InodeRecord, InodeRules, MapForm, directory_bytes,
+        directory_len, whole_fragment_map,
+    },
+};
+use floe_image::FileType;
+
+use crate::{
+    allocation::{Allocator, Need},
+    error::{Error, Result},
+    options::Options,
+    segment::inline_len_max,
+    stored_file::StoredFile,
+    tree::{Body, Node, Tree, Visit},
+    xattrs::XattrTable,
+};
+
+/// An inode with all that stands behind it.
+pub(crate) struct PlannedInode {
+    record: InodeRecord,
+    xattr_body: Vec<u8>,
+    /// The index or chunk map, and what it is aligned to.
+    map: (Vec<u8>, u64),
+    inline: Vec<u8>,
+    /// The length of a directory's content: what is in blocks, and what is inline.
+    directory_len: (u64, u64),
+    /// Where it is, in bytes from the beginning of the metadata area.
+    place: u64,
+}
+
+impl PlannedInode {
+    /// The number by which it is found.
+    pub(crate) fn nid(&self) -> u64 {
+        self.place / format::INODE_SLOT_SIZE
+    }
+
+    fn need(&self, rules: &InodeRules) -> Need {
+        let inode_len = self.record.len(rules);
+        let mut body_len = inode_len + self.xattr_body.len() as u64;
+        if !self.map.0.is_empty() {
+            body_len = body_len.next_multiple_of(self.map.1) + self.map.0.len() as u64;
+        }
+        Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
+    }
+
+    fn put(&self, rules: &InodeRules, directory_tail: &[u8], area: &mut [u8]) {
+        let start = usize::try_from(self.place).unwrap_or(usize::MAX);
+        let mut bytes = self.record.to_bytes(rules, self.xattr_body.len());
+        bytes.extend_from_slice(&self.xattr_body);
+        if !self.map.0.is_empty() {
+            bytes.resize(bytes.len().next_multiple_of(usize::try_from(self.map.1).unwrap_or(1)), 0);
+            bytes.extend_from_slice(&self.map.0);
+        }
+        bytes.extend_from_slice(&self.inline);
+        bytes.extend_from_slice(directory_tail);
+        area[start..start + bytes.len()].copy_from_slice(&bytes);
+    }
+}
+
+/// The metadata area.
+pub(crate) struct MetadataArea {
+    /// All bytes, whole blocks.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) root_nid: u64,
+    /// 0 where there is no packed inode.
+    pub(crate) packed_nid: u64,
+    pub(crate) inode_count: u64,
+    /// Whether a pcluster is inline.
+    pub(crate) has_inline_pclusters: bool,
+}
+
+/// What the metadata is made from.
+pub(crate) struct MetadataPlan<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) visits: &'a [Visit],
+    /// By place in `visits`.
+    pub(crate) files: &'a [StoredFile],
+    pub(crate) packed: Option<&'a (StoredFile, u64)>,
+    pub(crate) xattrs: &'a XattrTable,
+    pub(crate) options: &'a Options,
+    pub(crate) rules: InodeRules,
+}
+
+impl MetadataPlan<'_> {
+    /// Lays out the area, which begins at block `first_block`.
+    pub(crate) fn lay_out(&self, first_block: u64) -> Result<MetadataArea> {
+        let mut places = vec![0; self.tree.len()];
+        for (place, visit) in self.visits.iter().enumerate() {
+            places[visit.node.index()] = place;
+        }
+        let mut inodes = Vec::with_capacity(self.visits.len() + 1);
+        for (place, visit) in self.visits.iter().enumerate() {
+            inodes.push(self.plan(place, visit)?);
+        }
+        inodes.extend(self.packed.map(|packed| self.plan_packed(packed, inodes.len())));
+        let block_size = self.options.block_size();
+        let mut allocator = Allocator::new(block_size);
+        for inode in &mut inodes {
+            inode.place = allocator.allocate(inode.need(&self.rules));
+        }
+        let inodes_len = allocator.len().next_multiple_of(block_size);
+        let mut bytes = vec![0; usize::try_from(inodes_len).unwrap_or(0)];
+        for (place, visit) in self.visits.iter().enumerate() {
+            let mut tail = Vec::new();
+            if let Body::Directory(_) = self.tree.node(visit.node).body {
+                let (blocks_len, _) = inodes[place].directory_len;
+                let mut content = directory_bytes(&self.entries(visit, &inodes, &places), block_size);
+                tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
+                if !content.is_empty() {
+                    let start_block = first_block + bytes.len() as u64 / block_size;
+                    let inline = !tail.is_empty();
+                    inodes[place].record.data = InodeData::Flat { start_block: Some(start_block), inline };
+                    bytes.extend(content);
+                    bytes.resize(bytes.len().next_multiple_of(self.options.block_len()), 0);
+                }
+            }
+            inodes[place].put(&self.rules, &tail, &mut bytes);
+        }
+        let packed = self.packed.and(inodes.last());
+        if let Some(packed) = packed {
+            packed.put(&self.rules, &[], &mut bytes);
+        }
+        let is_inline = |inode: &PlannedInode| {
+            matches!(inode.record.data, InodeData::Compressed { .. }) && !inode.inline.is_empty()
+        };
+        Ok(MetadataArea {
+            root_nid: inodes[0].nid(),
+            packed_nid: packed.map_or(0, PlannedInode::nid),
+            inode_count: inodes.len() as u64,
+            has_inline_pclusters: inodes.iter().any(is_inline),
+            bytes,
+        })
+    }
+
+    fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode> {
+        let node = self.tree.node(visit.node);
+        let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
+        let xattr_body = self.xattrs.body(&node.xattrs);
+        let mut planned = PlannedInode {
+            record: InodeRecord {
+                file_type: node.file_type(),
+                permissions: node.metadata.permissions,
+                uid,
+                gid,
+                link_count: visit.link_count,
+                size: 0,
+                modified: self.options.times.apply(node.metadata.modified),
+                number: inode_number(place),
+                data: InodeData::Device(0),
+            },
+            xattr_body: xattr_body.ok_or_else(|| Error::Layout("an inode has too many extended attributes".into()))?,
+            map: (Vec::new(), 1),
+            inline: Vec::new(),
+            directory_len: (0, 0),
+            place: 0,
+        };
+        match &node.body {
+            Body::Directory(_) => self.plan_directory(node, visit, &mut planned),
+            Body::File(content) => {
+                planned.record.size = content.size();
+                let stored = match &self.files[place] {
+                    StoredFile::SameAs(earlier) => &self.files[*earlier],
+                    stored => stored,
+                };
+                self.plan_file(stored, &mut planned);
+            }
+            Body::Symlink(target) => {
+                planned.record.size = target.len() as u64;
+                self.plan_file(&self.files[place], &mut planned);
+            }
+            Body::Special(_, number) => planned.record.data = InodeData::Device(number.encoded()),
+        }
+        Ok(planned)
+    }
+
+    fn plan_packed(&self, (stored, size): &(StoredFile, u64), place: usize) -> PlannedInode {
+        let mut planned = PlannedInode {
+            record: InodeRecord {
+                file_type: FileType::Regular,
+                permissions: 0,
+                uid: 0,
+                gid: 0,
+                link_count: 1,
+                size: *size,
+                modified: self.rules.epoch,
+                number: inode_number(place),
+                data: InodeData::Device(0),
+            },
+            xattr_body: Vec::new(),
+            map: (Vec::new(), 1),
+            inline: Vec::new(),
+            directory_len: (0, 0),
+            place: 0,
+        };
+        self.plan_file(stored, &mut planned);
+        planned
+    }
+
+    fn plan_directory(&self, node: &Node, visit: &Visit, planned: &mut PlannedInode) {
+        let block_size = self.options.block_size();
+        let Body::Directory(entries) = &node.body else { return };
+        let _ = visit;
+        let mut lens: Vec<(&[u8], usize)> = entries.keys().map(|name| (name.as_ref(), name.len())).collect();
+        lens.extend([(b".".as_slice(), 1), (b"..".as_slice(), 2)]);
+        lens.sort_unstable();
+        let len = directory_len(lens.into_iter().map(|(_, len)| len), block_size);
+        let tail_len = len % block_size;
+        let inline = tail_len > 0 && tail_len <= inline_len_max(self.options.block_len()) as u64;
+        planned.record.size = len;
+        planned.directory_len = if inline { (len - tail_len, tail_len) } else { (len, 0) };
+        planned.record.data = InodeData::Flat { start_block: None, inline };
+    }
+
+    fn plan_file(&self, stored: &StoredFile, planned: &mut PlannedInode) {
+        match stored {
+            StoredFile::Flat { start_block, inline } => {
+                planned.inline.clone_from(inline);
+                planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
+            }
+            StoredFile::Fragment { offset } => {
+                planned.map = (whole_fragment_map(*offset), 8);
+                planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
+            }
+            StoredFile::Compressed { extents, inline, fragment_offset } => {
+                let map = CompressedMap {
+                    extents,
+                    algorithm: self.options.configuration().map_or(0, |configuration| configuration.algorithm()),
+                    block_size_log2: self.options.block_size_log2,
+                    big: self.options.is_big(),
+                    inline_len: u16::try_from(inline.len()).unwrap_or(u16::MAX),
+                    fragment_offset: *fragment_offset,
+                };
+                let stored_len: u64 = extents.iter().map(|extent| u64::from(extent.stored_len)).sum();
+                let inline_blocks = u64::from(!inline.is_empty());
+                let blocks = (stored_len >> self.options.block_size_log2) - inline_blocks;
+                let form = self.map_form(&map);
+                planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
+                let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
+                planned.map = (map.to_bytes(form, map_start.next_multiple_of(8)), 8);
+                planned.inline.clone_from(inline);
+            }
+            StoredFile::Chunked { chunks } => {
+                let chunk_bytes = self.options.chunk_bytes.unwrap_or(self.options.block_size());
+                let chunk_blocks = chunk_bytes >> self.options.block_size_log2;
+                let chunk_blocks_log2 = u8::try_from(chunk_blocks.ilog2()).unwrap_or(0);
+                let map = ChunkMap { chunks, chunk_blocks_log2, indexes: self.options.chunk_indexes };
+                planned.record.data = InodeData::Chunked { format: map.format() };
+                planned.map = (map.to_bytes(), map.alignment());
+            }
+            // Only a file that is stored itself is named there.
+            StoredFile::SameAs(_) => {}
+        }
+    }
+
+    fn map_form(&self, map: &CompressedMap<'_>) -> MapForm {
+        if self.options.compact_index && map.fits_compact() {
+            return MapForm::Compact;
+        }
+        let wide_extent = map.extents.iter().any(|extent| extent.block > u64::from(u32::MAX));
+        if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
+    }
+
+    fn entries<'a>(&'a self, visit: &Visit, inodes: &[PlannedInode], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+        let entry = |name: &'a [u8], node: crate::tree::NodeId| DirectoryEntry {
+            name,
+            nid: inodes[places[node.index()]].nid(),
+            file_type: self.tree.node(node).file_type(),
+        };
+        let mut entries: Vec<DirectoryEntry<'a>> =
+            self.tree.entries(visit.node).map(|(name, node)| entry(name, node)).collect();
+        entries.push(entry(b".", visit.node));
+        entries.push(entry(b"..", visit.parent));
+        entries.sort_unstable_by_key(|entry| entry.name);
+        entries
+    }
+}
+
+fn inode_number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX - 1) + 1
+}

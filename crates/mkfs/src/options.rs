@@ -1,0 +1,260 @@
+//! What an image is to be like.
+
+use std::{num::NonZeroUsize, path::PathBuf};
+
+use floe_codec::encode::Compression;
+use floe_erofs::{
+    format,
+    write::{AlgorithmConfiguration, InodeForm},
+};
+use floe_image::Timestamp;
+
+use crate::error::{Error, Result};
+
+/// What an image is to be like. [`Options::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the image goes. What is there is replaced when the new image is whole.
+    pub output: PathBuf,
+    /// log2 of the block size, 9 to 12.
+    pub block_size_log2: u8,
+    /// How files are compressed; `None` stores them as they are.
+    pub compression: Option<Compression>,
+    /// The size of a pcluster in bytes: a multiple of the block size, at most 1 MiB.
+    pub pcluster_bytes: u32,
+    /// Whether the last part of a file that is not compressed stands behind its inode.
+    pub inline_data: bool,
+    /// Whether the last pcluster of a compressed file may stand behind its inode ("ztailpacking").
+    pub inline_pclusters: bool,
+    /// What is packed together in the packed inode.
+    pub fragments: Fragments,
+    /// Whether equal data is stored once.
+    pub dedupe: bool,
+    /// Whether compact indexes are used where they can be.
+    pub compact_index: bool,
+    /// Which form inodes take.
+    pub inode_form: InodeForm,
+    /// The 48-bit layout, for more than 2^32 blocks and for times in compact inodes.
+    pub wide: bool,
+    /// The size of a chunk in bytes where files are to be chunked: a power of two, at least the block size.
+    pub chunk_bytes: Option<u64>,
+    /// Whether chunk maps have 8-byte records even where 4 bytes would do.
+    pub chunk_indexes: bool,
+    /// A file beside the image that chunks go to.
+    pub blob_device: Option<PathBuf>,
+    /// Which times inodes have.
+    pub times: Times,
+    /// Which owners inodes have.
+    pub ownership: Ownership,
+    /// Which extended attributes are kept, and how.
+    pub xattrs: Xattrs,
+    /// Paths within the image that are left out, with all that is below, without a leading slash.
+    pub excludes: Vec<PathBuf>,
+    /// The volume's UUID; `None` makes one of the content.
+    pub uuid: Option<[u8; 16]>,
+    /// The volume's name: at most 15 bytes.
+    pub volume_name: Vec<u8>,
+    /// How many threads compress.
+    pub jobs: NonZeroUsize,
+    /// How much file data and compressed data may be in memory at once, in bytes. The tree itself is not counted.
+    pub memory_bytes: usize,
+}
+
+/// Where what goes into an image comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A directory, whose content becomes the root's.
+    Directory(PathBuf),
+}
+
+/// What is packed together in the packed inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fragments {
+    /// Nothing: there is no packed inode.
+    #[default]
+    None,
+    /// The last part of each file that does not fill a pcluster.
+    Tails,
+    /// All files, whole.
+    All,
+}
+
+/// Which times inodes have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Times {
+    /// Their own. The image's is the latest of them, so that equal trees give equal images.
+    #[default]
+    Own,
+    /// Their own; the image's is this, in seconds since 1970.
+    OwnBuiltAt(i64),
+    /// All have this one, in seconds since 1970.
+    All(i64),
+}
+
+/// Which owners inodes have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ownership {
+    /// The owner of all.
+    pub force_uid: Option<u32>,
+    /// The group of all.
+    pub force_gid: Option<u32>,
+    /// What is added to each owner, after the above.
+    pub uid_offset: u32,
+    /// What is added to each group.
+    pub gid_offset: u32,
+}
+
+/// Which extended attributes are kept, and how.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Xattrs {
+    /// Whether there are any.
+    pub keep: bool,
+    /// An attribute that more inodes than this have in the same way is stored once; `None` stores each by itself.
+    pub share_above: Option<usize>,
+    /// Prefixes of names that are stored once, each a whole text that begins with `user.`, `trusted.` or `security.`.
+    pub long_prefixes: Vec<Vec<u8>>,
+    /// Whether inodes have a filter by which a name that is absent is mostly found to be so without a search.
+    pub filter: bool,
+}
+
+impl Options {
+    /// The most threads that compress.
+    pub const JOBS_MAX: usize = 256;
+    /// The least memory that works, in bytes for each thread.
+    pub const MEMORY_BYTES_PER_JOB_MIN: usize = 16 << 20;
+
+    /// The defaults: not compressed, blocks of 4 KiB, as many threads as CPUs.
+    pub fn new(output: impl Into<PathBuf>) -> Self {
+        let jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        Self {
+            output: output.into(),
+            block_size_log2: 12,
+            compression: None,
+            pcluster_bytes: 4096,
+            inline_data: true,
+            inline_pclusters: false,
+            fragments: Fragments::None,
+            dedupe: false,
+            compact_index: true,
+            inode_form: InodeForm::Smallest,
+            wide: false,
+            chunk_bytes: None,
+            chunk_indexes: false,
+            blob_device: None,
+            times: Times::Own,
+            ownership: Ownership::default(),
+            xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
+            excludes: Vec::new(),
+            uuid: None,
+            volume_name: Vec::new(),
+            jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
+            memory_bytes: 256 << 20,
+        }
+    }
+
+    /// The block size in bytes.
+    pub(crate) fn block_size(&self) -> u64 {
+        1 << self.block_size_log2
+    }
+
+    /// The block size as a length of buffers.
+    pub(crate) fn block_len(&self) -> usize {
+        1 << self.block_size_log2
+    }
+
+    /// Whether the image has pclusters of several blocks.
+    pub(crate) fn is_big(&self) -> bool {
+        u64::from(self.pcluster_bytes) > self.block_size()
+    }
+
+    /// How much of a file is compressed at once, in bytes, without regard to what is before and after.
+    pub(crate) fn segment_len(&self) -> usize {
+        if self.pcluster_bytes >= 256 << 10 { 8 << 20 } else { 4 << 20 }
+    }
+
+    /// What the superblock says of the algorithm.
+    pub(crate) fn configuration(&self) -> Option<AlgorithmConfiguration> {
+        let pcluster_blocks = u64::from(self.pcluster_bytes) >> self.block_size_log2;
+        Some(match self.compression? {
+            Compression::Lz4 { window_bytes } | Compression::Lz4High { window_bytes, .. } => {
+                AlgorithmConfiguration::Lz4 {
+                    window_bytes: u16::try_from(window_bytes.get()).unwrap_or(u16::MAX),
+                    pcluster_blocks_max: u16::try_from(pcluster_blocks).unwrap_or(u16::MAX),
+                }
+            }
+            Compression::MicroLzma { dictionary_bytes, .. } => AlgorithmConfiguration::Lzma { dictionary_bytes },
+            Compression::Deflate { .. } => AlgorithmConfiguration::Deflate { window_log2: 15 },
+            Compression::Zstd { window_log2, .. } => AlgorithmConfiguration::Zstd { window_log2 },
+        })
+    }
+
+    /// Refuses what contradicts itself or is out of range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse = |reason: String| Err(Error::Option(reason));
+        let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
+        if !block_sizes.contains(&self.block_size_log2) {
+            return refuse("the block size is 512, 1024, 2048 or 4096 bytes".into());
+        }
+        let (pcluster, block_size) = (u64::from(self.pcluster_bytes), self.block_size());
+        if pcluster < block_size || pcluster % block_size != 0 || pcluster > format::PCLUSTER_MAX_SIZE {
+            return refuse(format!("the pcluster size is a multiple of {block_size} bytes, up to 1048576"));
+        }
+        let is_lz4 = matches!(self.compression, Some(Compression::Lz4 { .. } | Compression::Lz4High { .. }));
+        if is_lz4 && pcluster >> self.block_size_log2 > 256 {
+            return refuse(
+                "pclusters of LZ4 have at most 256 blocks: choose larger blocks or smaller pclusters".into(),
+            );
+        }
+        if self.compression.is_none() && (self.inline_pclusters || self.fragments != Fragments::None) {
+            return refuse(
+                "tails and fragments can be packed only where files are compressed: choose an algorithm".into(),
+            );
+        }
+        if let Some(chunk_bytes) = self.chunk_bytes {
+            if self.compression.is_some() {
+                return refuse("chunked files cannot be compressed: leave out one of the two".into());
+            }
+            if !chunk_bytes.is_power_of_two()
+                || chunk_bytes < block_size
+                || chunk_bytes >> self.block_size_log2 > 1 << 31
+            {
+                return refuse(format!("the chunk size is a power of two, at least {block_size} bytes"));
+            }
+        } else if self.blob_device.is_some() || self.chunk_indexes {
+            return refuse("a blob device and chunk indexes need a chunk size".into());
+        }
+        if self.volume_name.len() > 15 {
+            return refuse("the volume name has at most 15 bytes".into());
+        }
+        let memory_min = self.jobs.get().saturating_mul(Self::MEMORY_BYTES_PER_JOB_MIN);
+        if self.jobs.get() > Self::JOBS_MAX || self.memory_bytes < memory_min {
+            return refuse(format!(
+                "{} jobs need at least {} MiB of memory; at most {} jobs are possible",
+                self.jobs,
+                memory_min >> 20,
+                Self::JOBS_MAX
+            ));
+        }
+        if let Some(compression) = self.compression {
+            compression.encoder()?;
+        }
+        Ok(())
+    }
+}
+
+impl Ownership {
+    pub(crate) fn apply(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let uid = self.force_uid.unwrap_or(uid).wrapping_add(self.uid_offset);
+        (uid, self.force_gid.unwrap_or(gid).wrapping_add(self.gid_offset))
+    }
+}
+
+impl Times {
+    /// The time of an inode whose own is `own`.
+    pub(crate) fn apply(&self, own: Timestamp) -> Timestamp {
+        match *self {
+            Self::Own | Self::OwnBuiltAt(_) => own,
+            Self::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+        }
+    }
+}

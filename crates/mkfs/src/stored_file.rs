@@ -1,0 +1,28 @@
+//! Where the data of a file went.
+
+use floe_erofs::write::{Chunk, CompressedExtent};
+
+/// Where the data of a file went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum StoredFile {
+    /// Into blocks in a row, but for what stands behind the inode.
+    Flat { start_block: Option<u64>, inline: Vec<u8> },
+    /// Into pclusters.
+    Compressed {
+        extents: Vec<CompressedExtent>,
+        /// The stored bytes of the last extent, if they stand behind the inode.
+        inline: Vec<u8>,
+        fragment_offset: Option<u64>,
+    },
+    /// All of it into the packed inode.
+    Fragment { offset: u64 },
+    /// Into chunks.
+    Chunked { chunks: Vec<Chunk> },
+    /// To where that of another file went: its place in the order of the image.
+    SameAs(usize),
+}
+
+impl StoredFile {
+    /// A file without data.
+    pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };
+}

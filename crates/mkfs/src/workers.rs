@@ -1,0 +1,137 @@
+//! Doing jobs on several threads and taking their results in the order of the jobs.
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use crate::error::{Error, Result};
+
+/// Does jobs on `threads` threads. `next` gives each job and what it takes in memory until its result is consumed; no
+/// more than `cost_max` is under way at once, unless a single job takes more. `worker` makes what does the jobs, once for
+/// each thread. `consume` gets the results in the order of the jobs, on the calling thread. The first error ends it.
+pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>(
+    threads: NonZeroUsize,
+    cost_max: usize,
+    worker: impl Fn() -> Result<Worker> + Sync,
+    mut next: impl FnMut() -> Option<(Job, usize)>,
+    mut consume: impl FnMut(Output) -> Result<()>,
+) -> Result<()> {
+    let (job_sender, job_receiver) = mpsc::channel::<(u64, Job)>();
+    let (result_sender, result_receiver) = mpsc::channel::<(u64, Result<Output>)>();
+    let job_receiver = Mutex::new(job_receiver);
+    let stopped = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..threads.get() {
+            let result_sender = result_sender.clone();
+            let (job_receiver, stopped, worker) = (&job_receiver, &stopped, &worker);
+            scope.spawn(move || {
+                let mut work: Option<Worker> = None;
+                loop {
+                    // A poisoned lock means that another worker panicked, which the scope will report.
+                    let Ok(received) = job_receiver.lock().map(|receiver| receiver.recv()) else { return };
+                    let Ok((number, job)) = received else { return };
+                    if stopped.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let result = match &mut work {
+                        Some(work) => work(job),
+                        None => worker().and_then(|made| work.insert(made)(job)),
+                    };
+                    if result_sender.send((number, result)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(result_sender);
+        let result = feed(cost_max, &job_sender, &result_receiver, &mut next, &mut consume);
+        stopped.store(true, Ordering::Relaxed);
+        drop(job_sender);
+        result
+    })
+}
+
+fn feed<Job, Output>(
+    cost_max: usize,
+    jobs: &mpsc::Sender<(u64, Job)>,
+    results: &mpsc::Receiver<(u64, Result<Output>)>,
+    next: &mut dyn FnMut() -> Option<(Job, usize)>,
+    consume: &mut dyn FnMut(Output) -> Result<()>,
+) -> Result<()> {
+    let mut costs = BTreeMap::new();
+    let mut early = BTreeMap::new();
+    let (mut cost_under_way, mut sent, mut consumed) = (0usize, 0, 0);
+    let mut waiting = next();
+    loop {
+        while let Some((_, cost)) = &waiting {
+            if cost_under_way > 0 && cost_under_way.saturating_add(*cost) > cost_max {
+                break;
+            }
+            let Some((job, cost)) = waiting.take() else { break };
+            jobs.send((sent, job)).map_err(|_| Error::Cancelled)?;
+            costs.insert(sent, cost);
+            (sent, cost_under_way) = (sent + 1, cost_under_way + cost);
+            waiting = next();
+        }
+        if consumed == sent {
+            return Ok(());
+        }
+        // All workers are gone only if one panicked, which the scope will report.
+        let (number, result) = results.recv().map_err(|_| Error::Cancelled)?;
+        early.insert(number, result);
+        while let Some(result) = early.remove(&consumed) {
+            consume(result?)?;
+            cost_under_way -= costs.remove(&consumed).unwrap_or(0);
+            consumed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_errors_end_it() {
+        for threads in [1, 3, 8] {
+            let threads = NonZeroUsize::new(threads).expect("it is not zero");
+            let mut numbers = 0..200u64;
+            let mut results = Vec::new();
+            let work = || {
+                Ok(|number: u64| {
+                    thread::sleep(std::time::Duration::from_micros(number * 37 % 100));
+                    Ok(number * 2)
+                })
+            };
+            let next = || numbers.next().map(|number| (number, 10));
+            run(threads, 100, work, next, |result| {
+                results.push(result);
+                Ok(())
+            })
+            .expect("no job fails");
+            assert_eq!(results, (0..200).map(|number| number * 2).collect::<Vec<u64>>());
+
+            let mut numbers = 0..200u64;
+            let work = || Ok(|number| if number == 50 { Err(Error::Cancelled) } else { Ok(number) });
+            let mut count = 0;
+            let result = run(
+                threads,
+                100,
+                work,
+                || numbers.next().map(|number| (number, 10)),
+                |_| {
+                    count += 1;
+                    Ok(())
+                },
+            );
+            assert!(matches!(result, Err(Error::Cancelled)) && count == 50);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Images built here, read by the kernel and by the reference tools, compared with their sources.
+
+mod differences;
+mod environment;
+mod matrix;
+mod sample_tree;
