@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::{env, path::Path, process::Command};
+use std::{env, process::Command};
 
 use floe_testkit::{
     check_rows,
@@ -19,16 +19,13 @@ fn extracted_trees_are_as_manifests_say() {
         skip::skipped("owners, devices and attributes of all kinds need root; only the rest is compared");
     }
     let corpus = Corpus::locate_or_fixtures();
-    // Memory holds attributes of any size, where ext4 has one block for them.
-    let memory = Path::new("/dev/shm");
-    let scratch = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
     check_rows(
         &support::images(&corpus),
         |image| image.name.clone(),
         |image| {
             let files = corpus.materialise(image);
-            // What is huge may not fit there, and has no attributes.
-            let scratch = if image.huge { env::temp_dir() } else { scratch.clone() };
+            // What is huge may not fit into memory, and has no attributes.
+            let scratch = if image.huge { env::temp_dir() } else { support::scratch() };
             let folder = tempfile::tempdir_in(scratch).expect("a folder");
             let target = folder.path().join("tree");
             let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));

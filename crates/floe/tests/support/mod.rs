@@ -4,7 +4,11 @@
 pub(crate) mod program;
 mod served;
 
-use std::ffi::OsString;
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use floe_testkit::corpus::{Corpus, CorruptImage, ImageRecord, Materialised};
 #[allow(unused_imports, reason = "not every test mounts")]
@@ -32,6 +36,13 @@ pub(crate) fn image_arguments(image: &Materialised) -> Vec<OsString> {
     arguments
 }
 
+/// Where trees are extracted to: into memory where there is such a folder, which is fast, and which holds attributes of
+/// any size, where ext4 has one block for them.
+pub(crate) fn scratch() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { env::temp_dir() }
+}
+
 fn is_chosen(name: &str) -> bool {
-    std::env::var("FLOE_IMAGE").map_or(true, |chosen| name.contains(&chosen))
+    env::var("FLOE_IMAGE").map_or(true, |chosen| name.contains(&chosen))
 }
