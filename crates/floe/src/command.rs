@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod extract;
 pub(crate) mod ls;
 pub(crate) mod mount;

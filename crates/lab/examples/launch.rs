@@ -4,7 +4,7 @@ use std::path::Path;
 
 use floe_lab::Interrupt;
 use floe_lab::launch::{LaunchOptions, Variant, run};
-use floe_lab::report::launch_text;
+use floe_lab::report::{launch_page, launch_text};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +25,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         eprint!("\r{}/{} {} {} µs      ", progress.done, progress.total, progress.variant, progress.wall_ns / 1000);
     })?;
     println!("{}", launch_text(&report));
+    if let Some(path) = std::env::var_os("HTML") {
+        std::fs::write(path, launch_page(&report))?;
+    }
     if let Some(path) = std::env::var_os("JSON") {
         serde_json::to_writer(std::fs::File::create(path)?, &report)?;
     }
