@@ -23,6 +23,7 @@ enum Command {
     Stat(command::stat::Arguments),
     Extract(command::extract::Arguments),
     Check(command::check::Arguments),
+    Demo(command::demo::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -49,6 +50,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Stat(arguments) => command::stat::run(&arguments),
         Command::Extract(arguments) => command::extract::run(&arguments),
         Command::Check(arguments) => command::check::run(&arguments),
+        Command::Demo(arguments) => command::demo::run(&arguments),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod demo;
 pub(crate) mod extract;
 pub(crate) mod ls;
 pub(crate) mod mount;

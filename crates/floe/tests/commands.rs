@@ -78,7 +78,7 @@ fn mistakes_are_told_in_one_line() {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["ls", "cat", "stat", "extract", "check"] {
+    for command in ["ls", "cat", "stat", "extract", "check", "demo"] {
         let output = floe(&[command, "--help"]);
         let help = text(&output.stdout);
         assert!(output.status.success() && output.stderr.is_empty(), "{command}");
@@ -219,4 +219,25 @@ fn check_tells_faults_and_ends_with_the_codes_of_fsck() {
     assert!(records.iter().any(|record| record["path"].is_string()), "{records:?}");
     let output = floe(&["check", "--metadata-only", broken]);
     assert!(text(&output.stdout).contains("1 error, 0 warnings"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_demonstration_reads_everything_with_and_without_a_mount() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.arg("demo").args(arguments).env("TMPDIR", folder.path()).stdin(Stdio::null());
+        let output = command.output().expect("floe runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let left: Vec<_> = std::fs::read_dir(folder.path()).expect("listed").collect();
+        assert!(left.is_empty(), "{left:?}");
+        text(&output.stdout)
+    };
+    let expected = "14 names, 9 files with 1.45 MiB";
+    let said = run(&["--no-mount"]);
+    assert!(said.contains(expected) && said.contains("without a mount in"), "{said}");
+    if floe_testkit::skip::ready(&[floe_testkit::skip::Need::Fuse]) {
+        let said = run(&[]);
+        assert!(said.matches(expected).count() == 2 && said.contains("unmounted in"), "{said}");
+    }
 }

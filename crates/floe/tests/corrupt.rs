@@ -26,6 +26,9 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 /// How much memory a reader may take beside the budget of its block cache.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
+/// What the corrupted images take when they are extracted, two at a time.
+const EXTRACTED_BYTES_MAX: u64 = 1 << 30;
+
 /// What the child process says when it has tried everything.
 const TRIED: &str = "tried everything";
 
@@ -54,7 +57,7 @@ fn the_library_survives_corrupt_images() {
 #[test]
 fn listing_and_extracting_corrupt_images_ends_in_errors_or_data() {
     check_images(|path| {
-        let folder = tempfile::tempdir_in(support::scratch()).expect("a folder");
+        let folder = tempfile::tempdir_in(support::scratch(EXTRACTED_BYTES_MAX)).expect("a folder");
         let mut told = Vec::new();
         let ls: &[&OsStr] = &["ls".as_ref(), "-lR".as_ref(), path.as_ref()];
         let target = folder.path().join("tree");

@@ -46,10 +46,11 @@ impl Packed {
     pub(crate) fn add(&mut self, fragment: &[u8], hash: u64) -> Result<u64> {
         let key = (hash, fragment.len());
         if let Some(&offset) = self.known.get(&key)
-            && self.holds(offset, fragment)? {
-                self.duplicate_bytes += fragment.len() as u64;
-                return Ok(offset);
-            }
+            && self.holds(offset, fragment)?
+        {
+            self.duplicate_bytes += fragment.len() as u64;
+            return Ok(offset);
+        }
         let offset = self.append(fragment)?;
         self.known.insert(key, offset);
         Ok(offset)

@@ -16,7 +16,11 @@ pub(crate) use served::Served;
 
 /// The reference images; those of `FLOE_IMAGE` only if that is set.
 pub(crate) fn images(corpus: &Corpus) -> Vec<ImageRecord> {
-    corpus.images().into_iter().filter(|image| is_chosen(&image.name)).collect()
+    let mut images = corpus.images();
+    images.retain(|image| is_chosen(&image.name));
+    // What takes longest begins first.
+    images.sort_by_key(|image| !image.huge);
+    images
 }
 
 /// The corrupted images; those of `FLOE_IMAGE` only if that is set.
@@ -36,11 +40,12 @@ pub(crate) fn image_arguments(image: &Materialised) -> Vec<OsString> {
     arguments
 }
 
-/// Where trees are extracted to: into memory where there is such a folder, which is fast, and which holds attributes of
-/// any size, where ext4 has one block for them.
-pub(crate) fn scratch() -> PathBuf {
+/// Where trees of so many bytes are extracted to: into memory where it has room, which is fast, and which holds attributes
+/// of any size, where ext4 has one block for them.
+pub(crate) fn scratch(bytes: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { env::temp_dir() }
+    let has_room = rustix::fs::statvfs(memory).is_ok_and(|said| said.f_bavail * said.f_frsize >= bytes);
+    if has_room { memory.to_owned() } else { env::temp_dir() }
 }
 
 fn is_chosen(name: &str) -> bool {
