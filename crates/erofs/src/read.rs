@@ -17,6 +17,7 @@ mod flat;
 mod full_index;
 mod inode;
 mod lcluster;
+mod length_sums;
 mod map;
 mod metabox_source;
 mod pcluster;

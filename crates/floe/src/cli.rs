@@ -22,15 +22,20 @@ enum Command {
     Cat(command::cat::Arguments),
     Stat(command::stat::Arguments),
     Extract(command::extract::Arguments),
+    Check(command::check::Arguments),
+    Demo(command::demo::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let result = match drop_in::named(arguments.first()) {
         Some(program) => program(&arguments),
-        None => match Cli::try_parse_from(arguments) {
+        None => match Cli::try_parse_from(&arguments) {
             Ok(Cli { command }) => run_command(command),
-            Err(error) => wrong(&error),
+            Err(error) => {
+                let is_check = arguments.get(1).is_some_and(|command| command == "check");
+                wrong(&error).map_err(|fail| if is_check { fail.with_exit(Exit::CheckUsage) } else { fail })
+            }
         },
     };
     finish(result).into()
@@ -44,6 +49,8 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Cat(arguments) => command::cat::run(&arguments),
         Command::Stat(arguments) => command::stat::run(&arguments),
         Command::Extract(arguments) => command::extract::run(&arguments),
+        Command::Check(arguments) => command::check::run(&arguments),
+        Command::Demo(arguments) => command::demo::run(&arguments),
     }
 }
 

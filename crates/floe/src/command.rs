@@ -1,6 +1,8 @@
 //! The commands, one file each.
 
 pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod demo;
 pub(crate) mod extract;
 pub(crate) mod ls;
 pub(crate) mod mount;

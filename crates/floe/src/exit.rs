@@ -13,6 +13,14 @@ pub(crate) enum Exit {
     BadImage,
     /// A signal ended it.
     Interrupted,
+    /// A check found errors. This and the following are the codes of fsck.
+    HasErrors,
+    /// A check could not be carried out.
+    NotChecked,
+    /// A check was not called as it should be.
+    CheckUsage,
+    /// A signal ended a check.
+    CheckCancelled,
     /// mount(8) wants this of its helpers when a mount failed.
     MountHelper,
 }
@@ -34,8 +42,11 @@ Each command says in its --help where it differs.";
             Self::Failed => 1,
             Self::Usage => 2,
             Self::BadImage => 3,
+            Self::HasErrors => 4,
+            Self::NotChecked => 8,
+            Self::CheckUsage => 16,
+            Self::MountHelper | Self::CheckCancelled => 32,
             Self::Interrupted => 130,
-            Self::MountHelper => 32,
         }
     }
 }

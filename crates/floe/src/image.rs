@@ -53,7 +53,7 @@ impl Image {
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
         let engine = Engine::new(vec![source], &options.engine).map_err(failed)?;
         let slots = match format {
-            Format::Erofs => add_devices(&engine, path, &options.devices)?,
+            Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
             Format::Squashfs if options.devices.is_empty() => Vec::new(),
             Format::Squashfs => {
                 let given_count = options.devices.len();

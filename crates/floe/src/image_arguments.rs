@@ -25,17 +25,19 @@ pub(crate) struct ImageArguments {
 }
 
 impl ImageArguments {
-    /// Opens the image for a command that reads on its own threads.
+    /// Opens the image.
     pub(crate) fn open(&self) -> Result<Image, OpenError> {
+        Image::open(&self.image, &self.open_options())
+    }
+
+    /// How it is opened, for a command that reads on its own threads.
+    pub(crate) fn open_options(&self) -> OpenOptions {
         let engine = EngineOptions {
             workers: floe::WorkerMode::Inline,
             reserved_pages: 0,
             read_around: false,
             ..EngineOptions::default()
         };
-        Image::open(
-            &self.image,
-            &OpenOptions { offset: self.offset.unwrap_or_default(), devices: self.devices.clone(), engine },
-        )
+        OpenOptions { offset: self.offset.unwrap_or_default(), devices: self.devices.clone(), engine }
     }
 }

@@ -8,6 +8,7 @@
 //! stored, and [`Image::reader`] is what `floe mount` serves from.
 #![forbid(unsafe_code)]
 
+mod check;
 mod devices;
 mod directory;
 mod extract;
@@ -21,6 +22,7 @@ mod resolve;
 mod sources;
 mod walk;
 
+pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,

@@ -24,7 +24,7 @@ impl Output {
     }
 
     /// Runs `write` and ends with `exit` once all is written. A reader that goes away, as `head` does, is a silent end.
-    pub(crate) fn run(write: impl FnOnce(&mut dyn Write) -> io::Result<u8>) -> Result<u8, Fail> {
+    pub(crate) fn run(write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<u8>) -> Result<u8, Fail> {
         let mut output = Self::open()?;
         let result = write(&mut output.writer).and_then(|exit| output.writer.flush().map(|()| exit));
         // What is left in the buffer after an error is not to be written at last.

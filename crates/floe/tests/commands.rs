@@ -59,6 +59,10 @@ fn mistakes_are_told_in_one_line() {
         (&["extract", &demo, "/nowhere", "-C", "/nonexistent/x"], 1, "\"/nowhere\": no such file"),
         (&["extract", &demo, "-C", "/nonexistent/x"], 1, "/nonexistent/x: No such file or directory"),
         (&["extract", &demo, "-C", &demo], 1, "Not a directory"),
+        (&["check"], 16, "not provided: <IMAGE>"),
+        (&["check", "--frob", &demo], 16, "unexpected argument '--frob'"),
+        (&["check", "/no/such/file"], 8, "/no/such/file: No such file"),
+        (&["check", env!("CARGO_BIN_EXE_floe")], 8, "it looks like an ELF program"),
     ];
     let mut wrong = Vec::new();
     for (arguments, code, expected) in rows {
@@ -74,7 +78,7 @@ fn mistakes_are_told_in_one_line() {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["ls", "cat", "stat", "extract"] {
+    for command in ["ls", "cat", "stat", "extract", "check", "demo"] {
         let output = floe(&[command, "--help"]);
         let help = text(&output.stdout);
         assert!(output.status.success() && output.stderr.is_empty(), "{command}");
@@ -180,5 +184,60 @@ fn a_reader_that_goes_away_is_a_quiet_end() {
         let output = child.wait_with_output().expect("it ends");
         assert_eq!((output.status.code(), output.status.signal()), (Some(0), None), "{arguments:?}");
         assert_eq!(text(&output.stderr), "");
+    }
+}
+
+#[test]
+fn check_tells_faults_and_ends_with_the_codes_of_fsck() {
+    let output = floe(&["check", &demo()]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = text(&output.stdout);
+    assert!(
+        said.lines().count() == 1 && said.contains(": EROFS, 13 inodes, ") && said.ends_with(": no faults\n"),
+        "{said}"
+    );
+    assert_eq!(floe(&["check", "--quiet", &demo()]).stdout, b"");
+
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let broken = folder.path().join("broken.erofs");
+    let mut bytes = std::fs::read(demo()).expect("the demonstration image");
+    // The label: the checksum covers it.
+    bytes[1024 + 64] ^= 0xff;
+    // The middle of a compressed block.
+    bytes[9 * 4096 + 2048..][..64].fill(0xff);
+    std::fs::write(&broken, bytes).expect("written");
+    let broken = broken.to_str().expect("a plain path");
+    let output = floe(&["check", broken]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("error: ") && said.contains("checksum") && said.contains("2 errors, 0 warnings"), "{said}");
+    let output = floe(&["check", "--json", broken]);
+    let records: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    assert_eq!(records.len(), 3);
+    assert_eq!((&records[2]["errors"], &records[2]["format"]), (&2.into(), &"EROFS".into()));
+    assert!(records.iter().any(|record| record["path"].is_string()), "{records:?}");
+    let output = floe(&["check", "--metadata-only", broken]);
+    assert!(text(&output.stdout).contains("1 error, 0 warnings"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_demonstration_reads_everything_with_and_without_a_mount() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.arg("demo").args(arguments).env("TMPDIR", folder.path()).stdin(Stdio::null());
+        let output = command.output().expect("floe runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let left: Vec<_> = std::fs::read_dir(folder.path()).expect("listed").collect();
+        assert!(left.is_empty(), "{left:?}");
+        text(&output.stdout)
+    };
+    let expected = "14 names, 9 files with 1.45 MiB";
+    let said = run(&["--no-mount"]);
+    assert!(said.contains(expected) && said.contains("without a mount in"), "{said}");
+    if floe_testkit::skip::ready(&[floe_testkit::skip::Need::Fuse]) {
+        let said = run(&[]);
+        assert!(said.matches(expected).count() == 2 && said.contains("unmounted in"), "{said}");
     }
 }

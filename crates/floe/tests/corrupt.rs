@@ -4,19 +4,30 @@ mod support;
 
 use std::{
     env,
+    ffi::OsStr,
+    fs,
     path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
 use floe::{Attr, EngineOptions, FileType, Image, OpenOptions, SeekTarget};
-use floe_testkit::{BoundedRun, check_rows, corpus::Corpus, run_bounded};
+use floe_testkit::{
+    BoundedRun, check_rows,
+    corpus::{Corpus, Format, Materialised},
+    run_bounded,
+    skip::{self, Need},
+};
+use support::Served;
 
 /// How long one image may take.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How much memory a reader may take beside the budget of its block cache.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
+
+/// What the corrupted images take when they are extracted, two at a time.
+const EXTRACTED_BYTES_MAX: u64 = 1 << 30;
 
 /// What the child process says when it has tried everything.
 const TRIED: &str = "tried everything";
@@ -26,32 +37,108 @@ const IMAGE_VARIABLE: &str = "FLOE_CORRUPT_IMAGE";
 
 #[test]
 fn the_library_survives_corrupt_images() {
-    let corpus = Corpus::locate_or_fixtures();
     let program = env::current_exe().expect("this program");
+    check_images(|path| {
+        let mut command = Command::new(&program);
+        command.args(["--exact", "child", "--ignored", "--nocapture"]).env(IMAGE_VARIABLE, path);
+        let run = run_bounded(&mut command, TIME_MAX).expect("it runs");
+        let mut told = complaints(&run);
+        if !run.status.success() {
+            told.push(format!("{}: {}", run.status, run.stderr));
+        }
+        // An image that cannot be opened is told too: what says nothing was not tried.
+        if !String::from_utf8_lossy(&run.stdout).contains(TRIED) {
+            told.push("was not tried".to_owned());
+        }
+        told
+    });
+}
+
+#[test]
+fn listing_and_extracting_corrupt_images_ends_in_errors_or_data() {
+    check_images(|path| {
+        let folder = tempfile::tempdir_in(support::scratch(EXTRACTED_BYTES_MAX)).expect("a folder");
+        let mut told = Vec::new();
+        let ls: &[&OsStr] = &["ls".as_ref(), "-lR".as_ref(), path.as_ref()];
+        let target = folder.path().join("tree");
+        let extract: &[&OsStr] =
+            &["extract".as_ref(), "--quiet".as_ref(), path.as_ref(), "-C".as_ref(), target.as_ref()];
+        for arguments in [ls, extract] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+            let run = run_bounded(command.args(arguments), TIME_MAX).expect("floe runs");
+            let complaints = complaints(&run).into_iter().chain(program_complaints(&run));
+            told.extend(complaints.map(|line| format!("floe {}: {line}", arguments[0].display())));
+        }
+        let stray = fs::read_dir(folder.path()).expect("listed").count() > usize::from(target.exists());
+        if stray {
+            told.push("something was written beside the target".to_owned());
+        }
+        told
+    });
+}
+
+#[test]
+fn mounts_of_corrupt_images_give_errors_or_data() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    /// Asks for everything: attributes, targets, and the first bytes of each file. What fails is told by the tools.
+    const READ_ALL: &str = r#"
+        find "$0" -xdev -ls
+        find "$0" -xdev -type f -exec head --quiet --bytes=4M {} + | wc -c
+        exit 0
+    "#;
+    check_images(|path| {
+        let image = Materialised { path: path.to_path_buf(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let served = match Served::new(&image) {
+            Ok(served) => served,
+            Err(words) if words.contains("floe: ") && words.lines().count() == 1 => return Vec::new(),
+            Err(words) => return vec![words],
+        };
+        let run = run_bounded(Command::new("sh").args(["-c", READ_ALL]).arg(served.path()), TIME_MAX);
+        let mut told = Vec::new();
+        if run.expect("sh runs").is_timed_out {
+            told.push(format!("reading the mount takes more than {TIME_MAX:?}"));
+        }
+        if served.resident_bytes_max() > memory_bytes_max() {
+            told.push(format!("the server takes {} MiB", served.resident_bytes_max() >> 20));
+        }
+        told.extend(served.end());
+        told
+    });
+}
+
+/// Runs a check on the file of each corrupted image.
+fn check_images(check: impl Fn(&Path) -> Vec<String> + Sync) {
+    let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &support::corrupt_images(&corpus),
         |image| image.name.clone(),
-        |image| {
-            let path = corpus.materialise_corrupt(image);
-            let mut command = Command::new(&program);
-            command.args(["--exact", "child", "--ignored", "--nocapture"]).env(IMAGE_VARIABLE, path);
-            let run = run_bounded(&mut command, TIME_MAX).expect("it runs");
-            let mut told = complaints(&run);
-            if !run.status.success() {
-                told.push(format!("{}: {}", run.status, run.stderr));
-            }
-            // An image that cannot be opened is told too: what says nothing was not tried.
-            if !String::from_utf8_lossy(&run.stdout).contains(TRIED) {
-                told.push("was not tried".to_owned());
-            }
-            told
-        },
+        |image| check(&corpus.materialise_corrupt(image)),
     );
+}
+
+/// How much memory a process may take: the budget of its block cache, and some.
+fn memory_bytes_max() -> u64 {
+    EngineOptions::default().cache_bytes + MEMORY_BYTES_MAX
+}
+
+/// What the program may not do: end by a signal or by an exit code that it does not document, fail without a word, or say
+/// things that are not lines of its own.
+fn program_complaints(run: &BoundedRun) -> Vec<String> {
+    let mut told = Vec::new();
+    match run.status.code() {
+        Some(0) => {}
+        Some(1 | 3) if !run.stderr.is_empty() => {}
+        _ => told.push(format!("{}: {:?}", run.status, run.stderr)),
+    }
+    told.extend(run.stderr.lines().filter(|line| !line.starts_with("floe: ")).map(|line| format!("says {line:?}")));
+    told
 }
 
 /// What no image may cause, whatever the program says of it.
 fn complaints(run: &BoundedRun) -> Vec<String> {
-    let bound = EngineOptions::default().cache_bytes + MEMORY_BYTES_MAX;
+    let bound = memory_bytes_max();
     let mut told = Vec::new();
     if run.is_timed_out {
         told.push(format!("takes more than {TIME_MAX:?}"));

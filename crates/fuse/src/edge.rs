@@ -20,7 +20,7 @@ use fuser::{
 
 use crate::{
     MountOptions,
-    deadline::{Answer, Deadlines, Watched},
+    deadline::{Answer, Deadlines, Visit, Watched},
     directory,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
     served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
@@ -63,6 +63,18 @@ impl FuseEdge {
         })
     }
 
+    /// What is served, and to whom.
+    pub(crate) fn parts(&self) -> (Reader, Arc<Served>) {
+        (self.reader.clone(), Arc::clone(&self.served))
+    }
+
+    /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
+    /// nothing else.
+    fn enter(&self) -> Visit<'_> {
+        self.reader.engine().adopt_this_thread();
+        self.deadlines.enter()
+    }
+
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
     fn answer<R: Answer, T: 'static>(
         &self,
@@ -70,7 +82,7 @@ impl FuseEdge {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(&Served, R, T) + Send + 'static,
     ) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         self.answer_watched(watched, work, send);
     }
@@ -165,7 +177,7 @@ impl Filesystem for FuseEdge {
             Ok(nid) => nid,
             Err(errno) => return reply.error(errno),
         };
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let served = Arc::clone(&self.served);
         let read = || {
@@ -191,7 +203,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -201,7 +213,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {

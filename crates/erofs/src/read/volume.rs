@@ -6,7 +6,7 @@ use floe_image::{BlockReader, Bytes, DeviceId, Error, FileType, Nid, Place, Resu
 
 use super::{
     algorithms::Algorithms, compressed::CompressedLayout, content, device_table::Devices, inode::Inode,
-    metabox_source::MetaboxSource, superblock::Superblock,
+    length_sums::LengthSums, metabox_source::MetaboxSource, superblock::Superblock,
 };
 
 /// Where metadata lies.
@@ -30,6 +30,8 @@ pub(super) struct Volume {
     pub(super) metabox: Option<Special>,
     /// The inode that holds fragments.
     pub(super) packed: Option<Special>,
+    /// The sums of stored lengths that are known.
+    pub(super) length_sums: LengthSums,
     /// The metabox's content as a device of the reader, where the reader can have such.
     pub(super) metabox_device: Option<DeviceId>,
 }
@@ -75,6 +77,7 @@ impl Volume {
             metabox: None,
             packed: None,
             metabox_device: None,
+            length_sums: LengthSums::default(),
             superblock,
             reader,
         };

@@ -5,10 +5,7 @@ use std::{
     io::{self, IsTerminal},
     num::NonZeroUsize,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -16,9 +13,8 @@ use clap::Args;
 use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, SetbackCause, XattrSelection, extract};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::{exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
+use crate::{cancellation, exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
 
 /// How many setbacks are told one by one; the rest are counted.
 const TOLD_MAX: u64 = 100;
@@ -107,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.no_xattrs {
         options.xattrs = XattrSelection::None;
     }
-    let cancel = cancelled_by_signals()?;
+    let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
     let bar = progress_bar(arguments.quiet || arguments.json);
     let told = AtomicU64::new(0);
@@ -148,17 +144,6 @@ fn told_cause(cause: &SetbackCause) -> String {
         }
         cause => cause.to_string(),
     }
-}
-
-/// A flag that SIGINT and SIGTERM set. A second signal ends the program at once.
-fn cancelled_by_signals() -> Result<Arc<AtomicBool>, Fail> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let armed = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&cancel))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)));
-        armed.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    }
-    Ok(cancel)
 }
 
 fn progress_bar(hidden: bool) -> ProgressBar {

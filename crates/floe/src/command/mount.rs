@@ -57,27 +57,30 @@ pub(crate) struct Arguments {
 }
 
 const HELP: &str = "\
-Options for -o (those of mount(8) and of FUSE that a read-only image has anyway are taken too):
-  cache=SIZE            budget of the cache of decoded blocks [64M]
-  metadata-cache=N      metadata cache, in blocks of 8 KiB; single-lock:8 is the kernel's SquashFS design
-  reserved-pages=N      pages of 4 KiB held in reserve
-  workers=per-cpu|shared|inline, priority=auto|fifo[:N]|nice[:N]|normal, sync-decompress=auto|always|never
-  noread-around, readahead-alloc=best-effort|wait
-  offset=BYTES|auto     where the image begins      device=FILE   an extra device of an EROFS image
-  threads=N, clone_fd, max_background=N             how requests are taken
-  read-ahead=SIZE       how far the kernel reads ahead; beyond 128k for root only
-  readdir=plain|plus|auto
-  deadline=TIME|off     when a request that the source holds up gets EIO [60s]
-  allow_other, private  let other users in or not: root's mounts are open to all, as the kernel's are
-  acl, noacl            whether access control lists in the image decide too
-  uid=N, gid=N          the owner and the group of everything
-  nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=…
+Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
+  cache=SIZE             the budget of the cache of decoded blocks [64M]
+  metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
+  reserved-pages=N       how many pages of 4 KiB are held in reserve
+  workers=per-cpu|shared|inline
+  priority=auto|fifo[:N]|nice[:N]|normal
+  sync-decompress=auto|always|never
+  read-around, noread-around, readahead-alloc=best-effort|wait
+  offset=BYTES|auto      where the image begins
+  device=FILE            an extra device of an EROFS image
+  threads=N, clone_fd, max_background=N
+  read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
+  readdir=plus|plain|auto
+  deadline=TIME|off      when a request that the source holds up gets EIO [60s]
+  allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
+  acl, noacl             whether access control lists in the image decide too [acl]
+  uid=N, gid=N           the owner and the group of everything
+  nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
 
-On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it disappears from the tree and is served
-until they are done; a second signal ends it at once.
+On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
+disappears from the tree, and is served until they are done; a second signal ends it at once.
 
 Exit codes:
-  0  the mount was unmounted; with --daemon: it works
+  0  it was unmounted; with --daemon: it works
   1  it could not be mounted
   2  wrong usage
   3  the file is no image, or the image is broken or uses what this version does not know";
