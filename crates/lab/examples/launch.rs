@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.launch_count = launches.parse()?;
     options.control_count = options.launch_count / 5;
     options.block_count = blocks.parse()?;
-    options.load = load.split(';').filter(|load| !load.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+    options.stage.load = load.split(';').filter(|load| !load.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
     options.trace_directory = std::env::var_os("TRACES").map(Into::into);
     for peer in std::env::var("PEERS").unwrap_or_default().split(';').filter(|peer| !peer.is_empty()) {
         options.programs.set(peer)?;
