@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// The budget of the cache of decoded blocks
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     cache: Option<u64>,
-    /// How many threads take requests [default: the number of CPUs, at least 2]
+    /// How many threads take requests [default: the number of CPUs, at least 4]
     #[arg(long, value_name = "N")]
     threads: Option<NonZero<usize>>,
     /// Let other users in (the default for root)
