@@ -36,8 +36,7 @@ fn every_image_reads_as_its_manifest_says() {
             };
             let read = |nid, range| reader.read_file(&squashfs, nid, range);
             // Where the kernel cannot mount the image, directories are those that unsquashfs made elsewhere.
-            let comparison =
-                Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
+            let comparison = Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
             match walk::image(&squashfs, &read) {
                 Ok(found) => differences(&corpus.manifest(image), &found, &comparison),
                 Err(error) => vec![error.to_string()],
