@@ -2,10 +2,13 @@
 
 mod cold;
 mod contender;
+mod extract;
 mod listing;
 mod read;
+mod report;
 mod results;
 mod session;
+mod setting;
 mod subject;
 mod workload;
 
@@ -24,11 +27,14 @@ pub(crate) struct Arguments {
 enum What {
     /// Reading through a mount: Floe, the FUSE peers and the kernel, interleaved, each time cold.
     Read(read::Arguments),
+    /// Whole images extracted or checked: Floe and the reference tools, interleaved, each time cold.
+    Extract(extract::Arguments),
 }
 
 /// Measures.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     match &arguments.what {
         What::Read(arguments) => read::run(arguments),
+        What::Extract(arguments) => extract::run(arguments),
     }
 }

@@ -9,15 +9,22 @@ use crate::{
     fixtures, tidy,
 };
 
-/// Everything but the tests.
+/// Everything but the tests. What fails does not keep the rest from being checked.
 pub(crate) fn lint() -> Outcome {
-    cargo("format", &["fmt", "--all", "--check"])?;
-    cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    cargo("docs", &["doc", "--workspace", "--no-deps", "--document-private-items"])?;
-    eprintln!("== tidy");
-    tidy::run()?;
-    eprintln!("== fixtures");
-    fixtures::check()
+    type Step = (&'static str, fn() -> Outcome);
+    let steps: [Step; 5] = [
+        ("format", || cargo("format", &["fmt", "--all", "--check"])),
+        ("lints", || cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+        ("docs", || cargo("docs", &["doc", "--workspace", "--no-deps", "--document-private-items"])),
+        ("tidy", tidy::run),
+        ("fixtures", fixtures::check),
+    ];
+    let mut failures = Vec::new();
+    for (name, step) in steps {
+        eprintln!("== {name}");
+        failures.extend(step().err().map(|complaint| format!("{complaint:?}")));
+    }
+    Complaint::from_lines("not as it should be", &failures)
 }
 
 /// Everything.
@@ -27,7 +34,6 @@ pub(crate) fn all() -> Outcome {
 }
 
 fn cargo(what: &str, arguments: &[&str]) -> Outcome {
-    eprintln!("== {what}: cargo {}", arguments.join(" "));
     let program = env::var_os("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(program);
     command.args(arguments).current_dir(workspace_root()).env("RUSTDOCFLAGS", "-D warnings");

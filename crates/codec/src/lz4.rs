@@ -2,12 +2,13 @@
 //!
 //! Two ways, and which is taken depends on what it costs. liblz4 decodes from the beginning of a block, straight into
 //! the output where nothing is skipped, or into temporary memory where that is no more than the window. Beyond that the
-//! decoder of `lz4_window` keeps only a window of what is skipped. Decoded megabytes a second on one core (AMD EPYC, 4 KiB
-//! and 64 KiB stored, text and machine code; `examples/lz4_speed` measures again): liblz4 4,500 to 4,900, the
-//! windowed one 1,900 to 2,500; `lz4_flex` beside them 3,100 to 3,900.
+//! decoder of `lz4_window` keeps only a window of what is skipped. Decoded megabytes a second on one core (AMD EPYC,
+//! 4 KiB and 64 KiB stored, text and machine code; `examples/lz4_speed` measures again): liblz4 4,300 to 4,900, the
+//! windowed one 1,700 to 2,500; `lz4_flex` beside them 3,100 to 3,900.
 //!
-//! The window that an image states is not checked where liblz4 decodes: it has no such limit, and the bytes are right
-//! without it. The windowed decoder refuses what reaches farther back, because it does not have it.
+//! Two things that no sound block has are not noticed where liblz4 decodes; the windowed decoder refuses both. A match
+//! distance of zero gives zeros or bytes of the block, and not always the same, but never what memory held before. The
+//! window that an image states is not checked: liblz4 has no such limit, and the bytes are right without it.
 
 use floe_image::{DecodeError, Padding};
 

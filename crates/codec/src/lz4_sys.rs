@@ -36,6 +36,9 @@ pub(crate) fn decode_whole(stored: &[u8], output: &mut [u8]) -> Result<usize, De
 /// The block is malformed before `output` is full.
 pub(crate) fn decode_prefix(stored: &[u8], output: &mut [u8]) -> Result<usize, DecodeError> {
     let (stored_len, output_len) = (c_len(stored.len())?, c_len(output.len())?);
+    // A match distance of zero, which no encoder writes, is not refused: it repeats what stands there. That must not be
+    // what the memory held before.
+    output.fill(0);
     // SAFETY: as in `decode_whole`.
     let len = unsafe {
         LZ4_decompress_safe_partial(

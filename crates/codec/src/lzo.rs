@@ -20,11 +20,8 @@ pub(crate) fn decode(request: &mut Request<'_>, scratch: &mut Scratch) -> Result
         return request.answer(len);
     }
     // The codec cannot stop early and has no window of its own, so a part costs the whole.
-    let whole = scratch.take(if request.ends_with_block() || request.len_max() > request.end() {
-        request.len_max().min(DECODED_BYTES_MAX)
-    } else {
-        DECODED_BYTES_MAX
-    })?;
+    let len_max = if request.may_be_longer() { DECODED_BYTES_MAX } else { request.len_max().min(DECODED_BYTES_MAX) };
+    let whole = scratch.take(len_max)?;
     let len = decompress(request.stored, whole).map_err(refuse)?;
     let decoded = whole[..len].get(request.skip..).unwrap_or_default();
     let len = decoded.len().min(request.output.len());

@@ -62,9 +62,14 @@ impl<'a> Request<'a> {
         matches!(self.decoded_len, DecodedLen::AtMost(_))
     }
 
+    /// Whether the block may hold more than is known.
+    pub(crate) fn may_be_longer(&self) -> bool {
+        matches!(self.decoded_len, DecodedLen::AtLeast(_))
+    }
+
     /// Whether the block must end where the request does.
     pub(crate) fn ends_with_block(&self) -> bool {
-        !matches!(self.decoded_len, DecodedLen::AtLeast(_)) && self.end() >= self.len_max
+        !self.may_be_longer() && self.end() >= self.len_max
     }
 
     /// Whether every byte of the block is asked for.

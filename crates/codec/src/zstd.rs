@@ -41,7 +41,7 @@ impl Zstd {
     ) -> Result<usize, DecodeError> {
         let window_log2_max = window_log2_max.clamp(WINDOW_LOG2_MIN, WINDOW_LOG2_MAX);
         let header = FrameHeader::parse(request.stored)?;
-        if header.window_bytes > 1 << window_log2_max {
+        if header.reach_bytes() > 1 << window_log2_max || header.window_bytes > 1 << WINDOW_LOG2_MAX {
             return Err(DecodeError::Unsupported("a larger zstd window than the image allows".into()));
         }
         if request.ends_with_block()
@@ -59,7 +59,8 @@ impl Zstd {
             return self.decode_whole(request);
         }
         self.context.reset(ResetDirective::SessionOnly).map_err(|_| MALFORMED)?;
-        self.context.set_parameter(DParameter::WindowLogMax(window_log2_max.into())).map_err(|_| MALFORMED)?;
+        // zstd holds the window itself against this, but makes it no larger than the content.
+        self.context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG2_MAX.into())).map_err(|_| MALFORMED)?;
         stream::answer(self, request, scratch)
     }
 
@@ -95,12 +96,16 @@ impl Stream for Zstd {
 /// What the beginning of a frame says (RFC 8878, section 3.1.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FrameHeader {
-    /// How far back the frame may reach, in bytes: its window, or its content where that is smaller.
     window_bytes: u64,
     content_bytes: Option<u64>,
 }
 
 impl FrameHeader {
+    /// How far back the frame may reach, in bytes: its window, or its content where that is smaller.
+    fn reach_bytes(self) -> u64 {
+        self.window_bytes.min(self.content_bytes.unwrap_or(u64::MAX))
+    }
+
     fn parse(frame: &[u8]) -> Result<Self, DecodeError> {
         if !frame.starts_with(&MAGIC) {
             return Err(DecodeError::Corrupt("no zstd frame where one should be"));
@@ -108,11 +113,11 @@ impl FrameHeader {
         let descriptor = *frame.get(4).ok_or(HEADER_CUT)?;
         let is_single_segment = descriptor & 0x20 != 0;
         let mut at = 5;
-        let mut window_bytes = u64::MAX;
+        let mut window_bytes = None;
         if !is_single_segment {
             let window = *frame.get(at).ok_or(HEADER_CUT)?;
             let base = 1_u64 << (10 + (window >> 3));
-            window_bytes = base + base / 8 * u64::from(window & 7);
+            window_bytes = Some(base + base / 8 * u64::from(window & 7));
             at += 1;
         }
         let dictionary_id_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
@@ -132,7 +137,7 @@ impl FrameHeader {
             2 => Some(u64::from_le_bytes(content) + 256),
             _ => Some(u64::from_le_bytes(content)),
         };
-        Ok(Self { window_bytes: window_bytes.min(content_bytes.unwrap_or(u64::MAX)), content_bytes })
+        Ok(Self { window_bytes: window_bytes.or(content_bytes).ok_or(HEADER_CUT)?, content_bytes })
     }
 }
 

@@ -115,7 +115,7 @@ impl ReadJob {
                         from: std::mem::replace(&mut steps[index].from, From::Done),
                     };
                     index += 1;
-                    self.run_or_join(step);
+                    self.run_or_join(step)?;
                 }
             }
         }
@@ -161,12 +161,12 @@ impl ReadJob {
             .with(|workspace| self.reader.decode_step(workspace, batch, step, stored, target))
     }
 
-    fn run_or_join(self: &Arc<Self>, step: Step) {
+    fn run_or_join(self: &Arc<Self>, step: Step) -> Result<()> {
         // SAFETY: as in `decode`.
         let target = unsafe { self.output.part_mut(step.output.clone()) };
         match step.from {
             From::Nowhere => target.fill(0),
-            From::Cached { block, skip } => copy(&block, skip, target),
+            From::Cached { cached, block, skip } => copy(&cached, &block, skip, target)?,
             From::Join { block, skip, flight } => {
                 let job = Arc::clone(self);
                 let output = step.output;
@@ -174,8 +174,8 @@ impl ReadJob {
                 flight.subscribe(Box::new(move |result: Result<Arc<CachedBlock>>| match result {
                     Ok(cached) if cached.serves(block.decoded_len) => {
                         // SAFETY: as in `decode`.
-                        copy(&cached, skip, unsafe { job.output.part_mut(output) });
-                        job.end_piece(Ok(()));
+                        let target = unsafe { job.output.part_mut(output) };
+                        job.end_piece(copy(&cached, &block, skip, target));
                     }
                     Ok(_) | Err(Error::Cancelled | Error::NotAtHand)
                         if job.retries.fetch_add(1, Ordering::Relaxed) < RETRIES_MAX =>
@@ -194,6 +194,7 @@ impl ReadJob {
             }
             From::Plain { .. } | From::Whole { .. } | From::Lead { .. } | From::Done => {}
         }
+        Ok(())
     }
 
     /// Ends a piece of the read; the last one answers.

@@ -25,7 +25,7 @@ pub(crate) enum From {
     /// They stand in the image as they are.
     Plain { device: DeviceId, offset: u64 },
     /// They are in a block that is decoded already.
-    Cached { block: Arc<CachedBlock>, skip: usize },
+    Cached { cached: Arc<CachedBlock>, block: StoredBlock, skip: usize },
     /// They are a whole block, decoded straight into the output.
     Whole { block: StoredBlock },
     /// They are a part of a block that this read decodes for all.
@@ -68,12 +68,12 @@ pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
     if is_whole {
         return match blocks.peek(&block) {
-            Some(block) => From::Cached { block, skip },
+            Some(cached) => From::Cached { cached, block, skip },
             None => From::Whole { block },
         };
     }
     match blocks.find_or_lead(&block) {
-        Found::Ready(block) => From::Cached { block, skip },
+        Found::Ready(cached) => From::Cached { cached, block, skip },
         Found::InFlight(flight) => From::Join { block, skip, flight },
         Found::Lead(lead) => From::Lead { block, skip, lead },
     }

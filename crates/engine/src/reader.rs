@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Result, StoredBlock};
+use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Place, Result, StoredBlock};
 
 use crate::{
     Engine, PageCache, PageRun, ReadAroundCounters, Stage, SyncDecompress, WorkerMode,
@@ -197,7 +197,7 @@ impl Reader {
             let Some(batch) = Batch::at(&self.engine, steps, index)? else {
                 let step = &mut steps[index];
                 if !matches!(step.from, From::Join { .. }) {
-                    run_from_memory(step, output);
+                    run_from_memory(step, output)?;
                 }
                 index += 1;
                 continue;
@@ -228,7 +228,7 @@ impl Reader {
                 }
                 None => {
                     if !matches!(steps[index].from, From::Join { .. }) {
-                        run_from_memory(&mut steps[index], output);
+                        run_from_memory(&mut steps[index], output)?;
                     }
                     index += 1;
                 }
@@ -285,10 +285,12 @@ impl Reader {
         let stored = batch.stored_of(&block, stored);
         if let From::Lead { skip, lead, .. } = step.from {
             let cached = self.decode_for_all(workspace, &block, stored, lead)?;
-            copy(&cached, skip, target);
+            copy(&cached, &block, skip, target)?;
         } else {
             let decoded = self.engine.decode(workspace, &block, stored, 0, target)?;
-            target[decoded..].fill(0);
+            if decoded < target.len() {
+                return Err(too_short(&block));
+            }
         }
         Ok(())
     }
@@ -329,8 +331,7 @@ impl Reader {
         let target = step.output;
         for _ in 0..JOIN_RETRIES_MAX {
             if let Some(cached) = self.engine.blocks.join(&flight, &block)? {
-                copy(&cached, skip, &mut output[target]);
-                return Ok(());
+                return copy(&cached, &block, skip, &mut output[target]);
             }
             match of_block(block, skip, target.len(), &self.engine.blocks) {
                 From::Join { flight: next, .. } => flight = next,
@@ -342,20 +343,28 @@ impl Reader {
 }
 
 /// Runs a step whose bytes are in memory.
-fn run_from_memory(step: &mut Step, output: &mut [u8]) {
+fn run_from_memory(step: &mut Step, output: &mut [u8]) -> Result<()> {
     let target = &mut output[step.output.clone()];
     match &step.from {
         From::Nowhere => target.fill(0),
-        From::Cached { block, skip } => copy(block, *skip, target),
-        _ => return,
+        From::Cached { cached, block, skip } => copy(cached, block, *skip, target)?,
+        _ => return Ok(()),
     }
     step.from = From::Done;
+    Ok(())
 }
 
-/// Copies decoded bytes from `skip` on; what the block does not hold is zero.
-pub(crate) fn copy(block: &CachedBlock, skip: usize, target: &mut [u8]) {
-    let bytes = block.bytes().get(skip..).unwrap_or_default();
-    let len = bytes.len().min(target.len());
-    target[..len].copy_from_slice(&bytes[..len]);
-    target[len..].fill(0);
+/// Copies decoded bytes from `skip` on.
+///
+/// # Errors
+/// The block ends before `target` is full.
+pub(crate) fn copy(cached: &CachedBlock, block: &StoredBlock, skip: usize, target: &mut [u8]) -> Result<()> {
+    let bytes = cached.bytes().get(skip..).and_then(|bytes| bytes.get(..target.len()));
+    target.copy_from_slice(bytes.ok_or_else(|| too_short(block))?);
+    Ok(())
+}
+
+fn too_short(block: &StoredBlock) -> Error {
+    let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
+    Error::corrupt("block ends before the data that it should hold", place)
 }

@@ -2,12 +2,14 @@
 
 mod algorithms;
 mod block_size;
+pub mod check;
 mod chunks;
 mod compact_index;
 mod compressed;
 mod content;
 mod device_table;
 mod directory;
+pub mod dump;
 mod encoded_extents;
 mod erofs;
 mod features;
@@ -15,6 +17,7 @@ mod flat;
 mod full_index;
 mod inode;
 mod lcluster;
+mod length_sums;
 mod map;
 mod metabox_source;
 mod pcluster;

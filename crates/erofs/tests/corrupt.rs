@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_erofs::{Erofs, extra_devices};
+use floe_erofs::{Erofs, check::Check, extra_devices};
 use floe_image::{BlockReader, ByteRange, DirectoryCursor, Error, FileSystem, FileType, Nid, SeekTarget};
 use floe_testkit::{
-    DirectReader, check_rows,
+    DirectReader, Random, check_rows,
     corpus::{Corpus, CorruptImage, Format},
     skip::{self, Need},
 };
@@ -122,4 +122,86 @@ fn corrupt_images_give_named_errors_or_data() {
             if took > TIME_MAX { vec![format!("took {took:?}")] } else { Vec::new() }
         },
     );
+}
+
+/// Images whose metadata is changed at random: one for each kind of map.
+const MUTATED: &[&str] = &[
+    "erofs-cbase-plain",
+    "erofs-cbase-chunk",
+    "erofs-cbase-lz4",
+    "erofs-cbase-lz4-full",
+    "erofs-cbase-frag",
+    "erofs-cbase-48bit",
+    "erofs-cbase-metabox",
+    "erofs-zD-lz4-frag",
+    "erofs-xattr-prefix-shared",
+    "erofs-48bit-zstd-frag",
+    "erofs-lz4-b512-zfd",
+    "erofs-metabox-48bit-dot",
+];
+/// How many times each is changed; `FLOE_MUTATIONS` says otherwise.
+const MUTATIONS: u64 = 20;
+/// How many bytes are changed at most.
+const MUTATED_BYTES_MAX: u64 = 12;
+
+#[test]
+fn images_changed_at_random_give_errors_or_data() {
+    let corpus = Corpus::locate_or_fixtures();
+    let times = env::var("FLOE_MUTATIONS").ok().and_then(|times| times.parse().ok()).unwrap_or(MUTATIONS);
+    let images = corpus.images().into_iter().filter(|image| MUTATED.contains(&image.name.as_str()));
+    let rows: Vec<(String, Vec<u8>, u64)> = images
+        .flat_map(|image| {
+            let bytes = corpus.bytes(&image.image);
+            (0..times.div_ceil(20)).map(move |seed| (image.name.clone(), bytes.clone(), seed))
+        })
+        .collect();
+    check_rows(
+        &rows,
+        |(name, _, seed)| format!("{name}, seed {seed}"),
+        |(_, bytes, seed)| {
+            let mut random = Random::new(*seed);
+            for _ in 0..20 {
+                let mut changed = bytes.clone();
+                for _ in 0..=random.below(MUTATED_BYTES_MAX) {
+                    // Half of the changes hit the superblock's block and what follows: the metadata of small images.
+                    let room = if random.below(2) == 0 { changed.len().min(8192) } else { changed.len() };
+                    let at = usize::try_from(random.below(room as u64)).expect("within the image");
+                    changed[at] = match random.below(4) {
+                        0 => 0,
+                        1 => 0xff,
+                        2 => changed[at] ^ 1 << random.below(8),
+                        _ => random.below(256) as u8,
+                    };
+                }
+                fix_checksum(&mut changed);
+                let start = Instant::now();
+                let reader = Arc::new(DirectReader::of(changed));
+                if let Ok(file_system) = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
+                    explore(&file_system, &reader);
+                }
+                if let Ok(check) = Check::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
+                    let walked = check.walk(&mut |_| ());
+                    for part in walked.parts().iter().take(INODES_MAX) {
+                        check.data(&walked, part, &mut |_| Ok(()), &mut |_| ());
+                    }
+                }
+                if start.elapsed() > TIME_MAX {
+                    return vec![format!("took {:?}", start.elapsed())];
+                }
+            }
+            Vec::new()
+        },
+    );
+}
+
+/// Makes the checksum of the superblock right again, so that changes are not only refused.
+fn fix_checksum(bytes: &mut [u8]) {
+    let block_len = 1usize.checked_shl(u32::from(bytes[1036])).unwrap_or(0).clamp(512, 4096);
+    let end = 1024 + if block_len > 1024 { block_len - 1024 } else { block_len };
+    if bytes.len() < end {
+        return;
+    }
+    bytes[1028..1032].fill(0);
+    let sum = !crc32c::crc32c(&bytes[1024..end]);
+    bytes[1028..1032].copy_from_slice(&sum.to_le_bytes());
 }

@@ -2,10 +2,13 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
-use floe_erofs::Erofs;
-use floe_image::{BlockReader, FileSystem};
+use floe_erofs::{
+    Erofs, dump,
+    format::{self, MapHeader},
+};
+use floe_image::{BlockReader, ByteRange, DeviceId, FileSystem};
 use floe_testkit::{
-    DirectReader, KernelMount,
+    DirectReader, KernelMount, Random,
     corpus::{Format, Materialised},
     manifest::{Comparison, differences},
     peer,
@@ -47,5 +50,35 @@ fn data_compressed_inside_compressed_metadata_reads_as_in_the_kernel() {
         let found = walk::image(&file_system, &read).expect("it is walked");
         assert_eq!(differences(&expected, &found, &Comparison::default()), Vec::<String>::new(), "{options:?}");
         fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn extents_that_have_only_lengths_read_from_the_end_to_the_beginning() {
+    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+    fs::create_dir(&tree).expect("made");
+    let content = Random::new(7).text(20 << 20);
+    fs::write(tree.join("text"), &content).expect("written");
+    let mut command = Command::new(peer("mkfs.erofs").expect("it is there"));
+    command.args(["--quiet", "-zlz4", "-C16384", "-E48bit", "--max-extent-bytes=16384"]).arg(&path).arg(&tree);
+    assert!(command.status().expect("it runs").success());
+    let reader = Arc::new(DirectReader::of(fs::read(&path).expect("it is read")));
+    let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
+    let nid = erofs.lookup(erofs.root(), b"text").expect("it is read").expect("it is there");
+    let report = dump::inode(&erofs, nid).expect("it is read");
+    assert_eq!(report.layout, format::INODE_COMPRESSED_FULL);
+    // The size of the records is in the map header: 0 is 4 bytes.
+    let header = (report.position + report.inode_len + report.xattr_len).next_multiple_of(8);
+    let bytes = reader.stored(DeviceId(0), header, MapHeader::SIZE).expect("it is read");
+    let advise = MapHeader::from_prefix(&bytes).expect("it is whole").h_advise;
+    assert_eq!(advise >> format::ADVISE_EXTRECSZ_BIT & format::ADVISE_EXTRECSZ_MASK, 0);
+    for start in (0..content.len()).step_by(9_973).rev() {
+        let range = ByteRange::new(start as u64, 5_000);
+        let expected = &content[start..content.len().min(start + 5_000)];
+        assert!(reader.read_file(&erofs, nid, range).expect("it is read") == expected, "{range}");
     }
 }

@@ -4,20 +4,29 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use floe_engine::Engine;
 use floe_erofs::{DeviceSlot, extra_devices};
+use floe_image::ImageSource;
 
 use crate::{OpenError, sources::open_file};
 
+/// The extra devices of an image.
+pub(crate) struct AddedDevices {
+    /// What the image says of them.
+    pub(crate) slots: Vec<DeviceSlot>,
+    /// The files that were added, one for each slot; or none, where the devices are taken to stand in the image itself.
+    pub(crate) sources: Vec<Arc<dyn ImageSource>>,
+}
+
 /// Adds the extra devices that the image at `path` names to its engine: those that were `given`, or those that stand
 /// beside the image under their tags. Where none of either is there, none is added: they may stand in the image itself.
-/// Gives what the image says of them.
 ///
 /// # Errors
 /// There are more or fewer than the image names, one cannot be opened, or the image breaks the format.
-pub(crate) fn add_devices(engine: &Engine, path: &Path, given: &[PathBuf]) -> Result<Vec<DeviceSlot>, OpenError> {
+pub(crate) fn add_devices(engine: &Engine, path: &Path, given: &[PathBuf]) -> Result<AddedDevices, OpenError> {
     let slots = extra_devices(engine).map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());
@@ -27,15 +36,17 @@ pub(crate) fn add_devices(engine: &Engine, path: &Path, given: &[PathBuf]) -> Re
         [] => slots.iter().map(|slot| beside(path, &slot.tag)).collect(),
         given => slots.iter().enumerate().map(|(index, _)| given.get(index).cloned()).collect(),
     };
+    let mut sources = Vec::new();
     if places.iter().all(Option::is_none) {
-        return Ok(slots);
+        return Ok(AddedDevices { slots, sources });
     }
     for (index, place) in places.iter().enumerate() {
         let place = place.as_deref().ok_or_else(|| missing(path, &slots, index))?;
         let source = open_file(place, 0).map_err(|error| OpenError::File { path: place.to_owned(), error })?;
-        engine.add_device(source);
+        engine.add_device(Arc::clone(&source));
+        sources.push(source);
     }
-    Ok(slots)
+    Ok(AddedDevices { slots, sources })
 }
 
 /// Whether an image of `image_len` bytes, without further files, is long enough to hold its devices itself.

@@ -21,6 +21,8 @@ pub struct DirectoryEntry {
 }
 
 /// The entries of one directory, without `.` and `..`, in the order of the image. After an error it ends.
+///
+/// Only a corrupt image has either of the two again: that one is given like any other name.
 pub struct ReadDir {
     file_system: Arc<dyn FileSystem>,
     directory: Nid,
@@ -28,20 +30,48 @@ pub struct ReadDir {
     batch: VecDeque<DirectoryEntry>,
     fault: Option<Error>,
     is_at_end: bool,
+    dots: Dots,
+}
+
+/// Which of the two entries that every directory has were passed by.
+#[derive(Clone, Copy, Default)]
+struct Dots {
+    own: bool,
+    parent: bool,
+}
+
+impl Dots {
+    /// Whether `name` is one of them, for the first time.
+    fn take(&mut self, name: &[u8]) -> bool {
+        let was_taken = match name {
+            b"." => &mut self.own,
+            b".." => &mut self.parent,
+            _ => return false,
+        };
+        !std::mem::replace(was_taken, true)
+    }
 }
 
 impl ReadDir {
     pub(crate) fn new(file_system: Arc<dyn FileSystem>, directory: Nid) -> Self {
         let cursor = DirectoryCursor::default();
-        Self { file_system, directory, cursor, batch: VecDeque::new(), fault: None, is_at_end: false }
+        Self {
+            file_system,
+            directory,
+            cursor,
+            batch: VecDeque::new(),
+            fault: None,
+            is_at_end: false,
+            dots: Dots::default(),
+        }
     }
 
     fn fill(&mut self) {
-        let (batch, cursor) = (&mut self.batch, &mut self.cursor);
+        let (batch, cursor, dots) = (&mut self.batch, &mut self.cursor, &mut self.dots);
         let mut is_cut_off = false;
         let result = self.file_system.read_dir(self.directory, *cursor, &mut |dirent| {
             *cursor = dirent.next;
-            if dirent.name != b"." && dirent.name != b".." {
+            if !dots.take(dirent.name) {
                 batch.push_back(DirectoryEntry {
                     name: dirent.name.to_vec(),
                     nid: dirent.nid,

@@ -1,55 +1,43 @@
-//! Which format an image has.
+//! An open image in the form of its format.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use floe_erofs::Erofs;
-use floe_image::{BlockReader, FileSystem, ImageSource, Result};
-use floe_squashfs::{Squashfs, is_squashfs};
+use floe_image::{BlockReader, FileSystem, Result};
+use floe_source::ImageFormat;
+use floe_squashfs::Squashfs;
 
-/// The formats, told apart by content.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Format {
+/// An open image in the form of its format, for what only that format has.
+#[derive(Clone)]
+pub enum FormatImage {
     /// EROFS.
-    Erofs,
-    /// SquashFS 4.0.
-    Squashfs,
+    Erofs(Arc<Erofs>),
+    /// SquashFS 4.
+    Squashfs(Arc<Squashfs>),
 }
 
-/// Where the superblock of EROFS begins, in bytes.
-const EROFS_SUPERBLOCK_OFFSET: u64 = 1024;
-
-const EROFS_MAGIC: [u8; 4] = floe_erofs::format::SUPER_MAGIC_V1.to_le_bytes();
-
-impl Format {
-    /// The format whose magic number `source` has; `None` where it has none, or is too short to have one.
-    pub(crate) fn of(source: &dyn ImageSource) -> std::io::Result<Option<Self>> {
-        let four_bytes = |offset: u64| {
-            let mut found = [0; 4];
-            let is_long_enough = source.len() >= offset + found.len() as u64;
-            if is_long_enough { source.read_at(offset, &mut found).map(|()| Some(found)) } else { Ok(None) }
-        };
-        // An EROFS image may begin with anything, and a SquashFS image may hold anything behind its superblock: the first
-        // bytes decide.
-        if four_bytes(0)?.is_some_and(|head| is_squashfs(&head)) {
-            return Ok(Some(Self::Squashfs));
-        }
-        Ok((four_bytes(EROFS_SUPERBLOCK_OFFSET)? == Some(EROFS_MAGIC)).then_some(Self::Erofs))
-    }
-
+impl FormatImage {
     /// Opens the image that `reader` gives the bytes of.
-    pub(crate) fn open(self, reader: Arc<dyn BlockReader>) -> Result<Arc<dyn FileSystem>> {
+    pub(crate) fn open(format: ImageFormat, reader: Arc<dyn BlockReader>) -> Result<Self> {
+        Ok(match format {
+            ImageFormat::Erofs => Self::Erofs(Arc::new(Erofs::open(reader)?)),
+            ImageFormat::Squashfs => Self::Squashfs(Arc::new(Squashfs::open(reader)?)),
+        })
+    }
+
+    /// Which format it has.
+    pub fn format(&self) -> ImageFormat {
         match self {
-            Self::Erofs => Ok(Arc::new(Erofs::open(reader)?)),
-            Self::Squashfs => Ok(Arc::new(Squashfs::open(reader)?)),
+            Self::Erofs(_) => ImageFormat::Erofs,
+            Self::Squashfs(_) => ImageFormat::Squashfs,
         }
     }
-}
 
-impl fmt::Display for Format {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Erofs => "EROFS",
-            Self::Squashfs => "SquashFS",
-        })
+    /// What both formats have.
+    pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
+        match self {
+            Self::Erofs(erofs) => Arc::clone(erofs) as Arc<dyn FileSystem>,
+            Self::Squashfs(squashfs) => Arc::clone(squashfs) as Arc<dyn FileSystem>,
+        }
     }
 }

@@ -6,7 +6,7 @@ use floe_engine::{Engine, Reader};
 use floe_image::{Attr, BlockReader, FileSystem, Nid, Result};
 
 use crate::{
-    Format, OpenError, OpenOptions, PathError, ReadDir, Walk,
+    Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
     devices::{add_devices, check_flat},
     resolve::resolve,
     sources,
@@ -36,7 +36,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Image {
     reader: Reader,
-    format: Format,
+    format_image: FormatImage,
     offset: u64,
 }
 
@@ -53,7 +53,7 @@ impl Image {
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
         let engine = Engine::new(vec![source], &options.engine).map_err(failed)?;
         let slots = match format {
-            Format::Erofs => add_devices(&engine, path, &options.devices)?,
+            Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
             Format::Squashfs if options.devices.is_empty() => Vec::new(),
             Format::Squashfs => {
                 let given_count = options.devices.len();
@@ -62,11 +62,12 @@ impl Image {
         };
         let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as Arc<dyn BlockReader>;
         let is_alone = engine.device_count() == 1;
-        let file_system = format.open(blocks).map_err(failed)?;
+        let format_image = FormatImage::open(format, blocks).map_err(failed)?;
+        let file_system = format_image.file_system();
         if is_alone {
             check_flat(path, &slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format, offset })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset })
     }
 
     /// What reads it: the engine and the format together.
@@ -81,7 +82,12 @@ impl Image {
 
     /// Which format it has.
     pub fn format(&self) -> Format {
-        self.format
+        self.format_image.format()
+    }
+
+    /// The image in the form of its format, for what only that format has.
+    pub fn format_image(&self) -> &FormatImage {
+        &self.format_image
     }
 
     /// The byte of the file at which it begins.

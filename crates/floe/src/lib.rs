@@ -8,6 +8,7 @@
 //! stored, and [`Image::reader`] is what `floe mount` serves from.
 #![forbid(unsafe_code)]
 
+mod check;
 mod devices;
 mod directory;
 mod extract;
@@ -21,16 +22,21 @@ mod resolve;
 mod sources;
 mod walk;
 
+pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,
 };
-pub use floe_engine::{Counters, EngineOptions, Reader};
+pub use floe_engine::{
+    BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
+    WorkerMode,
+};
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
     Timestamp,
 };
-pub use format::Format;
+pub use floe_source::ImageFormat as Format;
+pub use format::FormatImage;
 pub use image::Image;
 pub use likeness::Likeness;
 pub use open_error::OpenError;

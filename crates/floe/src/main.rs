@@ -1,2 +1,26 @@
 //! The `floe` command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cancellation;
+mod cli;
+mod command;
+mod daemon;
+mod drop_in;
+mod exit;
+mod fail;
+mod fault_log;
+mod image_arguments;
+mod inode_record;
+mod iso_time;
+mod mode_text;
+mod mount_users;
+mod output;
+mod quantity;
+mod shown;
+mod switches;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run(std::env::args_os().collect())
+}

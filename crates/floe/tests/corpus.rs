@@ -83,3 +83,52 @@ fn images_extract_as_their_manifests_say() {
         },
     );
 }
+
+/// Corrupted images that hold nothing wrong: chunks may be as large as that; a Zstandard frame without a checksum decodes to
+/// something else; a file without data needs no place for it.
+const HARMLESS: &[&str] = &["erofs-chunk-bits-31", "erofs-zstd-flip", "sqfs-file-start"];
+
+fn findings(path: &Path, open: &OpenOptions) -> Vec<String> {
+    let found = std::sync::Mutex::new(Vec::new());
+    let tell = |finding: &floe::Finding| found.lock().expect("no panic").push(format!("{finding:?}"));
+    let options = floe::CheckOptions { jobs: 2, data: true };
+    let summary = floe::check(path, open, &options, &tell, &AtomicBool::new(false));
+    let mut found = found.into_inner().expect("no panic");
+    match summary {
+        Ok(summary) if summary.errors + summary.warnings == found.len() as u64 => {}
+        Ok(summary) => found.push(format!("{summary:?}")),
+        Err(error) => found.push(error.to_string()),
+    }
+    found
+}
+
+#[test]
+fn checks_find_nothing_in_good_images() {
+    let corpus = Corpus::locate_or_fixtures();
+    let rows: Vec<ImageRecord> = corpus.images().into_iter().filter(|image| !image.huge).collect();
+    check_rows(
+        &rows,
+        |record| record.name.clone(),
+        |record| {
+            let files = corpus.materialise(record);
+            let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
+            findings(&files.path, &OpenOptions { offset, devices: files.devices, ..OpenOptions::default() })
+        },
+    );
+}
+
+#[test]
+fn checks_find_something_in_corrupt_images() {
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &corpus.corrupt_images(),
+        |record| record.name.clone(),
+        |record| {
+            let found = findings(&corpus.materialise_corrupt(record), &OpenOptions::default());
+            if found.is_empty() != HARMLESS.contains(&record.name.as_str()) {
+                return vec![format!("{} findings: {}", found.len(), record.note)];
+            }
+            Vec::new()
+        },
+    );
+}

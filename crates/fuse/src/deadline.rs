@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    ffi::CString,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -123,6 +124,7 @@ impl Deadlines {
         let thread = THREAD.with(|thread| {
             if thread.get() == usize::MAX {
                 thread.set(self.next_thread.fetch_add(1, Relaxed));
+                name_this_thread(thread.get());
             }
             thread.get()
         });
@@ -156,6 +158,14 @@ impl Deadlines {
                 0 => false,
                 since => now.saturating_sub(since - 1) > TICKS_PER_DEADLINE,
             })
+    }
+}
+
+/// Gives a session thread, which the crate `fuser` has started, the name that tools show.
+fn name_this_thread(index: usize) {
+    if let Ok(name) = CString::new(format!("floe-fuse/{index}")) {
+        // Only a help to whoever looks.
+        let _ = rustix::thread::set_name(&name);
     }
 }
 

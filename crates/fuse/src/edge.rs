@@ -20,7 +20,7 @@ use fuser::{
 
 use crate::{
     MountOptions,
-    deadline::{Answer, Deadlines, Watched},
+    deadline::{Answer, Deadlines, Visit, Watched},
     directory,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
     served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
@@ -63,6 +63,18 @@ impl FuseEdge {
         })
     }
 
+    /// What is served, and to whom.
+    pub(crate) fn parts(&self) -> (Reader, Arc<Served>) {
+        (self.reader.clone(), Arc::clone(&self.served))
+    }
+
+    /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
+    /// nothing else.
+    fn enter(&self) -> Visit<'_> {
+        self.reader.engine().adopt_this_thread();
+        self.deadlines.enter()
+    }
+
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
     fn answer<R: Answer, T: 'static>(
         &self,
@@ -70,7 +82,7 @@ impl FuseEdge {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(&Served, R, T) + Send + 'static,
     ) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         self.answer_watched(watched, work, send);
     }
@@ -165,7 +177,7 @@ impl Filesystem for FuseEdge {
             Ok(nid) => nid,
             Err(errno) => return reply.error(errno),
         };
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let served = Arc::clone(&self.served);
         let read = || {
@@ -191,7 +203,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -201,7 +213,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        let _visit = self.deadlines.enter();
+        let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -212,8 +224,12 @@ impl Filesystem for FuseEdge {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let info = self.reader.file_system().info();
+        // The kernel's EROFS says that there is room for more inodes without an end; its SquashFS, that there is none.
+        let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
+        let inode_free = inode_max.saturating_sub(info.inode_count);
         let name_bytes_max = NAME_BYTES_MAX as u32;
-        reply.statfs(info.block_count, 0, 0, info.inode_count, 0, info.block_size, name_bytes_max, info.block_size);
+        let block_size = info.block_size;
+        reply.statfs(info.block_count, 0, 0, inode_max, inode_free, block_size, name_bytes_max, block_size);
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

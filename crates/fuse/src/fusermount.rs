@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 
-use crate::{MountError, MountOptions, mountpoint::Connected};
+use crate::{MountError, MountOptions, device_sys::DEVICE, mountpoint::Connected};
 
 /// The variable that names the socket on which fusermount3 sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
@@ -31,6 +31,7 @@ pub(crate) struct AutoUnmount {
 /// fusermount3 is missing or refuses.
 pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
     let program = program().ok_or(MountError::NoFusermount)?;
+    std::fs::metadata(DEVICE).map_err(MountError::Device)?;
     let failed = |error: io::Error| MountError::Refused { path: directory.to_owned(), error };
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None);
     let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;

@@ -16,6 +16,7 @@ mod directory;
 mod edge;
 mod errno;
 mod fusermount;
+mod kernel_pages;
 mod mount;
 mod mount_error;
 mod mount_options;

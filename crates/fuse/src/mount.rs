@@ -21,6 +21,7 @@ use crate::{
     device_sys,
     edge::FuseEdge,
     fusermount::AutoUnmount,
+    kernel_pages::KernelPages,
     mountpoint::{Connected, connect},
     read_ahead,
     rescue::Rescue,
@@ -117,11 +118,13 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
 ) -> Result<Receiver<Ended>, MountError> {
+    let (reader, served) = edge.parts();
     let mut config = fuser::Config::default();
     config.n_threads = Some(NonZero::get(options.threads));
     config.clone_fd = options.clone_fd;
     // The kernel lets in whom the mount lets in.
     let session = Session::from_fd(edge, device, SessionACL::All, config).map_err(MountError::Handshake)?;
+    reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served }));
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
     let (ended, receiver) = channel();
     let (session_ended, session_end) = channel();

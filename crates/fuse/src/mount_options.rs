@@ -67,6 +67,10 @@ pub enum Readdir {
     Auto,
 }
 
+/// The fewest threads by default. On two busy CPUs, where they may not be real-time, four answer random reads in three
+/// quarters of the time that two need; on idle ones there is no difference.
+const THREADS_MIN: usize = 4;
+
 impl Default for MountOptions {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -78,11 +82,12 @@ impl Default for MountOptions {
             auto_unmount: false,
             uid: None,
             gid: None,
-            threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
+            threads: NonZero::new(cpus.max(THREADS_MIN)).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
             background_max: NonZero::new(256).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,
-            readdir: Readdir::Auto,
+            // A cold walk that stats takes half the time that it takes with names alone; one that does not, a quarter more.
+            readdir: Readdir::Plus,
             deadline: Some(Duration::from_secs(60)),
             kernel_options: Vec::new(),
             faults: None,

@@ -55,6 +55,17 @@ impl NodeNumbers {
         }
     }
 
+    /// The node number of an inode, whether the kernel was told of it or not.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub(crate) fn node_of(&self, nid: Nid) -> Result<u64> {
+        if nid == self.root {
+            return Ok(ROOT_NODE);
+        }
+        self.file_system.attr(nid).map(|attr| node_of(attr.inode_number))
+    }
+
     /// The node number of an inode, which the kernel is about to be told of.
     ///
     /// # Errors
@@ -64,10 +75,7 @@ impl NodeNumbers {
         if nid == self.root {
             return Ok(ROOT_NODE);
         }
-        let node = match inode_number {
-            0 | ROOT_NODE => ALIAS_OF_0 + inode_number,
-            number => number,
-        };
+        let node = node_of(inode_number);
         let is_its_own = match &self.learnt {
             None => self.file_system.nid_of(inode_number) == Some(nid) && !ALIASES.contains(&inode_number),
             Some(shards) => {
@@ -102,6 +110,14 @@ impl NodeNumbers {
     /// Whether a node number is not the inode number of its inode, so that a reply to a lookup shows the wrong one.
     pub(crate) fn is_alias(node: u64) -> bool {
         node == ROOT_NODE || ALIASES.contains(&node)
+    }
+}
+
+/// The node of an inode number that is not the root's.
+fn node_of(inode_number: u64) -> u64 {
+    match inode_number {
+        0 | ROOT_NODE => ALIAS_OF_0 + inode_number,
+        number => number,
     }
 }
 

@@ -216,6 +216,53 @@ fn extended_attributes_answer_sizes_and_bounds() {
     }
 }
 
+/// An access control list as the attribute `system.posix_acl_access` holds it: one named user, and what all others may.
+fn access_list(uid: u32, permissions: u16, others: u16) -> Vec<u8> {
+    let entries = [
+        (0x01, 6, u32::MAX),
+        (0x02, permissions, uid),
+        (0x04, others, u32::MAX),
+        (0x10, 6, u32::MAX),
+        (0x20, others, u32::MAX),
+    ];
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend_from_slice(&u16::to_le_bytes(tag));
+        bytes.extend_from_slice(&u16::to_le_bytes(permissions));
+        bytes.extend_from_slice(&u32::to_le_bytes(id));
+    }
+    bytes
+}
+
+#[test]
+fn modes_and_access_lists_decide_who_reads() {
+    if !can_mount() {
+        return;
+    }
+    for acl in [true, false] {
+        let mut tree = TreeFileSystem::new(Numbering::Nids);
+        for (name, mode, permissions, others) in [("denied", 0o664, 0, 4), ("allowed", 0o660, 4, 0)] {
+            let index = tree.file(name, b"data");
+            tree.attr_mut(index).permissions = mode;
+            tree.xattr(index, "system.posix_acl_access", &access_list(65_534, permissions, others));
+        }
+        for (name, mode) in [("open", 0o644), ("closed", 0o600)] {
+            let index = tree.file(name, b"data");
+            tree.attr_mut(index).permissions = mode;
+        }
+        let mount = TestMount::new(tree, &MountOptions { acl, ..MountOptions::default() });
+        // Without the lists, the mode bits alone decide.
+        for (name, can_read) in [("denied", !acl), ("allowed", acl), ("open", true), ("closed", false)] {
+            let output = std::process::Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"])
+                .arg(mount.file(name))
+                .output();
+            let Ok(output) = output else { return eprintln!("skipped: needs setpriv") };
+            assert_eq!(output.status.success(), can_read, "{name}, lists: {acl}: {output:?}");
+        }
+    }
+}
+
 #[test]
 fn seeks_find_holes_and_data() {
     if !can_mount() {

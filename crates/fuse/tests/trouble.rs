@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc,
     },
     thread,
@@ -72,31 +72,40 @@ fn stuck_reads_end_with_eio_and_pass_when_the_source_is_back() {
     if !can_mount() {
         return;
     }
-    // More readers than threads, so that some requests are not even taken.
+    // More readers than threads: with a source that does not tell, some requests are not even taken.
     let count = 2 * MountOptions::default().threads.get() + 3;
-    let gate = Arc::new(Gate::default());
-    let mount = TestMount::gated(tree(count), &gate, &with_deadline(400));
-    let start = Instant::now();
-    gate.close();
-    let readers: Vec<_> = (0..count)
-        .map(|index| {
-            let path = mount.file(&index.to_string());
-            thread::spawn(move || {
-                let mut bytes = vec![0; 4096];
-                fs::File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0))
+    for tells in [false, true] {
+        let gate = Arc::new(Gate::default());
+        gate.tells.store(tells, Relaxed);
+        let deadline = if tells { 3000 } else { 400 };
+        let mount = TestMount::gated(tree(count), &gate, &with_deadline(deadline));
+        let start = Instant::now();
+        gate.close();
+        let readers: Vec<_> = (0..count)
+            .map(|index| {
+                let path = mount.file(&index.to_string());
+                thread::spawn(move || {
+                    let mut bytes = vec![0; 4096];
+                    fs::File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0))
+                })
             })
-        })
-        .collect();
-    for reader in readers {
-        let result = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
-        assert_eq!(errno(result), Some(libc::EIO));
-    }
-    assert!(start.elapsed() >= Duration::from_millis(400), "the deadline was waited for");
-    gate.open();
-    for index in 0..count {
-        let path = mount.file(&index.to_string());
-        let data = within(Duration::from_secs(20), move || read_again(&path));
-        assert!(data == vec![index as u8 + 1; FILE_BYTES], "{index}");
+            .collect();
+        if tells {
+            let path = mount.path().to_owned();
+            let statistics = within(Duration::from_secs(2), move || rustix::fs::statvfs(&path));
+            statistics.expect("threads are left for other requests");
+        }
+        for reader in readers {
+            let result = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
+            assert_eq!(errno(result), Some(libc::EIO), "tells: {tells}");
+        }
+        assert!(start.elapsed() >= Duration::from_millis(deadline), "the deadline was waited for");
+        gate.open();
+        for index in 0..count {
+            let path = mount.file(&index.to_string());
+            let data = within(Duration::from_secs(20), move || read_again(&path));
+            assert!(data == vec![index as u8 + 1; FILE_BYTES], "{index}, tells: {tells}");
+        }
     }
 }
 
@@ -162,18 +171,18 @@ fn an_unmount_ends_reads_that_are_under_way() {
     }
     let gate = Arc::new(Gate::default());
     let mut mount = TestMount::gated(tree(4), &gate, &with_deadline(60_000));
-    let is_over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..4)
         .map(|index| {
-            let (path, is_over) = (mount.file(&index.to_string()), Arc::clone(&is_over));
+            let path = mount.file(&index.to_string());
             thread::spawn(move || {
                 let mut bytes = vec![0; 4096];
-                let mut last = Ok(());
-                while !is_over.load(Relaxed) {
-                    // A fresh file each time, so that nobody holds the mount for long.
-                    last = fs::File::open(&path).and_then(|file| file.read_exact_at(&mut bytes, 0));
+                // A fresh file each time, so that nobody holds the mount for long.
+                let mut read = || fs::File::open(&path).and_then(|file| file.read_exact_at(&mut bytes, 0));
+                loop {
+                    if let Err(error) = read() {
+                        return error.raw_os_error();
+                    }
                 }
-                last
             })
         })
         .collect();
@@ -184,10 +193,9 @@ fn an_unmount_ends_reads_that_are_under_way() {
     }
     let mount = mount.take();
     assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Unmounted));
-    is_over.store(true, Relaxed);
     for reader in readers {
         let last = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
-        assert_eq!(errno(last), Some(libc::ENOENT), "the directory is empty again");
+        assert_eq!(last, Some(libc::ENOENT), "the directory is empty again");
     }
 }
 
@@ -220,19 +228,24 @@ fn an_end_does_not_wait_for_a_stuck_source() {
     if !can_mount() {
         return;
     }
-    let gate = Arc::new(Gate::default());
-    let mut mount = TestMount::gated(tree(8), &gate, &with_deadline(300));
-    gate.close();
-    for index in 0..8 {
-        let path = mount.file(&index.to_string());
-        let result = within(Duration::from_secs(20), move || fs::read(path));
-        assert_eq!(errno(result), Some(libc::EIO));
+    for tells in [false, true] {
+        let gate = Arc::new(Gate::default());
+        gate.tells.store(tells, Relaxed);
+        let mut mount = TestMount::gated(tree(8), &gate, &with_deadline(300));
+        gate.close();
+        for index in 0..8 {
+            let path = mount.file(&index.to_string());
+            let result = within(Duration::from_secs(20), move || fs::read(path));
+            assert_eq!(errno(result), Some(libc::EIO));
+        }
+        let unmounter = mount.unmounter();
+        within(Duration::from_secs(20), move || unmounter.unmount(Detach::Lazily).expect("an unmount"));
+        let mount = mount.take();
+        let ended = within(Duration::from_secs(20), move || mount.wait());
+        let is_expected = if tells { matches!(ended, Ended::Unmounted) } else { matches!(ended, Ended::Stuck) };
+        assert!(is_expected, "tells: {tells}: {ended:?}");
+        gate.open();
     }
-    let unmounter = mount.unmounter();
-    within(Duration::from_secs(20), move || unmounter.unmount(Detach::Lazily).expect("an unmount"));
-    let mount = mount.take();
-    assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Stuck));
-    gate.open();
 }
 
 #[test]

@@ -27,10 +27,8 @@ pub enum ExtentData {
     Encoded {
         /// The block.
         block: StoredBlock,
-        /// How many decoded bytes precede the first of them. Where the block's decoded length is [`AtMost`] and the
-        /// block turns out shorter, the bytes past its end are zero.
-        ///
-        /// [`AtMost`]: crate::DecodedLen::AtMost
+        /// How many decoded bytes precede the first of them. Where the block turns out to end before the last of them,
+        /// the image is corrupt.
         skip: u32,
     },
 }

@@ -45,11 +45,11 @@ impl Packed {
     /// Adds a fragment whose hash is given; gives where it is.
     pub(crate) fn add(&mut self, fragment: &[u8], hash: u64) -> Result<u64> {
         let key = (hash, fragment.len());
-        if let Some(&offset) = self.known.get(&key) {
-            if self.holds(offset, fragment)? {
-                self.duplicate_bytes += fragment.len() as u64;
-                return Ok(offset);
-            }
+        if let Some(&offset) = self.known.get(&key)
+            && self.holds(offset, fragment)?
+        {
+            self.duplicate_bytes += fragment.len() as u64;
+            return Ok(offset);
         }
         let offset = self.append(fragment)?;
         self.known.insert(key, offset);

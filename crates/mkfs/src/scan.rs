@@ -72,11 +72,12 @@ impl<'a> Scanner<'a> {
 
     fn add(&mut self, parent: NodeId, name: &[u8], path: &Path, status: &fs::Metadata) -> Result<NodeId> {
         let identity = Identity::of(status);
-        if !status.is_dir() && status.nlink() > 1 {
-            if let Some(&node) = self.links.get(&identity.inode()) {
-                self.tree.link(parent, name, node);
-                return Ok(node);
-            }
+        if !status.is_dir()
+            && status.nlink() > 1
+            && let Some(&node) = self.links.get(&identity.inode())
+        {
+            self.tree.link(parent, name, node);
+            return Ok(node);
         }
         let mode = u16::try_from(status.mode() & 0xffff).unwrap_or(0);
         let kind = FileType::from_mode(mode).ok_or_else(|| Error::unfit(path, "it is of an unknown type"))?;

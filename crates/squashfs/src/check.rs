@@ -1,1 +1,79 @@
 //! Everything that is wrong with an image.
+//!
+//! [`run`] reads all metadata and compares what says the same thing twice. It decodes no data and starts no threads: it
+//! hands out each data and fragment block once, as a [`BlockToDecode`], to be decoded wherever the caller likes; what
+//! comes of that is judged by [`BlockToDecode::judge`].
+//!
+//! Memory is in proportion to the number of inodes and of distinct data blocks: about 100 bytes for each.
+
+mod block;
+mod directory;
+mod file;
+mod finding;
+mod path;
+mod tables;
+mod tree;
+
+pub use block::BlockToDecode;
+pub use finding::{Finding, Severity};
+use floe_image::Nid;
+
+use crate::Squashfs;
+
+/// How many things are wrong is told up to here; the rest are only counted.
+const FINDINGS_MAX: u64 = 10_000;
+
+/// What was gone through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// The inodes that were reached from the root.
+    pub inode_count: u64,
+    /// The directories among them.
+    pub directory_count: u64,
+    /// The distinct data and fragment blocks that were handed out.
+    pub block_count: u64,
+    /// The findings that are errors.
+    pub error_count: u64,
+    /// The findings that are warnings.
+    pub warning_count: u64,
+}
+
+/// Checks an image: `found` is told what is wrong, and `to_decode` is given what is left to be done.
+pub fn run(squashfs: &Squashfs, found: &mut dyn FnMut(Finding), to_decode: &mut dyn FnMut(BlockToDecode)) -> Summary {
+    let mut report = Report { found, to_decode, summary: Summary::default() };
+    tables::check(squashfs, &mut report);
+    tree::check(squashfs, &mut report);
+    report.summary
+}
+
+/// Where findings and work go.
+struct Report<'run> {
+    found: &'run mut dyn FnMut(Finding),
+    to_decode: &'run mut dyn FnMut(BlockToDecode),
+    summary: Summary,
+}
+
+impl Report<'_> {
+    fn add(&mut self, finding: Finding) {
+        let count = match finding.severity {
+            Severity::Error => &mut self.summary.error_count,
+            Severity::Warning => &mut self.summary.warning_count,
+        };
+        *count = count.saturating_add(1);
+        if self.summary.error_count.saturating_add(self.summary.warning_count) <= FINDINGS_MAX {
+            (self.found)(finding);
+        }
+    }
+
+    fn decode(&mut self, block: BlockToDecode) {
+        self.summary.block_count = self.summary.block_count.saturating_add(1);
+        (self.to_decode)(block);
+    }
+}
+
+/// An inode and the path by which it was reached first.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    nid: Nid,
+    path: path::PathId,
+}

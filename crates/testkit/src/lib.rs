@@ -1,7 +1,7 @@
 //! What the tests of Floe share: reference images and what they hold, walks of trees and their differences, faulty
 //! sources, generated trees. A dev-dependency only.
-#![forbid(unsafe_code)]
 
+mod bounded_sys;
 pub mod corpus;
 mod counting_source;
 mod direct_reader;
@@ -18,6 +18,7 @@ mod truncated_source;
 pub mod walk;
 mod workspace;
 
+pub use bounded_sys::{BoundedRun, run_bounded};
 pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
 pub use failing_source::{FailingSource, Fault};

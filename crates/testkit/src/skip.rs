@@ -69,8 +69,8 @@ pub fn skipped(reason: &str) {
     let thread = thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(env::var_os("FLOE_NO_SKIP").is_none_or(|value| value != "1"), "{test} may not be skipped, but {reason}");
-    // Written to the handle, not through a macro: the harness captures only the latter.
-    let _ = writeln!(io::stderr(), "skipped: {test}, because {reason}");
+    // Written to the handle, not through a macro: the harness captures only the latter. In one piece, as others write too.
+    let _ = io::stderr().write_all(format!("skipped: {test}, because {reason}\n").as_bytes());
 }
 
 fn is_root() -> bool {

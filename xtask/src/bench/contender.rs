@@ -6,8 +6,9 @@ use std::{
     process::Command,
 };
 
-use floe_testkit::{corpus::Format, peer, skip::Need};
+use floe_testkit::{corpus::Format, skip::Need};
 
+use super::setting::Setting;
 use crate::complaint::{During, Outcome};
 
 /// A program, or the kernel, that mounts an image.
@@ -43,20 +44,19 @@ impl Contender {
     }
 
     /// The peers that read a format, those that are here; and why others are not.
-    pub(super) fn peers(format: Format, folder: Option<&Path>) -> (Vec<Self>, Vec<String>) {
+    pub(super) fn peers(format: Format, setting: &Setting) -> (Vec<Self>, Vec<String>) {
         let (fuse, kernel_need) = match format {
             Format::Erofs => ("erofsfuse", Need::KernelErofs),
             Format::Squashfs => ("squashfuse_ll", Need::KernelSquashfs),
         };
         let (mut here, mut absent) = (Vec::new(), Vec::new());
-        let program = folder.map(|folder| folder.join(fuse)).filter(|path| path.is_file()).or_else(|| peer(fuse));
-        match program {
-            Some(program) => here.push(Self {
+        match setting.peer(fuse) {
+            Ok(program) => here.push(Self {
                 name: fuse.to_owned(),
                 version: fuse_version(&program, fuse),
                 how: How::Program { program, arguments: vec![OsString::from("-f")] },
             }),
-            None => absent.push(format!("{fuse}: neither in --peers, nor FLOE_PEERS, nor on PATH")),
+            Err(reason) => absent.push(reason),
         }
         match kernel_need.missing() {
             None => here.push(Self {
@@ -82,7 +82,8 @@ impl Contender {
     }
 }
 
-fn first_line(command: &mut Command) -> Outcome<String> {
+/// The first line that a program prints.
+pub(super) fn first_line(command: &mut Command) -> Outcome<String> {
     let output = command.output().during(command.get_program().display())?;
     let text = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned())

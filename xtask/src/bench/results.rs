@@ -28,8 +28,8 @@ struct Cell<'results> {
     contender: &'results str,
     values: &'results [f64],
     median: f64,
-    /// How many times as good the first contender, Floe, is.
-    floe_ratio: Option<f64>,
+    /// How many times as good the first contender is: Floe, where it takes part.
+    ratio_of_first: Option<f64>,
 }
 
 impl Results {
@@ -103,7 +103,7 @@ impl Results {
                     contender,
                     values,
                     median,
-                    floe_ratio: row.ratio(&contenders[0], contender),
+                    ratio_of_first: row.ratio(&contenders[0], contender),
                 });
             }
         }

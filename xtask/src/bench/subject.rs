@@ -6,8 +6,9 @@ use std::{
     process::Command,
 };
 
-use floe_testkit::{Tree, corpus::Format, manifest::sha256_hex, peer, target_dir};
+use floe_testkit::{Tree, corpus::Format, manifest::sha256_hex, target_dir};
 
+use super::setting::Setting;
 use crate::complaint::{Complaint, During, Outcome};
 
 /// How many entries the wide directory has.
@@ -75,14 +76,12 @@ impl SourceTree {
     }
 
     /// An image of this tree, made once.
-    pub(super) fn image(&self, format: Format, options: &str, peers: Option<&Path>) -> Outcome<Image> {
+    pub(super) fn image(&self, format: Format, options: &str, setting: &Setting) -> Outcome<Image> {
         let name = match format {
             Format::Erofs => "mkfs.erofs",
             Format::Squashfs => "mksquashfs",
         };
-        let program = peers.map(|folder| folder.join(name)).filter(|path| path.is_file()).or_else(|| peer(name));
-        let program =
-            program.ok_or(Complaint::new(format!("{name} is neither in --peers, nor FLOE_PEERS, nor on PATH")))?;
+        let program = setting.peer(name).map_err(Complaint::new)?;
         let key = key_of(&format!("{} {name} {options}", self.key));
         let path = bench_folder()?.join(format!("image-{key}.{}", format.name()));
         if !path.exists() {

@@ -50,9 +50,6 @@ impl Patchwork {
                         4 => DecodedLen::AtMost(len as u32 + 100),
                         _ => DecodedLen::Exact(len as u32),
                     };
-                    if kind == 4 {
-                        content.resize(content.len() + 100, 0);
-                    }
                     let block = StoredBlock {
                         device: DeviceId(0),
                         offset: start,

@@ -71,10 +71,28 @@ impl Algorithms {
         }
     }
 
+    /// Whether the image says that it uses algorithm `number`.
+    pub(super) fn is_announced(&self, number: u8) -> bool {
+        self.encoding(number).is_some()
+    }
+
     /// Whether there is none: no inode may be compressed.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// The largest LZ4 pcluster in blocks, where the image announces one.
+///
+/// # Errors
+/// The configuration cannot be read.
+pub(super) fn pcluster_blocks_max(reader: &dyn BlockReader, superblock: &Superblock) -> Result<Option<u16>> {
+    let has_record = superblock.features.has(format::FEATURE_INCOMPAT_COMPR_CFGS) && superblock.raw.u1 & 1 != 0;
+    if !has_record {
+        return Ok(None);
+    }
+    let (record, _) = read_record(reader, superblock.end)?;
+    Ok(Lz4Cfgs::from_prefix(&record).map(|raw| raw.max_pclusterblks))
 }
 
 /// Configurations begin at multiples of this, in bytes.

@@ -33,15 +33,9 @@ impl CompressedLayout {
     pub(super) fn read(volume: &Volume, inode: &Inode, is_compact: bool) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(inode.nid));
         let mut window = Window::new(volume, inode.space, inode.nid);
-        let position = inode.body_end().checked_next_multiple_of(8);
-        let end = position.and_then(|position| position.checked_add(8));
-        let (Some(position), Some(end)) = (position, end) else {
-            return Err(corrupt("map header past the address space"));
-        };
-        let bytes: [u8; MapHeader::SIZE] = window.array(position)?;
-        let header = MapHeader::from_prefix(&bytes).unwrap_or_default();
+        let (header, end) = read_header(inode, &mut window)?;
         if header.h_clusterbits >> FRAGMENT_INODE_BIT != 0 {
-            let whole_file = u64::from_le_bytes(bytes) & !(1 << 63);
+            let whole_file = u64::from_le_bytes(header.to_bytes()) & !(1 << 63);
             return Ok(Self::Fragment { offset: whole_file });
         }
         let block_size = volume.superblock.block_size;
@@ -84,25 +78,34 @@ impl CompressedLayout {
         map.with_tail(volume, inode, &header, &mut window).map(Self::Lclusters)
     }
 
-    /// The piece of `inode` that byte `position`, which is before its end, is in.
+    /// The extent of `inode` that byte `position`, which is before its end, is in.
     ///
     /// # Errors
     /// The index cannot be read or breaks the format.
-    pub(super) fn piece_at(
-        &self,
-        volume: &Volume,
-        inode: &Inode,
-        window: &mut Window<'_>,
-        position: u64,
-    ) -> Result<Piece> {
+    pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
         match self {
-            Self::Fragment { offset } => {
-                Ok(Piece { range: ByteRange::new(0, inode.size), data: PieceData::Fragment { offset: *offset } })
-            }
-            Self::Lclusters(map) => map.extent_at(inode, window, position)?.piece_at(volume, inode.nid, position),
-            Self::Extents(extents) => extents.extent_at(inode, window, position)?.piece_at(volume, inode.nid, position),
+            Self::Fragment { offset } => Ok(CompressedExtent {
+                range: ByteRange::new(0, inode.size),
+                source: Pcluster::Fragment { offset: *offset },
+            }),
+            Self::Lclusters(map) => map.extent_at(inode, window, position),
+            Self::Extents(extents) => extents.extent_at(inode, window, position),
         }
     }
+}
+
+/// The map header of `inode`, and where it ends.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn read_header(inode: &Inode, window: &mut Window<'_>) -> Result<(MapHeader, u64)> {
+    let position = inode.body_end().checked_next_multiple_of(8);
+    let end = position.and_then(|position| position.checked_add(8));
+    let Some((position, end)) = position.zip(end) else {
+        return Err(Error::corrupt("map header past the address space", Place::inode(inode.nid)));
+    };
+    let bytes: [u8; MapHeader::SIZE] = window.array(position)?;
+    Ok((MapHeader::from_prefix(&bytes).unwrap_or_default(), end))
 }
 
 /// A run of a compressed file's bytes that comes from one pcluster.
@@ -150,7 +153,10 @@ const BLOCK_END_MAX: u64 = 1 << 48;
 
 impl CompressedExtent {
     /// The piece of this extent that byte `position` is in.
-    fn piece_at(&self, volume: &Volume, nid: Nid, position: u64) -> Result<Piece> {
+    ///
+    /// # Errors
+    /// The pcluster breaks the format.
+    pub(super) fn piece_at(&self, volume: &Volume, nid: Nid, position: u64) -> Result<Piece> {
         let (stored, stored_len, inline, coding, is_partial) = match self.source {
             Pcluster::None => return Ok(Piece::hole(self.range)),
             Pcluster::Fragment { offset } => {

@@ -14,6 +14,23 @@ pub(super) fn read(volume: &Volume, inode: &Inode, position: u64, len: usize) ->
     read_with(volume, &mut mapper, inode, position, len)
 }
 
+/// The longest target of a symbolic link, in bytes.
+const LINK_TARGET_LEN_MAX: u64 = 4095;
+
+/// The target of the symbolic link `inode`.
+///
+/// # Errors
+/// It cannot be read or breaks the format.
+pub(super) fn link_target(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
+    let corrupt = |rule| Error::corrupt(rule, Place::inode(inode.nid));
+    let len = usize::try_from(inode.size).ok().filter(|_| (1..=LINK_TARGET_LEN_MAX).contains(&inode.size));
+    let target = read(volume, inode, 0, len.ok_or(corrupt("link target of no or more than 4095 bytes"))?)?;
+    match target.contains(&0) {
+        true => Err(corrupt("link target has a zero byte")),
+        false => Ok(target.to_vec()),
+    }
+}
+
 /// As [`read`], with a mapper that is at hand.
 ///
 /// # Errors

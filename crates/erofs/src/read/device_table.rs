@@ -82,6 +82,16 @@ impl Devices {
         Ok(Self { is_flat: given == 0, slots, block_size: superblock.block_size })
     }
 
+    /// The extra devices.
+    pub(super) fn slots(&self) -> &[DeviceSlot] {
+        &self.slots
+    }
+
+    /// Whether there are extra devices.
+    pub(super) fn has_any(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// The number of blocks of all extra devices.
     pub(super) fn block_count(&self) -> u64 {
         self.slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.blocks))

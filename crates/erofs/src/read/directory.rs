@@ -103,7 +103,11 @@ impl<'volume> Directory<'volume> {
         Ok(visit(Dirent { name: entry.name, nid: entry.nid, inode_number, file_type, next: DirectoryCursor(next) }))
     }
 
-    fn block(&mut self, number: u64) -> Result<DirectoryBlock> {
+    /// Block `number`, which must begin before the directory's end.
+    ///
+    /// # Errors
+    /// It cannot be read or breaks the format.
+    pub(super) fn block(&mut self, number: u64) -> Result<DirectoryBlock> {
         let block_size = self.volume.superblock.block_size;
         let position = number << block_size.log2();
         let len = block_size.bytes().min(self.inode.size.saturating_sub(position));
@@ -180,6 +184,16 @@ impl DirectoryBlock {
             1..=NAME_LEN => Ok(Entry { name, nid: Nid(raw.nid), file_type: raw.file_type }),
             _ => Err(self.corrupt("dirent name longer than 255 bytes")),
         }
+    }
+
+    /// The number of entries.
+    pub(super) fn entry_count(&self) -> usize {
+        self.entry_count
+    }
+
+    /// Whether the first name stands directly behind a whole entry.
+    pub(super) fn has_whole_entries(&self) -> bool {
+        self.raw(0).is_ok_and(|raw| usize::from(raw.nameoff).is_multiple_of(ENTRY_LEN))
     }
 
     /// The inode under `name` in this block.

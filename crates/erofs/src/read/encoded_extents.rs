@@ -5,6 +5,7 @@ use floe_image::{ByteRange, Error, Place, Result};
 use super::{
     compressed::{Coding, CompressedExtent, Pcluster},
     inode::Inode,
+    length_sums,
     window::Window,
 };
 use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PARTIAL, Extent, MapHeader};
@@ -114,15 +115,21 @@ impl EncodedExtents {
         position: u64,
     ) -> Result<Option<Record>> {
         let number = position >> size_log2;
-        let mut stored = u64::from_le_bytes(window.array(self.start)?);
         let position_of = |number: u64| self.start.saturating_add(8).saturating_add(number.saturating_mul(4));
         // Where the last record is not there, the walk to it would be for nothing.
         window.read(position_of(number), 4)?;
-        let mut plen = 0;
-        for number in 0..=number {
-            stored = stored.wrapping_add(u64::from(plen & EXTENT_PLEN_MASK));
-            plen = u32::from_le_bytes(window.array(position_of(number))?);
+        let sums = &window.volume().length_sums;
+        let (mut at, mut sum) = sums.before(inode.nid, number);
+        while at < number {
+            let plen = u32::from_le_bytes(window.array(position_of(at))?);
+            sum = sum.wrapping_add(u64::from(plen & EXTENT_PLEN_MASK));
+            at += 1;
+            if at % length_sums::STRIDE == 0 {
+                sums.keep(inode.nid, at, sum);
+            }
         }
+        let plen = u32::from_le_bytes(window.array(position_of(number))?);
+        let stored = u64::from_le_bytes(window.array(self.start)?).wrapping_add(sum);
         let (range, is_last) = Self::fixed_range(inode, size_log2, number);
         Ok(Some(Record { plen, position: stored, range, is_last }))
     }

@@ -1,13 +1,10 @@
 //! An EROFS image as a file system.
 
-use std::{
-    ops::ControlFlow,
-    sync::{Arc, Weak},
-};
+use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Place, Result, SeekTarget, Timestamp,
+    Result, SeekTarget, Timestamp,
 };
 
 use super::{
@@ -15,15 +12,12 @@ use super::{
     directory::Directory,
     inode::{self, Inode},
     map::Mapper,
-    metabox_source::MetaboxSource,
-    volume::{Special, Volume},
+    superblock::Superblock,
+    volume::Volume,
     xattr::Xattrs,
     xattr_prefixes::{self, LongPrefix},
 };
 use crate::format;
-
-/// The longest target of a symbolic link, in bytes.
-const LINK_TARGET_LEN_MAX: u64 = 4095;
 
 /// An EROFS image as a file system.
 pub struct Erofs {
@@ -40,24 +34,15 @@ impl Erofs {
     /// The image is not EROFS, breaks the format in what every access needs, or uses what is not known. Faults of
     /// single files are found when they are used.
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
-        let mut volume = Volume::read(reader)?;
-        if let Some(nid) = volume.superblock.metabox {
-            volume.metabox = Some(Special::new(Inode::read(&volume, nid)?));
-        }
-        if let Some(nid) = volume.superblock.packed {
-            volume.packed = Some(Special::new(Inode::read(&volume, nid)?));
-        }
-        let root = Inode::read(&volume, volume.superblock.root)?;
-        if root.file_type != FileType::Directory {
-            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
-        }
+        let superblock = Superblock::read(reader.as_ref())?;
+        let volume = Volume::open(reader, superblock)?;
         let prefixes = xattr_prefixes::read(&volume)?;
-        let volume = Arc::new_cyclic(|weak: &Weak<Volume>| {
-            let source = volume.metabox.as_ref().map(|metabox| MetaboxSource::new(weak.clone(), metabox.inode.size));
-            let device = source.and_then(|source| volume.reader.add_derived(Arc::new(source)).ok());
-            Volume { metabox_device: device, ..volume }
-        });
         Ok(Self { volume, prefixes })
+    }
+
+    /// The image's parts.
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     fn inode(&self, nid: Nid) -> Result<Inode> {
@@ -118,13 +103,7 @@ impl FileSystem for Erofs {
         if inode.file_type != FileType::Symlink {
             return Err(Error::WrongType { expected: "a symbolic link", nid });
         }
-        let len = usize::try_from(inode.size).ok().filter(|_| (1..=LINK_TARGET_LEN_MAX).contains(&inode.size));
-        let len = len.ok_or(Error::corrupt("link target of no or more than 4095 bytes", Place::inode(nid)))?;
-        let target = content::read(&self.volume, &inode, 0, len)?;
-        match target.contains(&0) {
-            true => Err(Error::corrupt("link target has a zero byte", Place::inode(nid))),
-            false => Ok(target.to_vec()),
-        }
+        content::link_target(&self.volume, &inode)
     }
 
     fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {

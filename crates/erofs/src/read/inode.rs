@@ -15,6 +15,8 @@ pub(super) struct Inode {
     pub(super) nid: Nid,
     /// Where the inode and what follows it lies.
     pub(super) space: Space,
+    /// The first byte of the inode.
+    pub(super) position: u64,
     /// The first byte of the xattrs, behind the inode.
     pub(super) xattr_position: u64,
     /// How many bytes the xattrs take; 0 where there are none.
@@ -109,6 +111,7 @@ impl Inode {
         Ok(Self {
             nid,
             space,
+            position,
             xattr_position,
             xattr_len,
             file_type,

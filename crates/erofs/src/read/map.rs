@@ -4,7 +4,7 @@ use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, FileType, Place
 
 use super::{
     chunks,
-    compressed::CompressedLayout,
+    compressed::{CompressedExtent, CompressedLayout},
     flat,
     inode::{Inode, Layout},
     piece::{Piece, PieceData},
@@ -53,7 +53,8 @@ impl<'volume> Mapper<'volume> {
                 chunks::piece_at(self.volume, self.inode, format, &mut self.window, position)
             }
             (Layout::Compressed { .. }, Some(layout)) => {
-                layout.piece_at(self.volume, self.inode, &mut self.window, position)
+                let extent = layout.extent_at(self.inode, &mut self.window, position)?;
+                extent.piece_at(self.volume, self.inode.nid, position)
             }
             (Layout::Compressed { .. }, None) => Ok(Piece::hole(ByteRange::new(0, self.inode.size))),
         }?;
@@ -61,6 +62,16 @@ impl<'volume> Mapper<'volume> {
             true => Ok(piece),
             false => Err(Error::corrupt("extent beside its place", Place::inode_at(self.inode.nid, position))),
         }
+    }
+
+    /// The compressed extent that byte `position`, which must be before the inode's end, is in; `None` where the inode is
+    /// not compressed.
+    ///
+    /// # Errors
+    /// The map cannot be read or breaks the format.
+    pub(super) fn compressed_extent_at(&mut self, position: u64) -> Result<Option<CompressedExtent>> {
+        let layout = self.compressed.as_ref();
+        layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
     }
 
     /// Appends the extents of what of `range` is before the inode's end.

@@ -1,6 +1,6 @@
 //! The superblock (docs/format/erofs.md, Superblock).
 
-use floe_image::{BlockReader, DeviceId, Error, Nid, Place, Result, Timestamp};
+use floe_image::{BlockReader, Bytes, DeviceId, Error, Nid, Place, Result, Timestamp};
 
 use super::{block_size::BlockSize, features::Features};
 use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, SuperBlockExtension};
@@ -43,6 +43,25 @@ impl Superblock {
     /// # Errors
     /// There is none, it breaks the format, or it asks for a feature that is not known.
     pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
+        let found = FoundSuperblock::read(reader)?;
+        found.check_checksum(reader)?;
+        found.parse()
+    }
+}
+
+/// A superblock whose meaning is not looked at yet.
+pub(crate) struct FoundSuperblock {
+    raw: SuperBlock,
+    extensions: Bytes,
+    block_size: BlockSize,
+}
+
+impl FoundSuperblock {
+    /// Reads the superblock.
+    ///
+    /// # Errors
+    /// There is none, or it says something impossible of its size or the block size.
+    pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
         let image_len = reader.device_len(DeviceId(0))?;
         let place = Place::at(SUPER_OFFSET);
         let len = usize::try_from(SUPERBLOCK_LEN_MAX.min(image_len.saturating_sub(SUPER_OFFSET))).unwrap_or(0);
@@ -57,26 +76,56 @@ impl Superblock {
         if raw.dirblkbits != 0 {
             return Err(Error::unsupported(format!("directory block size of 2^{} blocks", raw.dirblkbits)));
         }
-        if raw.feature_compat & format::FEATURE_COMPAT_SB_CHKSUM != 0 {
-            check_checksum(reader, &raw, block_size)?;
+        let len = SuperBlock::SIZE + usize::from(raw.sb_extslots) * format::SB_EXTSLOT_SIZE;
+        match len <= bytes.len() {
+            true => Ok(Self { raw, extensions: bytes.slice(SuperBlock::SIZE..len), block_size }),
+            false => Err(Error::corrupt("superblock longer than 3072 bytes or the image", place)),
         }
-        let features = Features::new(raw.feature_compat, raw.feature_incompat)?;
-        let superblock_len = SuperBlock::SIZE + usize::from(raw.sb_extslots) * format::SB_EXTSLOT_SIZE;
-        let extension = bytes.get(SuperBlock::SIZE..superblock_len);
-        let extension = extension.ok_or(Error::corrupt("superblock longer than 3072 bytes or the image", place))?;
+    }
 
+    /// That the checksum is right, where there is one.
+    ///
+    /// # Errors
+    /// It is not, or the superblock's block cannot be read.
+    pub(crate) fn check_checksum(&self, reader: &dyn BlockReader) -> Result<()> {
+        if self.raw.feature_compat & format::FEATURE_COMPAT_SB_CHKSUM == 0 {
+            return Ok(());
+        }
+        // It covers the rest of the superblock's block, or, where that begins with the block, all of it.
+        let len = match self.block_size.bytes() {
+            bytes if bytes > SUPER_OFFSET => bytes - SUPER_OFFSET,
+            bytes => bytes,
+        };
+        let bytes = reader.stored(DeviceId(0), SUPER_OFFSET, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let (head, rest) = bytes.split_at_checked(8).unwrap_or((&bytes, &[]));
+        let magic = head.get(..4).unwrap_or_default();
+        let sum = [magic, &[0; 4], rest].iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
+        // The format leaves out the final inversion of crc32c.
+        match !sum == self.raw.checksum {
+            true => Ok(()),
+            false => Err(Error::corrupt("superblock checksum is wrong", Place::at(SUPER_OFFSET))),
+        }
+    }
+
+    /// What the superblock says.
+    ///
+    /// # Errors
+    /// It breaks the format, or asks for a feature that is not known.
+    pub(crate) fn parse(&self) -> Result<Superblock> {
+        let (raw, block_size, place) = (&self.raw, self.block_size, Place::at(SUPER_OFFSET));
+        let features = Features::new(raw.feature_compat, raw.feature_incompat)?;
         let is_48bit = features.has(format::FEATURE_INCOMPAT_48BIT) && raw.rootnid_8b != 0;
         let (root, blocks_hi) = if is_48bit { (raw.rootnid_8b, raw.rb) } else { (u64::from(raw.rb), 0) };
         let metabox = match features.has(format::FEATURE_INCOMPAT_METABOX) {
             true => Some(
-                SuperBlockExtension::from_prefix(extension)
+                SuperBlockExtension::from_prefix(&self.extensions)
                     .map(|extension| Nid(extension.metabox_nid))
                     .ok_or(Error::corrupt("superblock too short for the metabox inode", place))?,
             ),
             false => None,
         };
-        let packed =
-            (features.has(format::FEATURE_INCOMPAT_FRAGMENTS) && raw.packed_nid != 0).then_some(Nid(raw.packed_nid));
+        let has_packed = features.has(format::FEATURE_INCOMPAT_FRAGMENTS) && raw.packed_nid != 0;
+        let packed = has_packed.then_some(Nid(raw.packed_nid));
         for (nid, rule) in [(metabox, "metabox inode inside the metabox"), (packed, "packed inode inside the metabox")]
         {
             if nid.is_some_and(|nid| nid.0 >> DIRENT_NID_METABOX_BIT != 0) {
@@ -86,11 +135,11 @@ impl Superblock {
         let position = |block: u32| {
             block_size.position(u64::from(block)).ok_or(Error::corrupt("area past the address space", place))
         };
-        let superblock_len = u64::try_from(superblock_len).unwrap_or(SUPERBLOCK_LEN_MAX);
-        Ok(Self {
+        let len = u64::try_from(SuperBlock::SIZE + self.extensions.len()).unwrap_or(SUPERBLOCK_LEN_MAX);
+        Ok(Superblock {
             block_size,
             features,
-            end: SUPER_OFFSET + superblock_len,
+            end: SUPER_OFFSET + len,
             root: Nid(root),
             packed,
             metabox,
@@ -99,7 +148,7 @@ impl Superblock {
             block_count: u64::from(blocks_hi) << 32 | u64::from(raw.blocks_lo),
             inode_count: raw.inos,
             epoch: Timestamp { seconds: raw.epoch.cast_signed(), nanoseconds: nanoseconds(raw.fixed_nsec) },
-            raw,
+            raw: *raw,
         })
     }
 }
@@ -110,25 +159,4 @@ const NANOSECONDS_MAX: u32 = 999_999_999;
 /// Nanoseconds of the image as nanoseconds of a time: what is too large is cut, as FUSE does it.
 pub(crate) fn nanoseconds(stored: u32) -> u32 {
     stored.min(NANOSECONDS_MAX)
-}
-
-/// How many bytes the checksum covers from [`SUPER_OFFSET`] on: to the end of its block.
-fn checksum_len(block_size: BlockSize) -> u64 {
-    match block_size.bytes() {
-        bytes if bytes > SUPER_OFFSET => bytes - SUPER_OFFSET,
-        bytes => bytes,
-    }
-}
-
-fn check_checksum(reader: &dyn BlockReader, raw: &SuperBlock, block_size: BlockSize) -> Result<()> {
-    let len = usize::try_from(checksum_len(block_size)).unwrap_or(usize::MAX);
-    let bytes = reader.stored(DeviceId(0), SUPER_OFFSET, len)?;
-    let (head, rest) = bytes.split_at_checked(8).unwrap_or((&bytes, &[]));
-    let magic = head.get(..4).unwrap_or_default();
-    let sum = [magic, &[0; 4], rest].iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
-    // The format leaves out the final inversion of crc32c.
-    match !sum == raw.checksum {
-        true => Ok(()),
-        false => Err(Error::corrupt("superblock checksum is wrong", Place::at(SUPER_OFFSET))),
-    }
 }

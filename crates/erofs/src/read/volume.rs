@@ -1,12 +1,12 @@
 //! An image as its parts: what every read starts from.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use floe_image::{BlockReader, Bytes, DeviceId, Error, Nid, Place, Result};
+use floe_image::{BlockReader, Bytes, DeviceId, Error, FileType, Nid, Place, Result};
 
 use super::{
     algorithms::Algorithms, compressed::CompressedLayout, content, device_table::Devices, inode::Inode,
-    superblock::Superblock,
+    length_sums::LengthSums, metabox_source::MetaboxSource, superblock::Superblock,
 };
 
 /// Where metadata lies.
@@ -30,6 +30,8 @@ pub(super) struct Volume {
     pub(super) metabox: Option<Special>,
     /// The inode that holds fragments.
     pub(super) packed: Option<Special>,
+    /// The sums of stored lengths that are known.
+    pub(super) length_sums: LengthSums,
     /// The metabox's content as a device of the reader, where the reader can have such.
     pub(super) metabox_device: Option<DeviceId>,
 }
@@ -63,22 +65,37 @@ impl Special {
 }
 
 impl Volume {
-    /// The parts of the image in `reader`, without its special inodes.
+    /// Opens the image in `reader`, whose superblock is `superblock`.
     ///
     /// # Errors
-    /// The image breaks the format or uses what is not known.
-    pub(super) fn read(reader: Arc<dyn BlockReader>) -> Result<Self> {
-        let superblock = Superblock::read(reader.as_ref())?;
-        Ok(Self {
+    /// The image breaks the format or uses what is not known, in what every access needs.
+    pub(super) fn open(reader: Arc<dyn BlockReader>, superblock: Superblock) -> Result<Arc<Self>> {
+        let mut volume = Self {
             devices: Devices::read(reader.as_ref(), &superblock)?,
             algorithms: Algorithms::read(reader.as_ref(), &superblock)?,
             image_len: reader.device_len(DeviceId(0))?,
             metabox: None,
             packed: None,
             metabox_device: None,
+            length_sums: LengthSums::default(),
             superblock,
             reader,
-        })
+        };
+        if let Some(nid) = volume.superblock.metabox {
+            volume.metabox = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        if let Some(nid) = volume.superblock.packed {
+            volume.packed = Some(Special::new(Inode::read(&volume, nid)?));
+        }
+        let root = Inode::read(&volume, volume.superblock.root)?;
+        if root.file_type != FileType::Directory {
+            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        }
+        Ok(Arc::new_cyclic(|weak: &Weak<Self>| {
+            let source = volume.metabox.as_ref().map(|metabox| MetaboxSource::new(weak.clone(), metabox.inode.size));
+            let device = source.and_then(|source| volume.reader.add_derived(Arc::new(source)).ok());
+            Self { metabox_device: device, ..volume }
+        }))
     }
 
     /// The device that the metabox's content is read as.

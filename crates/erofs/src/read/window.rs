@@ -22,6 +22,11 @@ impl<'volume> Window<'volume> {
         Self { volume, space, nid, position: 0, bytes: Bytes::new() }
     }
 
+    /// The volume that it looks at.
+    pub(super) fn volume(&self) -> &'volume Volume {
+        self.volume
+    }
+
     /// The image's block size.
     pub(super) fn block_size(&self) -> BlockSize {
         self.volume.superblock.block_size

@@ -92,6 +92,35 @@ impl<'volume> Xattrs<'volume> {
         Ok(names)
     }
 
+    /// What is odd about the attributes, though they can be read: one phrase each.
+    ///
+    /// # Errors
+    /// The attributes cannot be read or break the format.
+    pub(super) fn oddities(&self) -> Result<Vec<&'static str>> {
+        let mut oddities = Vec::new();
+        self.visit(|stored| {
+            let Some((base, infix)) = self.prefix(stored.index) else {
+                oddities.push("xattr of a long prefix that does not exist");
+                return true;
+            };
+            let rest = [infix, &stored.name].concat();
+            let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
+            if base == format::XATTR_INDEX_NONE {
+                // Room that is left free, or a note of the tool that made the image; no file system shows it.
+            } else if short_prefix(base).is_none() {
+                oddities.push("xattr of a prefix that does not exist");
+            } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
+                oddities.push("ACL that is none");
+            } else if !is_acl && rest.is_empty() {
+                oddities.push("xattr without a name");
+            } else if self.filter_excludes(base, &rest) {
+                oddities.push("xattr that the inode's filter hides");
+            }
+            true
+        })?;
+        Ok(oddities)
+    }
+
     /// The short prefix and the infix that an entry's name begins with.
     fn prefix(&self, index: u8) -> Option<(u8, &[u8])> {
         if index & format::XATTR_LONG_PREFIX == 0 {

@@ -167,7 +167,7 @@ impl<'a> Planner<'a> {
         let name: Box<[u8]> = name.into();
         if attr.link_count > 1 {
             if let Some(first) = self.first_names.get(&attr.nid) {
-                self.links.push(Link { directory, name, first: first.clone() });
+                self.links.push(Link { directory, name, first: first.clone(), file_type: attr.file_type });
                 return;
             }
             self.first_names.insert(attr.nid, (Arc::clone(&directory), name.clone()));

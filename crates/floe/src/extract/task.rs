@@ -81,6 +81,7 @@ pub(super) struct Link {
     pub(super) directory: Arc<TreeDirectory>,
     pub(super) name: Box<[u8]>,
     pub(super) first: (Arc<TreeDirectory>, Box<[u8]>),
+    pub(super) file_type: FileType,
 }
 
 impl Item {

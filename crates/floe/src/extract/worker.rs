@@ -73,6 +73,13 @@ impl<'a> Worker<'a> {
             });
         match linked {
             Ok(()) => self.ledger.count_hard_link(),
+            // A device that this user may not make has no second name either.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && matches!(link.file_type, FileType::CharacterDevice | FileType::BlockDevice) =>
+            {
+                self.ledger.count_denied(Denied::Device);
+            }
             Err(error) => {
                 let path = link.directory.path_of(&link.name);
                 self.ledger.fail(path, SetbackCause::Target("cannot make the hard link", error));

@@ -1,24 +1,53 @@
-//! What the tests with reference images share.
+//! What the tests share.
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod program;
 mod served;
 
-use floe::{EngineOptions, Image, Offset, OpenOptions};
-use floe_testkit::corpus::{Corpus, Format, ImageRecord, Materialised};
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use floe_testkit::corpus::{Corpus, CorruptImage, ImageRecord, Materialised};
+#[allow(unused_imports, reason = "not every test mounts")]
 pub(crate) use served::Served;
 
-/// The formats that can be opened.
-const FORMATS: &[Format] = &[Format::Erofs];
-
-/// The images that can be opened; those of `FLOE_IMAGE` only if that is set.
+/// The reference images; those of `FLOE_IMAGE` only if that is set.
 pub(crate) fn images(corpus: &Corpus) -> Vec<ImageRecord> {
-    let only = std::env::var("FLOE_IMAGE").unwrap_or_default();
-    let images = corpus.images().into_iter();
-    images.filter(|image| FORMATS.contains(&image.format) && image.name.contains(&only)).collect()
+    let mut images = corpus.images();
+    images.retain(|image| is_chosen(&image.name));
+    // What takes longest begins first.
+    images.sort_by_key(|image| !image.huge);
+    images
 }
 
-/// Opens an image by the library.
-pub(crate) fn open(image: &Materialised) -> Image {
-    let offset = if image.offset == 0 { Offset::None } else { Offset::At(image.offset) };
-    let options = OpenOptions { offset, devices: image.devices.clone(), engine: EngineOptions::default() };
-    Image::open(&image.path, &options).unwrap_or_else(|error| panic!("{error}"))
+/// The corrupted images; those of `FLOE_IMAGE` only if that is set.
+pub(crate) fn corrupt_images(corpus: &Corpus) -> Vec<CorruptImage> {
+    corpus.corrupt_images().into_iter().filter(|image| is_chosen(&image.name)).collect()
+}
+
+/// The options by which Floe is told where an image begins and what else belongs to it.
+pub(crate) fn image_arguments(image: &Materialised) -> Vec<OsString> {
+    let mut arguments = Vec::new();
+    if image.offset > 0 {
+        arguments.extend(["--offset".into(), image.offset.to_string().into()]);
+    }
+    for device in &image.devices {
+        arguments.extend(["--device".into(), device.into()]);
+    }
+    arguments
+}
+
+/// Where trees of so many bytes are extracted to: into memory where it has room, which is fast, and which holds attributes
+/// of any size, where ext4 has one block for them.
+pub(crate) fn scratch(bytes: u64) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let has_room = rustix::fs::statvfs(memory).is_ok_and(|said| said.f_bavail * said.f_frsize >= bytes);
+    if has_room { memory.to_owned() } else { env::temp_dir() }
+}
+
+fn is_chosen(name: &str) -> bool {
+    env::var("FLOE_IMAGE").map_or(true, |chosen| name.contains(&chosen))
 }

@@ -1,30 +1,100 @@
-//! An image mounted by Floe.
+//! An image mounted by `floe mount`.
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
-use floe_fuse::{Mount, MountOptions, Mountpoint};
 use floe_testkit::corpus::Materialised;
 use tempfile::TempDir;
 
-/// An image mounted by Floe; unmounted when dropped.
+/// How long a server may take to end after its unmount.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An image mounted by `floe mount` in the foreground; unmounted by `floe umount` when dropped.
 pub(crate) struct Served {
-    // Dropped in this order: a directory that is still mounted cannot be removed.
-    _mount: Mount,
+    server: Child,
+    // Removed last: a directory that is still mounted cannot be.
     directory: TempDir,
 }
 
 impl Served {
-    /// Mounts an image of the corpus.
-    pub(crate) fn new(image: &Materialised) -> Self {
+    /// Mounts an image, and waits until the program says so.
+    ///
+    /// # Errors
+    /// It does not mount; what it writes to its standard error.
+    pub(crate) fn new(image: &Materialised) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-served-").tempdir().expect("a directory");
-        let reader = super::open(image).reader().clone();
-        let mountpoint = Mountpoint::find(directory.path()).expect("a mountpoint");
-        let mount = Mount::new(reader, mountpoint, &MountOptions::default()).expect("mounted");
-        Self { _mount: mount, directory }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.arg("mount").args(super::image_arguments(image)).arg(&image.path).arg(directory.path());
+        let mut server =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("floe runs");
+        let mut line = String::new();
+        let stdout = server.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it writes text");
+        if line.contains("is mounted on") {
+            return Ok(Self { server, directory });
+        }
+        let mut words = String::new();
+        let _ = server.stderr.take().expect("it is piped").read_to_string(&mut words);
+        let status = server.wait().expect("it ends");
+        Err(format!("{status}: {}", words.trim()))
     }
 
     /// Where it is mounted.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().to_path_buf()
+    }
+
+    /// The most memory that the server held so far, in bytes.
+    pub(crate) fn resident_bytes_max(&self) -> u64 {
+        let path = Path::new("/proc").join(self.server.id().to_string()).join("status");
+        let status = fs::read_to_string(path).expect("the server lives");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux says so");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number");
+        kib << 10
+    }
+
+    /// Unmounts, and gives what is wrong with how the server ended: nothing, as a rule.
+    pub(crate) fn end(mut self) -> Vec<String> {
+        let mut told = self.unmount();
+        let started = Instant::now();
+        while self.server.try_wait().expect("it is ours").is_none() {
+            if started.elapsed() > PATIENCE {
+                told.push("does not end after its unmount".to_owned());
+                return told;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let status = self.server.wait().expect("it ended");
+        if !status.success() {
+            told.push(format!("ends with {status}"));
+        }
+        let mut words = String::new();
+        let _ = self.server.stderr.take().expect("it is piped").read_to_string(&mut words);
+        if words.contains("panicked at") {
+            told.push(words);
+        }
+        told
+    }
+
+    fn unmount(&self) -> Vec<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        let output = command.arg("umount").arg(self.directory.path()).output().expect("floe runs");
+        if output.status.success() { Vec::new() } else { vec![String::from_utf8_lossy(&output.stderr).into_owned()] }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if matches!(self.server.try_wait(), Ok(None)) {
+            self.unmount();
+            let _ = self.server.kill();
+            let _ = self.server.wait();
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use floe_image::ImageSource;
@@ -12,6 +15,8 @@ use floe_image::ImageSource;
 pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether a source behind it says that nothing is at hand while it is closed, as a good source does.
+    pub(crate) tells: AtomicBool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +38,10 @@ impl Gate {
 
     pub(crate) fn fail(&self) {
         self.set(State::Broken);
+    }
+
+    fn is_known_to_be_closed(&self) -> bool {
+        self.tells.load(Relaxed) && *self.state.lock().expect("no panic holds it") == State::Closed
     }
 
     /// Waits while the gate is closed.
@@ -70,5 +79,12 @@ impl ImageSource for GatedSource {
         let bytes = self.bytes.get(offset as usize..).and_then(|bytes| bytes.get(..output.len()));
         output.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
+    }
+
+    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        if self.gate.is_known_to_be_closed() {
+            return Ok(false);
+        }
+        self.read_at(offset, output).map(|()| true)
     }
 }

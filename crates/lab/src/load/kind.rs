@@ -27,7 +27,7 @@ pub enum LoadKind {
         file: PathBuf,
     },
     /// `memory=40M`: what is measured lives in a control group with this limit, beside a process that takes half of it
-    /// over and over.
+    /// over and over, and one that fills the rest with a file's pages.
     Memory {
         /// The limit in bytes.
         limit_bytes: u64,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::burner::{sleep, spawn_burners, spawn_random_reader};
+use super::burner::{sleep, spawn_burners, spawn_filler, spawn_random_reader};
 use super::kind::LoadKind;
 use crate::error::Doing;
 use crate::machine::{ControlGroup, GroupCounts, Undo};
@@ -26,6 +26,7 @@ pub struct Load {
     kinds: Vec<LoadKind>,
     workers: Vec<ForkedChild>,
     hog: Option<ForkedChild>,
+    filler: Option<ForkedChild>,
     fio: Vec<Child>,
     group: Option<ControlGroup>,
     notes: Vec<String>,
@@ -59,6 +60,13 @@ impl Load {
         &self.kinds
     }
 
+    /// Puts a process that is there already where the load's limits hold.
+    pub(crate) fn confine_process(&self, pid: u32) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let entered = std::io::Write::write_all(&mut group.entrance()?, pid.to_string().as_bytes());
+        entered.doing(|| format!("cannot put process {pid} into a control group"))
+    }
+
     /// Puts a command that is about to be measured where the load's limits hold.
     pub fn confine<'command>(&self, command: &'command mut Command) -> Result<&'command mut Command> {
         match &self.group {
@@ -74,7 +82,7 @@ impl Load {
 
     /// The process numbers of the burners and readers.
     pub fn pids(&self) -> Vec<u32> {
-        self.workers.iter().chain(&self.hog).map(ForkedChild::pid).collect()
+        self.workers.iter().chain(&self.hog).chain(&self.filler).map(ForkedChild::pid).collect()
     }
 
     /// What a reader of the results should know: load that was not as asked, or ended early.
@@ -113,6 +121,7 @@ impl Load {
         // If somebody in the group must die, let it be the hog.
         let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
         self.hog = Some(hog);
+        self.filler = Some(spawn_filler(&group, limit_bytes)?);
         self.group = Some(group);
         Ok(())
     }
@@ -123,6 +132,7 @@ impl Drop for Load {
         // The hog goes before its group, and fio is asked before it is killed: its jobs are processes of their own.
         self.workers.clear();
         self.hog = None;
+        self.filler = None;
         for fio in &mut self.fio {
             end(fio, FIO_END);
         }

@@ -1,7 +1,15 @@
 //! The machine under measurement: its settings, what it is made of, and the way back.
 
 mod control_group;
+mod environment;
+mod namespace_sys;
+mod noise;
+mod setting;
 mod undo;
 
 pub use control_group::{ControlGroup, GroupCounts};
+pub use environment::{Counts, During, Environment};
+pub(crate) use namespace_sys::enter_private_mounts;
+pub use noise::{CpuNoise, noise_floor};
+pub use setting::{AUTOGROUP, Setting, read_setting};
 pub use undo::{Mark, Promise, Undo};

@@ -139,20 +139,9 @@ impl Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unknown,
-    Running {
-        since_ns: u64,
-        cpu: u32,
-        /// It was woken while it ran: the wakeup may yet meet a thread that goes to sleep.
-        is_woken: bool,
-    },
-    Sleeping {
-        since_ns: u64,
-        is_woken: bool,
-    },
-    Waiting {
-        kind: WaitKind,
-        since_ns: u64,
-    },
+    Running { since_ns: u64, cpu: u32 },
+    Sleeping { since_ns: u64 },
+    Waiting { kind: WaitKind, since_ns: u64 },
 }
 
 struct Builder<'trace> {
@@ -223,8 +212,7 @@ impl Builder<'_> {
         if let State::Running { .. } = self.state(left_tid) {
             self.states.remove(&left_tid);
         }
-        if let Some(State::Waiting { .. } | State::Sleeping { is_woken: true, .. }) = self.states.remove(&taken_up_tid)
-        {
+        if let Some(State::Waiting { .. }) = self.states.remove(&taken_up_tid) {
             self.schedule.invalid_count += 1;
             self.schedule.threads.entry(taken_up_tid).or_default().invalid_count += 1;
         }
@@ -232,26 +220,24 @@ impl Builder<'_> {
 
     fn leave(&mut self, time_ns: u64, switch: &Switch) {
         let tid = switch.previous_tid;
-        let was_woken = match self.state(tid) {
-            State::Running { since_ns, cpu, is_woken } => {
+        match self.state(tid) {
+            State::Running { since_ns, cpu } => {
                 self.schedule.slices.push(Slice { cpu, tid, start_ns: since_ns, end_ns: time_ns });
                 let thread = self.name(tid, &switch.previous_name);
                 thread.running_ns += time_ns.saturating_sub(since_ns);
                 thread.slice_count += 1;
-                is_woken
             }
             _ => {
                 self.name(tid, &switch.previous_name);
-                false
             }
-        };
+        }
         let state = if switch.previous_is_runnable {
             State::Waiting { kind: WaitKind::Preempt, since_ns: time_ns }
         } else if switch.previous_state & ENDED_STATES != 0 {
             State::Unknown
         } else {
             self.schedule.threads.entry(tid).or_default().sleep_count += 1;
-            State::Sleeping { since_ns: time_ns, is_woken: was_woken }
+            State::Sleeping { since_ns: time_ns }
         };
         self.states.insert(tid, state);
     }
@@ -259,9 +245,11 @@ impl Builder<'_> {
     fn enter(&mut self, time_ns: u64, cpu: u32, tid: i32, name: &Name) {
         let wait = match self.state(tid) {
             State::Waiting { kind, since_ns } => Some(Wait { kind, start_ns: since_ns, end_ns: time_ns }),
-            // Woken in the moment between its decision to sleep and its leaving the CPU.
-            State::Sleeping { since_ns, is_woken: true } => {
-                Some(Wait { kind: WaitKind::Wake, start_ns: since_ns, end_ns: time_ns })
+            // Woken in the moment between its decision to sleep and its leaving the CPU. How long it was eligible is not
+            // told by any event; perf and Perfetto count nothing either.
+            State::Sleeping { since_ns } => {
+                self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
+                None
             }
             _ => None,
         };
@@ -273,25 +261,24 @@ impl Builder<'_> {
         } else {
             thread.waits.extend(wait);
         }
-        self.states.insert(tid, State::Running { since_ns: time_ns, cpu, is_woken: false });
+        self.states.insert(tid, State::Running { since_ns: time_ns, cpu });
     }
 
     fn waking(&mut self, time_ns: u64, tid: i32) {
         let state = match self.state(tid) {
             State::Unknown => State::Waiting { kind: WaitKind::Wake, since_ns: time_ns },
-            State::Sleeping { since_ns, .. } => {
+            State::Sleeping { since_ns } => {
                 self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
                 State::Waiting { kind: WaitKind::Wake, since_ns: time_ns }
             }
-            State::Running { since_ns, cpu, .. } => State::Running { since_ns, cpu, is_woken: true },
             // A thread that waits after a wakeup is not woken again: it ran and slept in between, unseen.
             State::Waiting { kind: WaitKind::Wake, .. } if self.schedule.unexplained_count > 0 => {
                 self.schedule.invalid_count += 1;
                 self.schedule.threads.entry(tid).or_default().invalid_count += 1;
                 State::Waiting { kind: WaitKind::Wake, since_ns: time_ns }
             }
-            // The first waking wins.
-            waiting @ State::Waiting { .. } => waiting,
+            // The first waking wins, and one that meets a running thread means nothing.
+            unchanged @ (State::Waiting { .. } | State::Running { .. }) => unchanged,
         };
         self.states.insert(tid, state);
     }
@@ -381,9 +368,9 @@ mod tests {
                 &[(Preempt, 4, 6), (Preempt, 8, 11)],
             ),
             (
-                "a waking before it sleeps counts from when it leaves the CPU",
+                "a waking before it sleeps is cleared when it leaves the CPU",
                 vec![switch(1, 0, (0, 0), 7), waking(4, 7), switch(5, 0, (7, SLEEPS), 0), switch(9, 0, (0, 0), 7)],
-                &[(Wake, 5, 9)],
+                &[],
             ),
             (
                 "a waking while it runs is forgotten when it is woken from its sleep",

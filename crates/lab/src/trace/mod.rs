@@ -5,13 +5,16 @@ mod decoder;
 mod event;
 mod format;
 mod page;
+mod process_tree;
 mod recording;
 mod tracefs;
 
+pub(crate) use collector::boot_time_ns;
 pub use collector::{Collector, CollectorOptions};
 pub use decoder::{Decoder, EVENTS};
 pub use event::{Event, EventKind, Name, Switch, Wakeup};
 pub use format::{EventFormat, Field, FieldKind};
 pub use page::{Lost, Page, PageLayout, Records};
+pub use process_tree::{Process, ProcessTree, Thread};
 pub use recording::{Gap, Trace};
 pub use tracefs::{BufferStatistics, Instance, Tracefs};

@@ -23,7 +23,7 @@ impl Name {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    fn copy_from(&mut self, other: &Self) {
+    pub(super) fn copy_from(&mut self, other: &Self) {
         self.len = other.len;
         for (to, from) in self.bytes.iter_mut().zip(other.as_bytes()) {
             *to = *from;
@@ -70,9 +70,11 @@ pub(crate) struct Listing<'image> {
     offset: u32,
     len: u32,
     header: DirHeader,
+    header_position: ListingPosition,
     left_under_header: u32,
     starts_header: bool,
     previous: Name,
+    expected_first: Option<Name>,
 }
 
 impl DirectoryInode {
@@ -98,9 +100,11 @@ impl Squashfs {
             offset: from.offset,
             len: directory.listing_bytes(),
             header: DirHeader { count: 0, start_block: 0, inode_number: 0 },
+            header_position: from,
             left_under_header: 0,
             starts_header: false,
             previous: Name::new(),
+            expected_first: None,
         }
     }
 }
@@ -111,9 +115,19 @@ impl Listing<'_> {
         self.offset
     }
 
+    /// Where the header of the last dirent is.
+    pub(crate) const fn header(&self) -> ListingPosition {
+        self.header_position
+    }
+
     /// Whether the last dirent was the first one under its header.
     pub(crate) const fn was_first_under_header(&self) -> bool {
         self.starts_header
+    }
+
+    /// Says what an index says of the first name.
+    pub(super) fn expect_first(&mut self, name: Option<Name>) {
+        self.expected_first = name;
     }
 
     /// The next dirent, its name put into `name`; `None` at the end.
@@ -140,6 +154,9 @@ impl Listing<'_> {
             return Err(Error::corrupt("directory is not sorted, or has a name twice", place));
         }
         self.previous.copy_from(name);
+        if self.expected_first.take().is_some_and(|expected| expected.as_bytes() != name.as_bytes()) {
+            return Err(Error::corrupt("directory index that does not lead to a header", place));
+        }
         let Some(file_type) = file_type(entry.kind) else {
             return Err(Error::corrupt("dirent of an unknown type", place));
         };
@@ -153,6 +170,7 @@ impl Listing<'_> {
 
     fn read_header(&mut self) -> Result<()> {
         let place = self.place();
+        self.header_position = ListingPosition { metadata: self.cursor.position(), offset: self.offset };
         self.advance(DirHeader::SIZE)?;
         self.header = self.cursor.read()?;
         if self.header.count >= format::DIRECTORY_HEADER_ENTRIES_MAX {

@@ -4,7 +4,7 @@ use floe_image::{Error, Nid, Result};
 
 use super::{
     DirectoryInode, Name, Squashfs,
-    directory::ListingPosition,
+    directory::{Listing, ListingPosition},
     metadata::{MetadataCursor, MetadataPosition},
 };
 use crate::format::{DirIndex, METADATA_BYTES};
@@ -33,14 +33,16 @@ impl Squashfs {
         }
     }
 
-    /// The last header that the index knows for which `is_before` holds; where there is none, the first one.
-    pub(crate) fn find_header(
+    /// The listing from the last header on that the index knows and for which `is_before` holds, given the header's
+    /// offset in the listing and the first name under it; where there is none, the whole listing.
+    pub(crate) fn listing_from(
         &self,
         nid: Nid,
         directory: &DirectoryInode,
         is_before: impl Fn(u32, &[u8]) -> bool,
-    ) -> Result<ListingPosition> {
+    ) -> Result<Listing<'_>> {
         let mut found = self.listing_start(directory);
+        let mut first_name = None;
         let mut entries = self.index_entries(nid, directory);
         let mut name = Name::new();
         while let Some(position) = entries.next(&mut name)? {
@@ -48,8 +50,11 @@ impl Squashfs {
                 break;
             }
             found = position;
+            first_name.get_or_insert_with(Name::new).copy_from(&name);
         }
-        Ok(found)
+        let mut listing = self.listing(nid, directory, found);
+        listing.expect_first(first_name);
+        Ok(listing)
     }
 }
 

@@ -4,7 +4,7 @@ use floe_image::{
     ByteRange, DecodedLen, DeviceId, Error, Extent, ExtentData, Nid, Place, Result, StoredBlock, StoredLen,
 };
 
-use super::{BlockWord, RegularInode, SizeWord, Squashfs, inode::FragmentTail};
+use super::{RegularInode, SizeWord, Squashfs, block_list::BlockWord, inode::FragmentTail};
 use crate::format::FragmentEntry;
 
 /// A fragment block.
@@ -52,7 +52,7 @@ impl Squashfs {
     }
 
     /// Where the `len` bytes of a data block are.
-    fn block_data(&self, nid: Nid, block: &BlockWord, len: u64) -> Result<ExtentData> {
+    pub(crate) fn block_data(&self, nid: Nid, block: &BlockWord, len: u64) -> Result<ExtentData> {
         let device = DeviceId(0);
         let decoded_len = u32::try_from(len).unwrap_or(u32::MAX);
         match block.size {

@@ -74,8 +74,7 @@ impl FileSystem for Squashfs {
             b".." => return self.parent(directory, data).map(Some),
             _ => {}
         }
-        let start = self.find_header(directory, data, |_, first_name| first_name <= name)?;
-        let mut listing = self.listing(directory, data, start);
+        let mut listing = self.listing_from(directory, data, |_, first_name| first_name <= name)?;
         let mut found = Name::new();
         while let Some(listed) = listing.next(&mut found)? {
             match found.as_bytes().cmp(name) {
@@ -101,8 +100,7 @@ impl FileSystem for Squashfs {
             }
         }
         let wanted = cursor.0.saturating_sub(AFTER_DOT_DOT);
-        let start = self.find_header(directory, data, |offset, _| u64::from(offset) <= wanted)?;
-        let mut listing = self.listing(directory, data, start);
+        let mut listing = self.listing_from(directory, data, |offset, _| u64::from(offset) <= wanted)?;
         let mut name = Name::new();
         while let Some(listed) = listing.next(&mut name)? {
             let end = u64::from(listing.offset());

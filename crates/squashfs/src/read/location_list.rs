@@ -57,6 +57,8 @@ impl ListedTable {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListPlace {
     pub(crate) table: ListedTable,
+    /// Where the table's metadata blocks end.
+    pub(crate) blocks_end: u64,
     /// The first byte of the list.
     pub(crate) start: u64,
     /// Where what follows begins.
@@ -81,7 +83,7 @@ pub(crate) struct LocationList {
 impl LocationList {
     /// Reads the list.
     pub(crate) fn read(reader: &dyn BlockReader, place: ListPlace) -> Result<Self> {
-        let ListPlace { table, start, next, entry_count, entry_bytes } = place;
+        let ListPlace { table, blocks_end, start, next, entry_count, entry_bytes } = place;
         let corrupt = |rule| Error::corrupt(rule, Place::at(start));
         let entries_per_block = METADATA_BYTES.checked_div(entry_bytes).unwrap_or(1).max(1);
         let block_count = u64::from(entry_count.div_ceil(entries_per_block));
@@ -92,25 +94,21 @@ impl LocationList {
             return Err(corrupt(table.does_not_fit()));
         }
         let locations = read_locations(reader, start, end)?;
-        let mut following = locations.iter().skip(1).copied().chain([start]);
+        let mut following = locations.iter().skip(1).copied().chain([blocks_end]);
         for location in &locations {
             let limit = location.saturating_add(STORED_BLOCK_BYTES_MAX);
             if !following.next().is_some_and(|next| *location < next && next <= limit) {
                 return Err(corrupt(table.is_out_of_order()));
             }
         }
-        let range = TableRange { start: locations.first().copied().unwrap_or(start), end: start };
+        let range = TableRange { start: locations.first().copied().unwrap_or(blocks_end), end: blocks_end };
         Ok(Self { table, range, entry_count, entries_per_block, entry_bytes, locations })
     }
 
-    /// The bytes of the image in which its metadata blocks stand; they end where the list begins.
+    /// The bytes of the image in which its metadata blocks stand; they end where the list, or what
+    /// precedes it, begins.
     pub(crate) const fn range(&self) -> TableRange {
         self.range
-    }
-
-    /// The places of its metadata blocks.
-    pub(crate) fn locations(&self) -> &[u64] {
-        &self.locations
     }
 
     /// How many entries there are.
@@ -162,7 +160,8 @@ mod tests {
         image.extend(locations.iter().flat_map(|location| location.to_le_bytes()));
         let next = image.len() as u64 + slack;
         image.extend([0; 64]);
-        let place = ListPlace { table, start: start as u64, next, entry_count, entry_bytes: 16 };
+        let start = start as u64;
+        let place = ListPlace { table, blocks_end: start, start, next, entry_count, entry_bytes: 16 };
         LocationList::read(&DirectReader::of(image), place)
     }
 

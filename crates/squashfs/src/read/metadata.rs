@@ -1,6 +1,6 @@
 //! Reading of metadata blocks.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use floe_image::{BlockReader, Bytes, DecodedLen, DeviceId, Encoding, Error, Place, Result, StoredBlock, StoredLen};
 
@@ -76,7 +76,12 @@ impl Metadata {
             decoded_len: DecodedLen::AtMost(METADATA_BYTES),
             encoding: self.encoding,
         };
-        let decoded = self.reader.decoded(&block)?;
+        let decoded = self.reader.decoded(&block).map_err(|error| match &error {
+            Error::Io { place, error } if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Error::corrupt("metadata block past the end of the image", *place)
+            }
+            _ => error,
+        })?;
         let stored_len = decoded.stored_end.saturating_sub(offset.saturating_add(LENGTH_WORD_BYTES));
         if stored_len > u64::from(METADATA_BYTES) {
             return Err(Error::corrupt("metadata block of more than 8192 bytes", Place::at(offset)));

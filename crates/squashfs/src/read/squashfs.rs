@@ -118,7 +118,8 @@ impl Tables {
         let xattrs = xattrs.map(|start| XattrTable::read(reader, start, bytes_used)).transpose()?;
         let mut next = xattrs.as_ref().map_or(bytes_used, XattrTable::start);
         let mut read = |table, start, entry_count, entry_bytes| {
-            let list = LocationList::read(reader, ListPlace { table, start, next, entry_count, entry_bytes })?;
+            let place = ListPlace { table, blocks_end: start, start, next, entry_count, entry_bytes };
+            let list = LocationList::read(reader, place)?;
             next = list.range().start;
             Ok::<_, Error>(list)
         };

@@ -68,7 +68,14 @@ impl XattrTable {
         }
         let table = ListedTable::Xattrs;
         let entry_bytes = u32::try_from(XattrId::SIZE).unwrap_or(u32::MAX);
-        let list = ListPlace { table, start: list_start, next: bytes_used, entry_count: header.xattr_ids, entry_bytes };
+        let list = ListPlace {
+            table,
+            blocks_end: header_start,
+            start: list_start,
+            next: bytes_used,
+            entry_count: header.xattr_ids,
+            entry_bytes,
+        };
         let sets = LocationList::read(reader, list)?;
         let attributes = TableRange { start: header.xattr_table_start, end: sets.range().start };
         if attributes.start >= attributes.end {

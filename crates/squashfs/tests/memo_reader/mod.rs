@@ -17,7 +17,7 @@ use floe_testkit::{
 };
 
 /// Decodes each block once.
-pub struct MemoReader {
+pub(crate) struct MemoReader {
     direct: DirectReader,
     decoded: Mutex<HashMap<u64, DecodedBlock>>,
     requests: AtomicU64,
@@ -26,30 +26,30 @@ pub struct MemoReader {
 #[allow(dead_code, reason = "each test uses a part of it")]
 impl MemoReader {
     /// A reader of an image in memory.
-    pub fn of(bytes: Vec<u8>) -> Arc<Self> {
+    pub(crate) fn of(bytes: Vec<u8>) -> Arc<Self> {
         let direct = DirectReader::of(bytes);
         Arc::new(Self { direct, decoded: Mutex::default(), requests: AtomicU64::new(0) })
     }
 
     /// A reader of an image of the corpus, from where the file system begins.
-    pub fn of_image(corpus: &Corpus, image: &ImageRecord) -> Arc<Self> {
+    pub(crate) fn of_image(corpus: &Corpus, image: &ImageRecord) -> Arc<Self> {
         let mut bytes = corpus.bytes(&image.image);
         bytes.drain(..usize::try_from(image.offset).expect("the offset is within the file"));
         Self::of(bytes)
     }
 
     /// As [`DirectReader::read_file`].
-    pub fn read_file(&self, file_system: &dyn FileSystem, nid: Nid, range: ByteRange) -> Result<Vec<u8>> {
+    pub(crate) fn read_file(&self, file_system: &dyn FileSystem, nid: Nid, range: ByteRange) -> Result<Vec<u8>> {
         self.direct.read_file(file_system, nid, range)
     }
 
     /// The simple reader behind this one.
-    pub const fn direct(&self) -> &DirectReader {
+    pub(crate) const fn direct(&self) -> &DirectReader {
         &self.direct
     }
 
     /// How many decoded blocks were asked for.
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 }

@@ -1,0 +1,131 @@
+//! Checks of a whole image.
+//!
+//! [`Check::walk`] reads all metadata, on the calling thread. It gives the [`DataPart`]s that are left to be decoded;
+//! [`Check::data`] names the runs of stored bytes of one, and may be called on many threads at once. Nothing here starts
+//! threads or decodes file data: that is the caller's.
+
+mod finding;
+mod inodes;
+mod marks;
+mod superblock;
+mod tree;
+
+use std::sync::Arc;
+
+use floe_image::{BlockReader, ByteRange, DeviceId, Error, Nid, Result, StoredBlock};
+
+pub use self::{
+    finding::{Finding, Severity},
+    tree::Walked,
+};
+use super::{
+    inode::Inode,
+    map::Mapper,
+    piece::PieceData,
+    superblock::FoundSuperblock,
+    volume::Volume,
+    xattr_prefixes::{self, LongPrefix},
+};
+
+/// How many bytes of a file one [`DataPart`] has at most.
+const PART_BYTES: u64 = 8 << 20;
+
+/// A check of an image.
+pub struct Check {
+    volume: Arc<Volume>,
+    prefixes: Vec<LongPrefix>,
+    /// What was found when the image was opened.
+    opening: Vec<Finding>,
+}
+
+/// A part of a file whose data is to be checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataPart {
+    /// The file.
+    pub nid: Nid,
+    /// The part. What is encoded belongs to the part that it begins in.
+    pub range: ByteRange,
+}
+
+/// A run of stored bytes that a file's data comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataRun {
+    /// Bytes as they are.
+    Plain {
+        /// The source they lie in.
+        device: DeviceId,
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// A block that must decode.
+    Encoded(StoredBlock),
+}
+
+impl Check {
+    /// Opens the image in `reader`, as [`Erofs::open`](crate::Erofs::open) does, but goes on where the superblock's
+    /// checksum is wrong.
+    ///
+    /// # Errors
+    /// The image is not EROFS, or so broken that there is nothing to walk: the error is the finding.
+    pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
+        let found = FoundSuperblock::read(reader.as_ref())?;
+        let checksum = found.check_checksum(reader.as_ref()).err();
+        let volume = Volume::open(reader, found.parse()?)?;
+        let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::of(error, None)).collect();
+        opening.extend(superblock::findings(&volume)?);
+        Ok(Self { prefixes: xattr_prefixes::read(&volume)?, volume, opening })
+    }
+
+    /// Walks the tree from the root: the superblock, every inode with its xattrs and its map, the order of directory
+    /// entries, the bounds of data, overlaps, link counts and cycles. Tells `report` what is wrong.
+    pub fn walk(&self, report: &mut dyn FnMut(Finding)) -> Walked {
+        for finding in &self.opening {
+            report(finding.clone());
+        }
+        tree::walk(&self.volume, &self.prefixes, report)
+    }
+
+    /// Gives the runs of a part to `each`, which reads and decodes them; tells `report` what `each` found wrong.
+    pub fn data(
+        &self,
+        walked: &Walked,
+        part: &DataPart,
+        each: &mut dyn FnMut(DataRun) -> Result<()>,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        if let Err(error) = self.runs(part, &mut |run| {
+            if let Err(error) = each(run) {
+                let path = walked.path(&self.volume, part.nid);
+                report(Finding::of(error.for_inode(part.nid), path));
+            }
+        }) {
+            let path = walked.path(&self.volume, part.nid);
+            report(Finding::of(error.for_inode(part.nid), path));
+        }
+    }
+
+    fn runs(&self, part: &DataPart, each: &mut dyn FnMut(DataRun)) -> Result<(), Error> {
+        let inode = Inode::read(&self.volume, part.nid)?;
+        let mut mapper = Mapper::new(&self.volume, &inode)?;
+        let (mut position, end) = (part.range.offset(), part.range.end().min(inode.size));
+        while position < end {
+            let piece = mapper.piece_at(position)?;
+            let wanted = piece.range.intersection(part.range);
+            match piece.data {
+                PieceData::Stored { device, offset } => {
+                    let offset = offset.saturating_add(wanted.offset() - piece.range.offset());
+                    each(DataRun::Plain { device, offset, len: wanted.len() });
+                }
+                PieceData::Encoded(block) if piece.range.offset() >= part.range.offset() => {
+                    each(DataRun::Encoded(block));
+                }
+                // What is in metadata or in the packed inode is checked there.
+                PieceData::Encoded(_) | PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
+            }
+            position = piece.range.end();
+        }
+        Ok(())
+    }
+}

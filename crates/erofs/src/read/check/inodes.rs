@@ -1,0 +1,179 @@
+//! What is looked at in one inode.
+
+use floe_image::{ByteRange, DeviceId, Error, FileType, Place, Result, StoredLen};
+
+use super::{DataPart, PART_BYTES, Severity, tree::Walker};
+use crate::{
+    format,
+    read::{
+        chunks,
+        compressed::{self, Pcluster},
+        content,
+        inode::{Inode, Layout},
+        map::Mapper,
+        piece::{Piece, PieceData},
+        volume::Space,
+        window::Window,
+        xattr::Xattrs,
+    },
+};
+
+/// The bits of `h_advise` that are known.
+const KNOWN_ADVISE: u16 = 0x3f;
+
+impl Walker<'_> {
+    /// Looks at an inode, its xattrs and its map.
+    pub(super) fn inode(&mut self, inode: &Inode) {
+        let nid = inode.nid;
+        let body = ByteRange::between(inode.position, inode.body_end());
+        if inode.space == Space::Image && self.marks.metadata(DeviceId(0), body) {
+            self.tell(Severity::Error, "inode overlaps data", Place::inode(nid));
+        }
+        self.bodies.push((inode.space, body, nid));
+        match Xattrs::new(self.volume, inode, self.prefixes).and_then(|xattrs| match xattrs {
+            Some(xattrs) => xattrs.oddities(),
+            None => Ok(Vec::new()),
+        }) {
+            Ok(oddities) => {
+                for rule in oddities {
+                    self.tell(Severity::Warning, rule, Place::inode(nid));
+                }
+            }
+            Err(error) => self.tell_error(nid, error),
+        }
+        if let Err(error) = self.data_of(inode) {
+            self.tell_error(nid, error);
+        }
+    }
+
+    fn data_of(&mut self, inode: &Inode) -> Result<()> {
+        if !matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+            return Ok(());
+        }
+        if inode.file_type == FileType::Symlink {
+            content::link_target(self.volume, inode)?;
+        }
+        let volume = self.volume;
+        let mut mapper = Mapper::new(volume, inode)?;
+        let stored_bytes = match inode.layout {
+            Layout::Compressed { .. } if inode.size != 0 => Some(self.compressed_map(inode, &mut mapper)?),
+            _ => self.map(inode, &mut mapper).map(|()| None)?,
+        };
+        if let Some(bytes) = stored_bytes {
+            self.block_count(inode, bytes);
+        }
+        if inode.file_type == FileType::Regular {
+            let mut position = 0;
+            while position < inode.size {
+                let range = ByteRange::new(position, PART_BYTES).intersection(ByteRange::new(0, inode.size));
+                self.leave(DataPart { nid: inode.nid, range });
+                position = range.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the blocks that an inode says its pclusters take with what they take. Shared pclusters, and those that
+    /// were inline at first, are not always counted.
+    fn block_count(&mut self, inode: &Inode, stored_bytes: u64) {
+        let superblock = &self.volume.superblock;
+        let features = superblock.features;
+        let may_be_less =
+            features.has(format::FEATURE_INCOMPAT_DEDUPE) || features.has(format::FEATURE_INCOMPAT_ZTAILPACKING);
+        let found = superblock.block_size.blocks(stored_bytes);
+        let said = inode.blocks_512 >> (superblock.block_size.log2() - 9);
+        if said > found || said < found && !may_be_less {
+            let rule = format!("wrong number of compressed blocks: {said}, but {found} were found");
+            self.tell(Severity::Warning, rule, Place::inode(inode.nid));
+        }
+    }
+
+    /// Looks at the map of an inode that is not compressed.
+    fn map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<()> {
+        let mut window = Window::new(self.volume, inode.space, inode.nid);
+        let mut names_device = false;
+        let mut position = 0;
+        while position < inode.size {
+            let piece = mapper.piece_at(position)?;
+            if let Layout::Chunked(chunks) = inode.layout {
+                names_device |= chunks::record_at(inode, chunks, &mut window, position)?.stored_id != 0;
+            }
+            self.piece(inode, &piece)?;
+            position = piece.range.end();
+        }
+        if names_device && !self.volume.devices.has_any() {
+            self.tell(Severity::Warning, "chunk on a device of an image without devices", Place::inode(inode.nid));
+        }
+        Ok(())
+    }
+
+    /// Looks at the map of a compressed inode; gives how many bytes its pclusters take.
+    fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
+        let (header, _) = compressed::read_header(inode, &mut Window::new(self.volume, inode.space, inode.nid))?;
+        let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
+        if !is_whole_fragment && header.h_advise & !KNOWN_ADVISE != 0 {
+            self.tell(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
+        }
+        let (mut position, mut stored) = (0, 0u64);
+        while position < inode.size {
+            let Some(extent) = mapper.compressed_extent_at(position)? else { break };
+            let piece = extent.piece_at(self.volume, inode.nid, position)?;
+            match extent.source {
+                Pcluster::Stored { position: start, len, inline: None, .. } => {
+                    stored = stored.saturating_add(len);
+                    let (device, offset) = self.volume.devices.resolve(start);
+                    self.run(inode, device, ByteRange::new(offset, len))?;
+                }
+                Pcluster::Fragment { .. } => self.piece(inode, &piece)?,
+                Pcluster::Stored { .. } | Pcluster::None => {}
+            }
+            position = extent.range.end();
+            if position <= piece.range.offset() {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
+    fn piece(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {
+        match piece.data {
+            PieceData::Hole => Ok(()),
+            PieceData::Stored { device, offset } => self.run(inode, device, ByteRange::new(offset, piece.range.len())),
+            PieceData::Encoded(block) => {
+                let StoredLen::Known(len) = block.stored_len else { return Ok(()) };
+                self.run(inode, block.device, ByteRange::new(block.offset, u64::from(len)))
+            }
+            PieceData::Inline { space, position } => {
+                let len = usize::try_from(piece.range.len()).unwrap_or(usize::MAX);
+                self.volume.check_metadata(space, position, len, inode.nid)
+            }
+            PieceData::Fragment { offset } => {
+                let size = self.volume.packed.as_ref().map(|packed| packed.inode.size);
+                let end = offset.checked_add(piece.range.len());
+                match end.zip(size) {
+                    Some((end, size)) if end <= size && self.volume.superblock.packed != Some(inode.nid) => Ok(()),
+                    _ => {
+                        let rule = "fragment past the end of the inode that it is in";
+                        Err(Error::corrupt(rule, Place::inode(inode.nid)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at the place of a run of stored bytes.
+    fn run(&mut self, inode: &Inode, device: DeviceId, range: ByteRange) -> Result<()> {
+        let place = Place { nid: Some(inode.nid), device, offset: Some(range.offset()) };
+        if range.end() > self.volume.reader.device_len(device)? {
+            return Err(Error::corrupt("data past the end of the image", place));
+        }
+        if device == DeviceId(0) {
+            self.data_end = self.data_end.max(range.end());
+        }
+        let is_chunk = matches!(inode.layout, Layout::Chunked(_));
+        if self.marks.data(device, range, is_chunk) {
+            self.tell(Severity::Error, "data overlaps other data or metadata", place);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the stored bytes of extents are whose records have only a length.
+
+use std::sync::{Mutex, PoisonError};
+
+use floe_image::Nid;
+
+/// For every so many records a sum is kept.
+pub(super) const STRIDE: u64 = 1024;
+/// How many files sums are kept for.
+const FILES_MAX: usize = 16;
+/// How many sums are kept for one file: enough for 67 million extents.
+const SUMS_MAX: usize = 1 << 16;
+
+/// The sums of the stored lengths before every [`STRIDE`]th extent of the files that were read last.
+///
+/// Without them, the place of an extent in the middle of a file is half the index away. They take at most 8 MiB.
+#[derive(Default)]
+pub(super) struct LengthSums {
+    /// The file that was used last comes last.
+    files: Mutex<Vec<(Nid, Vec<u64>)>>,
+}
+
+impl LengthSums {
+    /// The last record at or before `number` before which the sum is known, and that sum; 0 and 0 where none is.
+    pub(super) fn before(&self, nid: Nid, number: u64) -> (u64, u64) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = files.iter().position(|(file, _)| *file == nid) else { return (0, 0) };
+        let file = files.remove(at);
+        let wanted = usize::try_from(number / STRIDE).unwrap_or(usize::MAX).min(file.1.len());
+        let sum = wanted.checked_sub(1).and_then(|last| file.1.get(last)).copied().unwrap_or(0);
+        files.push(file);
+        (u64::try_from(wanted).unwrap_or(0) * STRIDE, sum)
+    }
+
+    /// Keeps the sum before record `number`, if it is the next one that is wanted.
+    pub(super) fn keep(&self, nid: Nid, number: u64, sum: u64) {
+        let Some(index) = (number / STRIDE).checked_sub(1).filter(|_| number.is_multiple_of(STRIDE)) else { return };
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match files.iter_mut().find(|(file, _)| *file == nid) {
+            Some((_, sums)) if usize::try_from(index) == Ok(sums.len()) && sums.len() < SUMS_MAX => sums.push(sum),
+            Some(_) => {}
+            None if index == 0 => {
+                if files.len() >= FILES_MAX {
+                    files.remove(0);
+                }
+                files.push((nid, vec![sum]));
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_kept_in_order_and_for_some_files() {
+        let sums = LengthSums::default();
+        assert_eq!(sums.before(Nid(1), 5000), (0, 0));
+        for (number, sum) in [(2048, 9), (1000, 7), (1024, 10), (3072, 99), (2048, 20)] {
+            sums.keep(Nid(1), number, sum);
+        }
+        for (number, expected) in
+            [(0, (0, 0)), (1023, (0, 0)), (1024, (1024, 10)), (2048, (2048, 20)), (9999, (2048, 20))]
+        {
+            assert_eq!(sums.before(Nid(1), number), expected, "{number}");
+        }
+        for nid in 2..20 {
+            sums.keep(Nid(nid), 1024, nid);
+        }
+        assert_eq!(sums.before(Nid(1), 1024), (0, 0));
+        assert_eq!(sums.before(Nid(19), 1024), (1024, 19));
+        assert_eq!(sums.files.lock().expect("no panic").len(), FILES_MAX);
+    }
+}

@@ -1,0 +1,94 @@
+//! Checks find nothing wrong in good images, and something in each corrupt one that has a fault.
+
+use std::{env, sync::Arc};
+
+use floe_erofs::check::{Check, DataRun, Finding, Severity};
+use floe_image::{BlockReader, ImageSource, Result};
+use floe_testkit::{
+    DirectReader, MemorySource, check_rows,
+    corpus::{Corpus, CorruptImage, Format, ImageRecord},
+    skip::{self, Need},
+};
+
+/// How many bytes of a plain run are read at once.
+const PLAIN_BYTES: u64 = 1 << 20;
+
+fn reader_of(corpus: &Corpus, image: &ImageRecord) -> Arc<DirectReader> {
+    let mut bytes = corpus.bytes(&image.image);
+    bytes.drain(..usize::try_from(image.offset).expect("the offset is within the file"));
+    let sources = std::iter::once(bytes).chain(image.devices.iter().map(|device| corpus.bytes(device)));
+    Arc::new(DirectReader::new(
+        sources.map(|bytes| -> Arc<dyn ImageSource> { Arc::new(MemorySource::new(bytes)) }).collect(),
+    ))
+}
+
+fn read(reader: &DirectReader, run: DataRun) -> Result<()> {
+    match run {
+        DataRun::Encoded(block) => reader.decoded(&block).map(|_| ()),
+        DataRun::Plain { device, offset, len } => (0..len.div_ceil(PLAIN_BYTES)).try_for_each(|part| {
+            let (start, len) = (part * PLAIN_BYTES, PLAIN_BYTES.min(len - part * PLAIN_BYTES));
+            reader.stored(device, offset + start, usize::try_from(len).expect("small")).map(|_| ())
+        }),
+    }
+}
+
+/// All that a check finds.
+fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
+    let check = match Check::open(Arc::clone(reader) as Arc<dyn BlockReader>) {
+        Ok(check) => check,
+        Err(error) => {
+            let (severity, rule) = (Severity::Error, error.to_string().into());
+            return vec![Finding { severity, rule, place: floe_image::Place::UNKNOWN, path: None }];
+        }
+    };
+    let mut findings = Vec::new();
+    let walked = check.walk(&mut |finding| findings.push(finding));
+    for part in walked.parts() {
+        check.data(&walked, part, &mut |run| read(reader, run), &mut |finding| findings.push(finding));
+    }
+    findings
+}
+
+#[test]
+fn good_images_have_no_findings() {
+    let corpus = Corpus::locate_or_fixtures();
+    let only = env::var("FLOE_IMAGE").unwrap_or_default();
+    let images = corpus.images().into_iter();
+    let images: Vec<ImageRecord> =
+        images.filter(|image| image.format == Format::Erofs && image.name.contains(&only)).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| findings(&reader_of(&corpus, image)).iter().map(Finding::to_string).collect(),
+    );
+}
+
+/// Corrupt images in which nothing is wrong that could be seen. Data has no checksum, so a literal may change; and a file
+/// in one huge chunk is a file whose blocks stand in a row.
+const FAULTLESS: &[&str] = &["erofs-chunk-bits-31", "erofs-zstd-flip"];
+
+#[test]
+fn each_corrupt_image_has_a_finding() {
+    if !skip::ready(&[Need::Corpus]) {
+        return;
+    }
+    let corpus = Corpus::locate().expect("it is there");
+    let images = corpus.corrupt_images().into_iter();
+    let images: Vec<CorruptImage> = images.filter(|image| image.format() == Format::Erofs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let found = findings(&Arc::new(DirectReader::of(corpus.corrupt_bytes(image))));
+            if env::var_os("FLOE_TELL").is_some() {
+                let told: Vec<String> = found.iter().take(3).map(Finding::to_string).collect();
+                println!("{} ({}): {}", image.name, image.note, told.join(" | "));
+            }
+            match (found.is_empty(), FAULTLESS.contains(&image.name.as_str())) {
+                (true, false) => vec![format!("nothing was found ({})", image.note)],
+                (false, true) => found.iter().map(Finding::to_string).collect(),
+                _ => Vec::new(),
+            }
+        },
+    );
+}

@@ -1,0 +1,143 @@
+//! Images made byte by byte, for what no released mkfs.erofs makes.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use floe_erofs::{
+    Erofs,
+    dump::{self, ExtentPlace},
+    format::{self, Dirent, InodeCompact, SuperBlock, SuperBlockExtension, XattrEntry, XattrIbodyHeader},
+};
+use floe_image::{BlockReader, ByteRange, DirectoryCursor, FileSystem, FileType, Nid, SeekTarget};
+use floe_testkit::{
+    DirectReader,
+    corpus::Corpus,
+    skip::{self, Need},
+};
+
+const BLOCK: usize = 4096;
+const IN_METABOX: u64 = 1 << format::DIRENT_NID_METABOX_BIT;
+
+fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
+    image[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// An image with a metabox that is not compressed: a shared xattr at byte 0 and a file at byte 64 of it.
+fn with_metabox() -> Vec<u8> {
+    let mut image = vec![0; 3 * BLOCK];
+    let superblock = SuperBlock {
+        magic: format::SUPER_MAGIC_V1,
+        feature_compat: format::FEATURE_COMPAT_SHARED_EA_IN_METABOX,
+        feature_incompat: format::FEATURE_INCOMPAT_METABOX,
+        blkszbits: 12,
+        sb_extslots: 1,
+        rb: 42,
+        inos: 3,
+        blocks_lo: 3,
+        epoch: 1_700_000_000,
+        ..SuperBlock::default()
+    };
+    put(&mut image, 1024, &superblock.to_bytes());
+    put(&mut image, 1152, &SuperBlockExtension { metabox_nid: 40, reserved: 0 }.to_bytes());
+    let size = u32::try_from(BLOCK).expect("small");
+    let metabox = InodeCompact { i_mode: 0o100_600, i_nb: 1, i_size: size, i_u: 1, ..InodeCompact::default() };
+    put(&mut image, 40 * 32, &metabox.to_bytes());
+    let names = [(".", 42, format::FT_DIR), ("..", 42, format::FT_DIR), ("f", IN_METABOX | 2, format::FT_REG_FILE)];
+    let root =
+        InodeCompact { i_xattr_icount: 2, i_mode: 0o040_755, i_nb: 2, i_size: 40, i_u: 2, ..InodeCompact::default() };
+    put(&mut image, 42 * 32, &root.to_bytes());
+    put(&mut image, 43 * 32, &XattrIbodyHeader { h_shared_count: 1, ..XattrIbodyHeader::default() }.to_bytes());
+    let mut nameoff = 36;
+    for (index, (name, nid, file_type)) in names.into_iter().enumerate() {
+        let dirent = Dirent { nid, nameoff, file_type, reserved: 0 };
+        put(&mut image, 2 * BLOCK + index * Dirent::SIZE, &dirent.to_bytes());
+        put(&mut image, 2 * BLOCK + usize::from(nameoff), name.as_bytes());
+        nameoff += u16::try_from(name.len()).expect("short");
+    }
+    let entry = XattrEntry { e_name_len: 4, e_name_index: format::XATTR_INDEX_USER, e_value_size: 5 };
+    put(&mut image, BLOCK, &[&entry.to_bytes()[..], b"notehello"].concat());
+    let inline = format::INODE_FLAT_INLINE << format::I_DATALAYOUT_BIT;
+    let file = InodeCompact {
+        i_format: inline,
+        i_mode: 0o100_644,
+        i_nb: 1,
+        i_size: 11,
+        i_mtime: 5,
+        ..InodeCompact::default()
+    };
+    put(&mut image, BLOCK + 64, &[&file.to_bytes()[..], b"inline data"].concat());
+    image
+}
+
+#[test]
+fn shared_xattrs_and_inodes_stand_in_the_metabox() {
+    let reader = Arc::new(DirectReader::of(with_metabox()));
+    let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
+    assert_eq!(erofs.xattr_names(erofs.root()).expect("they are read"), [b"user.note"]);
+    assert_eq!(erofs.xattr(erofs.root(), b"user.note").expect("it is read").as_deref(), Some(&b"hello"[..]));
+    let file = erofs.lookup(erofs.root(), b"f").expect("it is read").expect("it is there");
+    assert_eq!(file, Nid(IN_METABOX | 2));
+    let attr = erofs.attr(file).expect("it is read");
+    assert_eq!((attr.inode_number, attr.size, attr.modified.seconds), (1 << 31 | 2, 11, 1_700_000_005));
+    let data = reader.read_file(&erofs, file, ByteRange::new(3, 100)).expect("it is read");
+    assert_eq!(data, b"ine data");
+    let mut numbers = Vec::new();
+    erofs
+        .read_dir(erofs.root(), DirectoryCursor::default(), &mut |dirent| {
+            numbers.push(dirent.inode_number);
+            ControlFlow::Continue(())
+        })
+        .expect("it is read");
+    assert_eq!(numbers, [42, 42, 1 << 31 | 2]);
+}
+
+/// Where the full index of the first compressed file with at least two extents begins, and its first extent.
+fn indexed_file(erofs: &Erofs) -> (Nid, usize, ByteRange) {
+    let mut found = None;
+    dump::entries(erofs, &mut |entry| {
+        let report = entry.expect("it is read").report;
+        let is_indexed = report.layout == format::INODE_COMPRESSED_FULL && report.attr.file_type == FileType::Regular;
+        if is_indexed && report.attr.size > 65_536 {
+            let body_end = report.position + report.inode_len + report.xattr_len;
+            let index = usize::try_from(body_end.next_multiple_of(8) + 16).expect("small");
+            dump::extents(erofs, report.attr.nid, &mut |extent| {
+                if matches!(extent.place, ExtentPlace::Stored { algorithm: Some(_), .. }) {
+                    found = Some((report.attr.nid, index, extent.range));
+                }
+                ControlFlow::Break(())
+            })
+            .expect("they are read");
+        }
+        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    found.expect("there is such a file")
+}
+
+#[test]
+fn pclusters_may_be_holes() {
+    if !skip::ready(&[Need::Corpus]) {
+        return;
+    }
+    let corpus = Corpus::locate().expect("it is there");
+    let bytes = corpus.bytes(&corpus.image("erofs-lz4-16k-legacy").image);
+    let open = |bytes: Vec<u8>| {
+        let reader = Arc::new(DirectReader::of(bytes));
+        (Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened"), reader)
+    };
+    let (erofs, reader) = open(bytes.clone());
+    let (nid, index, first) = indexed_file(&erofs);
+    let whole = ByteRange::new(0, erofs.attr(nid).expect("it is read").size);
+    let mut expected = reader.read_file(&erofs, nid, whole).expect("it is read");
+    let hole_end = usize::try_from(first.end()).expect("small");
+    expected[..hole_end].fill(0);
+    // Bit 14 of the head's advise, and a block count of 0 behind the head.
+    for (at, set) in [(index + 1, 0x40), (index + 8 + 4, 0)] {
+        let mut changed = bytes.clone();
+        changed[at] = if set == 0 { 0 } else { changed[at] | set };
+        // The index is not in the superblock's block, which the checksum covers.
+        assert!(at >= BLOCK);
+        let (erofs, reader) = open(changed);
+        assert_eq!(erofs.seek(nid, 5, SeekTarget::Hole).expect("it is read"), Some(5));
+        assert_eq!(erofs.seek(nid, 5, SeekTarget::Data).expect("it is read"), Some(first.end()));
+        assert!(reader.read_file(&erofs, nid, whole).expect("it is read") == expected, "byte {at}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Reads and decodes blocks, each once.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use floe_codec::Decoder;
+use floe_image::{DecodeError, Decompressor, DeviceId, Error, ImageSource, Place, Result, StoredBlock, StoredLen};
+
+use super::Tally;
+
+/// No block of either format decodes to more, in bytes.
+const DECODED_BYTES_MAX: usize = 12 << 20;
+
+/// The most bytes that are read ahead of what is asked for, where blocks follow one another.
+const WINDOW_BYTES_MAX: usize = 1 << 20;
+
+/// Reads and decodes blocks, each once. Each thread has its own.
+pub(super) struct CheckedBytes<'a> {
+    devices: &'a [Arc<dyn ImageSource>],
+    tally: &'a Tally,
+    decoder: Decoder,
+    /// Bytes that were read, from `window_offset` of `window_device` on.
+    window: Vec<u8>,
+    window_device: DeviceId,
+    window_offset: u64,
+    /// How many bytes to read next, if the next block follows the last.
+    window_len: usize,
+    output: Vec<u8>,
+}
+
+impl<'a> CheckedBytes<'a> {
+    pub(super) fn new(devices: &'a [Arc<dyn ImageSource>], tally: &'a Tally) -> Self {
+        Self {
+            devices,
+            tally,
+            decoder: Decoder::new(),
+            window: Vec::new(),
+            window_device: DeviceId(0),
+            window_offset: 0,
+            window_len: 0,
+            output: Vec::new(),
+        }
+    }
+
+    /// Decodes a block; gives how many bytes it has.
+    pub(super) fn decode(&mut self, block: &StoredBlock) -> Result<usize> {
+        let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
+        let decoded_len = block.decoded_len.bytes() as usize;
+        if decoded_len > DECODED_BYTES_MAX {
+            return Err(Error::corrupt("block decodes to more than 12 MiB", place));
+        }
+        let StoredLen::Known(stored_len) = block.stored_len else {
+            return Err(Error::corrupt("data block without a length", place));
+        };
+        let start = self.bring(block.device, block.offset, u64::from(stored_len))?;
+        let stored = &self.window[start..start + stored_len as usize];
+        if self.output.len() < decoded_len {
+            self.output.resize(decoded_len, 0);
+        }
+        let output = &mut self.output[..decoded_len];
+        let decoded = self.decoder.decode(&block.encoding, block.decoded_len, stored, 0, output);
+        let len = decoded.map_err(|error| match error {
+            DecodeError::Corrupt(rule) => Error::corrupt(rule, place),
+            DecodeError::NoMemory => Error::NoMemory,
+            other => Error::unsupported(other.to_string()),
+        })?;
+        self.tally.blocks.fetch_add(1, Relaxed);
+        self.tally.stored_bytes.fetch_add(u64::from(stored_len), Relaxed);
+        self.tally.decoded_bytes.fetch_add(len as u64, Relaxed);
+        Ok(len)
+    }
+
+    /// Reads bytes that are stored as they are.
+    pub(super) fn read(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<()> {
+        let (mut position, mut left) = (offset, len);
+        while left > 0 {
+            let step = left.min(WINDOW_BYTES_MAX as u64);
+            self.bring(device, position, step)?;
+            position += step;
+            left -= step;
+        }
+        self.tally.stored_bytes.fetch_add(len, Relaxed);
+        self.tally.decoded_bytes.fetch_add(len, Relaxed);
+        Ok(())
+    }
+
+    /// Brings bytes into the window; gives where they stand in it.
+    fn bring(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<usize> {
+        let place = Place { nid: None, device, offset: Some(offset) };
+        let source = self.devices.get(usize::from(device.0));
+        let source = source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))?;
+        if offset.checked_add(len).is_none_or(|end| end > source.len()) {
+            return Err(Error::corrupt("block past the end of the image", place));
+        }
+        let window_end = self.window_offset + self.window.len() as u64;
+        let is_near = device == self.window_device && self.window_offset <= offset && offset <= window_end;
+        if is_near && offset + len <= window_end {
+            return Ok((offset - self.window_offset) as usize);
+        }
+        // Blocks that follow one another are read together, ever more of them; a jump begins anew.
+        self.window_len = if is_near { (self.window_len * 2).clamp(16 << 10, WINDOW_BYTES_MAX) } else { 0 };
+        let wanted = len.max(self.window_len as u64).min(source.len() - offset);
+        self.window.resize(wanted as usize, 0);
+        if let Err(error) = source.read_at(offset, &mut self.window) {
+            self.window.clear();
+            return Err(Error::io(device, offset, error));
+        }
+        (self.window_device, self.window_offset) = (device, offset);
+        Ok(0)
+    }
+}

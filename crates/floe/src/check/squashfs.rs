@@ -1,0 +1,66 @@
+//! The check of a SquashFS image.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError, mpsc::sync_channel},
+};
+
+use floe_image::BlockReader;
+use floe_squashfs::{Squashfs, check};
+
+use super::{CheckedBytes, Finding, Run};
+
+/// How many batches of blocks may wait for a worker.
+const WAITING_BATCHES_MAX: usize = 64;
+
+/// How many blocks a worker is given at a time; they mostly follow one another.
+const BATCH_COUNT: usize = 16;
+
+/// Checks a SquashFS image; gives the number of its inodes.
+///
+/// # Errors
+/// There are no threads to be had.
+pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
+    let reader: Arc<dyn BlockReader> = Arc::clone(&run.engine) as Arc<dyn BlockReader>;
+    let squashfs = match Squashfs::open(reader) {
+        Ok(squashfs) => squashfs,
+        Err(error) => {
+            run.report(&Finding::unopened(error));
+            return Ok(0);
+        }
+    };
+    let (sender, receiver) = sync_channel::<Vec<check::BlockToDecode>>(WAITING_BATCHES_MAX);
+    let receiver = Mutex::new(receiver);
+    let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let work = |bytes: &mut CheckedBytes<'_>| {
+        while let Some(batch) = next() {
+            for block in batch.into_iter().take_while(|_| !run.is_cancelled()) {
+                let decoded = bytes.decode(&block.block);
+                if let Some(finding) = block.judge(decoded.as_ref().map(|len| *len)) {
+                    run.report(&finding.into());
+                }
+            }
+        }
+    };
+    let walk = || {
+        let mut batch = Vec::with_capacity(BATCH_COUNT);
+        let mut give = |block: Option<check::BlockToDecode>| {
+            let is_last = block.is_none();
+            batch.extend(block);
+            if is_last || batch.len() == BATCH_COUNT {
+                // Nobody to take it means that nobody is left; the summary then says that less was decoded.
+                let _ = sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COUNT)));
+            }
+        };
+        let found = &mut |finding: check::Finding| run.report(&finding.into());
+        let summary = check::run(&squashfs, found, &mut |block| {
+            if run.options.data {
+                give(Some(block));
+            }
+        });
+        give(None);
+        drop(sender);
+        summary
+    };
+    Ok(run.on_all_jobs(work, walk)?.inode_count)
+}

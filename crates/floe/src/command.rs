@@ -1,0 +1,11 @@
+//! The commands, one file each.
+
+pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod demo;
+pub(crate) mod extract;
+pub(crate) mod ls;
+pub(crate) mod mount;
+pub(crate) mod mount_helper;
+pub(crate) mod stat;
+pub(crate) mod umount;

@@ -1,0 +1,186 @@
+//! `floe check`: looks for faults in an image.
+
+use std::{
+    io::{self, Write},
+    num::NonZeroUsize,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use clap::Args;
+use floe::{CheckOptions, CheckSummary, Finding, check};
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+use crate::{
+    cancellation,
+    exit::Exit,
+    fail::Fail,
+    image_arguments::ImageArguments,
+    output::Output,
+    shown::{Shown, json_name},
+};
+
+/// How many findings are told; the rest are counted.
+const TOLD_MAX: u64 = 10_000;
+
+/// Look for faults in an image: broken metadata, and data that does not decode
+///
+/// Checks the superblock and its checksum, every inode, the order of names, the bounds and overlaps of what is stored,
+/// link counts and cycles, and decodes all data, on all CPUs. Nothing is repaired: images do not change.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    floe check system.erofs\n  \
+    floe check --jobs 8 app.sqfs\n  \
+    floe check --json system.erofs | jq -r 'select(.path) | .path'\n\n\
+    With --json there is one object a line: each finding (severity, rule, path, nid, device, offset),\n\
+    then the summary.\n\n\
+    Exit codes: those of fsck\n  \
+    0   no errors\n  \
+    4   errors\n  \
+    8   the image could not be checked: a file, a permission, no image at all\n  \
+    16  wrong usage\n  \
+    32  ended by a signal")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// How many threads decode [default: the number of CPUs]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Check metadata only; data is neither read nor decoded
+    #[arg(long)]
+    metadata_only: bool,
+
+    /// Say nothing if all is well
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Write one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct FindingRecord<'a> {
+    severity: String,
+    rule: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nid: Option<u64>,
+    device: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct SummaryRecord {
+    format: String,
+    inodes: u64,
+    blocks: u64,
+    stored_bytes: u64,
+    decoded_bytes: u64,
+    errors: u64,
+    warnings: u64,
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let cancel = cancellation::on_signals().map_err(|fail| fail.with_exit(Exit::NotChecked))?;
+    let mut options = CheckOptions { data: !arguments.metadata_only, ..CheckOptions::default() };
+    if let Some(jobs) = arguments.jobs {
+        options.jobs = jobs.get();
+    }
+    Output::run(|output| {
+        let start = Instant::now();
+        let (told, output) = (AtomicU64::new(0), Mutex::new(output));
+        // What cannot be written is found when the summary is.
+        let tell = |finding: &Finding| {
+            if told.fetch_add(1, Relaxed) < TOLD_MAX {
+                let line = finding_line(finding, arguments.json);
+                let _ = output.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+            }
+        };
+        let image = &arguments.image;
+        let result = check(&image.image, &image.open_options(), &options, &tell, &cancel);
+        let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Ok(summary) => {
+                write_summary(arguments, &summary, start.elapsed().as_secs_f64(), output)?;
+                Ok(exit_of(&summary).code())
+            }
+            Err(error) => {
+                eprintln!("floe: {error}");
+                Ok(Exit::NotChecked.code())
+            }
+        }
+    })
+}
+
+fn exit_of(summary: &CheckSummary) -> Exit {
+    match summary {
+        CheckSummary { is_cancelled: true, .. } => Exit::CheckCancelled,
+        CheckSummary { errors: 0, .. } => Exit::Done,
+        _ => Exit::HasErrors,
+    }
+}
+
+fn finding_line(finding: &Finding, json: bool) -> String {
+    let Finding { severity, rule, place, path } = finding;
+    if json {
+        let record = FindingRecord {
+            severity: severity.to_string(),
+            rule,
+            path: path.as_deref().map(json_name),
+            nid: place.nid.map(|nid| nid.0),
+            device: place.device.0,
+            offset: place.offset,
+        };
+        return serde_json::to_string(&record).unwrap_or_default() + "\n";
+    }
+    match path {
+        Some(path) => format!("{severity}: {}: {rule}{place}\n", Shown(path)),
+        None => format!("{severity}: {rule}{place}\n"),
+    }
+}
+
+fn write_summary(
+    arguments: &Arguments,
+    summary: &CheckSummary,
+    seconds: f64,
+    output: &mut dyn Write,
+) -> io::Result<()> {
+    let CheckSummary { format, inodes, blocks, stored_bytes, decoded_bytes, errors, warnings, .. } = *summary;
+    if arguments.json {
+        let format = format.to_string();
+        let record = SummaryRecord { format, inodes, blocks, stored_bytes, decoded_bytes, errors, warnings, seconds };
+        return writeln!(output, "{}", serde_json::to_string(&record).unwrap_or_default());
+    }
+    let found = errors + warnings;
+    if found > TOLD_MAX {
+        writeln!(output, "and {} more", HumanCount(found - TOLD_MAX))?;
+    }
+    if arguments.quiet && found == 0 {
+        return Ok(());
+    }
+    let count = |count: u64, noun: &str| format!("{} {noun}{}", HumanCount(count), if count == 1 { "" } else { "s" });
+    let verdict = match (summary.is_cancelled, found) {
+        (true, _) => "not finished".to_owned(),
+        (false, 0) => "no faults".to_owned(),
+        (false, _) => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+    };
+    writeln!(
+        output,
+        "{}: {format}, {}, {}, {} of data from {} in {seconds:.2} s: {verdict}",
+        Shown(arguments.image.image.as_os_str().as_encoded_bytes()),
+        count(inodes, "inode"),
+        count(blocks, "encoded block"),
+        BinaryBytes(decoded_bytes),
+        BinaryBytes(stored_bytes),
+    )
+}

@@ -1,0 +1,212 @@
+//! `floe extract`: extracts an image into a directory.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, SetbackCause, XattrSelection, extract};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::{cancellation, exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
+
+/// How many setbacks are told one by one; the rest are counted.
+const TOLD_MAX: u64 = 100;
+
+/// Extract an image, or parts of it, into a directory
+///
+/// Keeps owners, modes, times to the nanosecond, extended attributes (ACLs and capabilities among them), hard links,
+/// holes and special files. Writes nothing outside the directory, whatever names and links the image holds, and replaces
+/// nothing that is already there, unless --force is given. Directories that are there are filled.
+///
+/// A file that cannot be read whole is left out and told. A user who is not root gets files of their own: owners, device
+/// nodes and protected attributes are left out and counted.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    floe extract system.erofs -C root\n  \
+    floe extract app.sqfs /usr/share/doc /etc -C some\n  \
+    floe extract --jobs 8 --strict system.erofs -C root\n\n\
+    Exit codes:\n  \
+    0    all was extracted (privileges aside, unless --strict)\n  \
+    1    something is missing or incomplete\n  \
+    2    wrong usage\n  \
+    3    the file is no image, or a broken one\n  \
+    130  ended by a signal; what was half written is removed")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// What to extract, with all below it; without it, everything. Paths are kept: /etc/fstab becomes DIR/etc/fstab
+    #[arg(value_name = "PATH")]
+    paths: Vec<OsString>,
+
+    /// Extract into this directory, which is made if it is missing
+    #[arg(short = 'C', long = "directory", value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+
+    /// How many threads decode and write [default: the number of CPUs]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Replace files that are in the way
+    #[arg(short, long)]
+    force: bool,
+
+    /// Fail if owners, devices or attributes had to be left out
+    #[arg(long)]
+    strict: bool,
+
+    /// Leave extended attributes out
+    #[arg(long)]
+    no_xattrs: bool,
+
+    /// Make all files this user's own
+    #[arg(long)]
+    no_owner: bool,
+
+    /// No progress bar and no summary
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Write the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct SummaryRecord {
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    specials: u64,
+    hard_links: u64,
+    bytes: u64,
+    failures: u64,
+    owners_denied: u64,
+    devices_denied: u64,
+    xattrs_denied: u64,
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let image = arguments.image.open()?;
+    let mut options = ExtractOptions { force: arguments.force, owners: !arguments.no_owner, ..Default::default() };
+    if let Some(jobs) = arguments.jobs {
+        options.jobs = jobs.get();
+    }
+    if arguments.no_xattrs {
+        options.xattrs = XattrSelection::None;
+    }
+    let cancel = cancellation::on_signals()?;
+    let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
+    let bar = progress_bar(arguments.quiet || arguments.json);
+    let told = AtomicU64::new(0);
+    let tell = |event: ExtractEvent<'_>| match event {
+        ExtractEvent::Found { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
+        ExtractEvent::Written(bytes) => bar.inc(bytes),
+        ExtractEvent::Setback(setback) => {
+            if told.fetch_add(1, Relaxed) < TOLD_MAX {
+                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&setback.path), told_cause(&setback.cause)));
+            }
+        }
+        ExtractEvent::Found { .. } | ExtractEvent::Made => {}
+    };
+    let start = Instant::now();
+    let result = extract(&image, &paths, &arguments.directory, &options, &tell, &cancel);
+    bar.finish_and_clear();
+    let untold = told.into_inner().saturating_sub(TOLD_MAX);
+    if untold > 0 {
+        eprintln!("floe: and {untold} more");
+    }
+    let summary = match result {
+        Ok(summary) => summary,
+        Err(error @ ExtractError::Cancelled) => {
+            return Err(Fail::failed(error.to_string()).with_exit(Exit::Interrupted));
+        }
+        Err(error) => return Err(Fail::failed(error.to_string())),
+    };
+    write_summary(arguments, &summary, start.elapsed())?;
+    let incomplete = summary.failures > 0 || arguments.strict && summary.denied() > 0;
+    Ok(if incomplete { Exit::Failed.code() } else { Exit::Done.code() })
+}
+
+/// What went wrong, and what to do if it is known.
+fn told_cause(cause: &SetbackCause) -> String {
+    match cause {
+        SetbackCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            "is there already; --force replaces it".to_owned()
+        }
+        cause => cause.to_string(),
+    }
+}
+
+fn progress_bar(hidden: bool) -> ProgressBar {
+    if hidden || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    let template = "{bar:30} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12} {elapsed:>4}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Duration) -> Result<(), Fail> {
+    let seconds = elapsed.as_secs_f64();
+    let ExtractSummary { files, directories, symlinks, specials, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { owners_denied, devices_denied, xattrs_denied, .. } = *summary;
+    if arguments.json {
+        let record = SummaryRecord {
+            files,
+            directories,
+            symlinks,
+            specials,
+            hard_links,
+            bytes,
+            failures,
+            owners_denied,
+            devices_denied,
+            xattrs_denied,
+            seconds,
+        };
+        return Output::run(|output| {
+            writeln!(output, "{}", serde_json::to_string(&record).unwrap_or_default()).map(|()| Exit::Done.code())
+        })
+        .map(drop);
+    }
+    if summary.denied() > 0 {
+        eprintln!(
+            "floe: left out for want of privileges or of support in the target: {} owners, {} devices, {} attributes",
+            HumanCount(owners_denied),
+            HumanCount(devices_denied),
+            HumanCount(xattrs_denied)
+        );
+    }
+    if failures > 0 {
+        eprintln!("floe: {} things are missing or incomplete", HumanCount(failures));
+    }
+    if arguments.quiet {
+        return Ok(());
+    }
+    Output::run(|output| {
+        writeln!(
+            output,
+            "{} files, {} directories, {} links, {} special files, {} in {seconds:.2} s",
+            HumanCount(files),
+            HumanCount(directories),
+            HumanCount(symlinks + hard_links),
+            HumanCount(specials),
+            HumanBytes(bytes)
+        )
+        .map(|()| Exit::Done.code())
+    })
+    .map(drop)
+}

@@ -1,0 +1,227 @@
+//! `floe mount`: mounts an image and serves it.
+
+use std::{
+    io,
+    num::NonZero,
+    path::{Path, PathBuf},
+    process, thread,
+};
+
+use floe::{Image, Offset};
+use floe_fuse::{Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    daemon::{self, Report, Role},
+    exit::Exit,
+    fail::Fail,
+    fault_log,
+    mount_users::MountUsers,
+    quantity,
+    switches::{Strictness, Switches},
+};
+
+/// Mount an image on a directory, until it is unmounted or interrupted
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// The image: a file or a block device
+    image: PathBuf,
+    /// The directory to mount on; /dev/fd/N for an open descriptor of /dev/fuse
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Serve in the background, and return when the mount works
+    #[arg(short = 'd', long)]
+    daemon: bool,
+    /// Where in the file the image begins, in bytes, or "auto"
+    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    offset: Option<Offset>,
+    /// An extra device of an EROFS image, in the order of its table; may be given several times
+    #[arg(long, value_name = "FILE")]
+    device: Vec<PathBuf>,
+    /// The budget of the cache of decoded blocks
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    cache: Option<u64>,
+    /// How many threads take requests [default: the number of CPUs, at least 4]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZero<usize>>,
+    /// Let other users in (the default for root)
+    #[arg(long)]
+    allow_other: bool,
+    /// Options as in fstab: key=value,…
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+}
+
+const HELP: &str = "\
+Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
+  cache=SIZE             the budget of the cache of decoded blocks [64M]
+  metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
+  reserved-pages=N       how many pages of 4 KiB are held in reserve
+  workers=per-cpu|shared|inline
+  priority=auto|fifo[:N]|nice[:N]|normal
+  sync-decompress=auto|always|never
+  read-around, noread-around, readahead-alloc=best-effort|wait
+  offset=BYTES|auto      where the image begins
+  device=FILE            an extra device of an EROFS image
+  threads=N, clone_fd, max_background=N
+  read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
+  readdir=plus|plain|auto
+  deadline=TIME|off      when a request that the source holds up gets EIO [60s]
+  allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
+  acl, noacl             whether access control lists in the image decide too [acl]
+  uid=N, gid=N           the owner and the group of everything
+  nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
+
+On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
+disappears from the tree, and is served until they are done; a second signal ends it at once.
+
+Exit codes:
+  0  it was unmounted; with --daemon: it works
+  1  it could not be mounted
+  2  wrong usage
+  3  the file is no image, or the image is broken or uses what this version does not know";
+
+/// A mount to make.
+pub(crate) struct Order {
+    pub(crate) image: PathBuf,
+    pub(crate) directory: PathBuf,
+    pub(crate) switches: Switches,
+    pub(crate) in_background: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be mounted.
+pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
+    let mut switches = Switches::default();
+    for list in &arguments.options {
+        switches.take_list(list, Strictness::User)?;
+    }
+    if let Some(offset) = arguments.offset {
+        switches.open.offset = offset;
+    }
+    if let Some(cache_bytes) = arguments.cache {
+        switches.open.engine.cache_bytes = cache_bytes;
+    }
+    if let Some(threads) = arguments.threads {
+        switches.mount.threads = threads;
+    }
+    if arguments.allow_other {
+        switches.mount.allow_other = Some(true);
+    }
+    switches.open.devices.extend(arguments.device);
+    let Arguments { image, directory, daemon: in_background, .. } = arguments;
+    fulfil(Order { image, directory, switches, in_background })
+}
+
+/// Mounts, and serves until the end; in the background if that is wanted. Gives the exit code.
+///
+/// # Errors
+/// The image cannot be mounted.
+pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
+    let report = match order.in_background.then(daemon::start).transpose()? {
+        None => None,
+        Some(Role::Background(report)) => Some(report),
+        Some(Role::Foreground(code)) => return Ok(code),
+    };
+    serve(order, report).map(Exit::code)
+}
+
+fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
+    let Order { image: path, directory, switches: Switches { open, mount: mut options, source }, .. } = order;
+    let mountpoint = Mountpoint::find(&directory)?;
+    let image = Image::open(&path, &open)?;
+    options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
+    options.faults = Some(fault_log::to_stderr());
+    // From here on signals wait for the mount, so that none leaves it behind.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
+    let shown = absolute(&directory);
+    let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
+    if let Some(refusal) = mount.read_ahead_refusal() {
+        eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
+    }
+    let unmounter = mount.unmounter();
+    unmount_on_signals(signals, unmounter.clone(), shown.clone());
+    say_ready(&path, &shown, image.format(), report).map_err(|error| {
+        let _ = unmounter.unmount(Detach::Lazily);
+        Fail::failed(format!("nobody waits for the mount any more: {error}"))
+    })?;
+    match mount.wait() {
+        Ended::Unmounted => Ok(Exit::Done),
+        Ended::Stuck => {
+            eprintln!("floe: {}: the source of the image is stuck; what waits for it is given up", path.display());
+            // Threads that wait in the source would keep the process.
+            process::exit(Exit::Done.code().into())
+        }
+        Ended::Failed(error) => Err(Fail::failed(format!("lost the connection to the kernel: {error}"))),
+    }
+}
+
+fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Option<Report>) -> io::Result<()> {
+    use std::io::Write;
+    let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
+    match report {
+        Some(report) => report.works(&message),
+        None => {
+            // Whoever closed stdout does not want to know.
+            let _ = writeln!(io::stdout(), "{message}");
+            Ok(())
+        }
+    }
+}
+
+/// Unmounts on the first signal, and ends the process on the second.
+fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: PathBuf) {
+    let work = move || {
+        let mut is_second = false;
+        for _signal in signals.forever() {
+            if is_second {
+                process::exit(Exit::Failed.code().into());
+            }
+            is_second = true;
+            let result = match unmounter.unmount(Detach::Never) {
+                Err(UnmountError::Busy(_)) => {
+                    eprintln!(
+                        "floe: {} is in use {}; it is served until they are done, or to a second signal",
+                        directory.display(),
+                        MountUsers::of(&directory)
+                    );
+                    unmounter.unmount(Detach::Lazily)
+                }
+                result => result,
+            };
+            match result {
+                Ok(()) | Err(UnmountError::NotMounted(_)) => {}
+                Err(error) => {
+                    eprintln!("floe: {error}");
+                    is_second = false;
+                }
+            }
+        }
+    };
+    // Without this thread signals would have no effect; a process without threads has other troubles.
+    let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(work);
+}
+
+/// Where an image begins: a number of bytes, or `auto`.
+///
+/// # Errors
+/// It is neither.
+pub(crate) fn offset(text: &str) -> Result<Offset, String> {
+    match quantity::bytes(text) {
+        Ok(at) => Ok(Offset::At(at)),
+        Err(_) if text == "auto" => Ok(Offset::Auto),
+        Err(_) => Err(format!("'{text}' is neither a number of bytes nor 'auto'")),
+    }
+}
+
+/// A path that means the same in every working directory.
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}

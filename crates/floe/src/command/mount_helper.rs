@@ -1,0 +1,71 @@
+//! `mount.fuse.floe`: what mount(8) calls for `mount -t fuse.floe IMAGE DIR`.
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use super::mount::{Order, fulfil};
+use crate::{
+    exit::Exit,
+    fail::Fail,
+    switches::{Strictness, Switches},
+};
+
+/// Mounts an image for mount(8).
+#[derive(Parser)]
+#[command(name = "mount.fuse.floe", version)]
+struct Arguments {
+    /// The image
+    image: OsString,
+    /// The directory to mount on
+    #[arg(value_name = "DIR")]
+    directory: OsString,
+    /// Options: key=value,… (see floe mount --help)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Pass over options that are not known
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do everything but mount
+    #[arg(short = 'f')]
+    fake: bool,
+    /// Has no effect
+    #[arg(short = 'n')]
+    no_table: bool,
+    /// Has no effect
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// The kind of file system; has no effect
+    #[arg(short = 't', value_name = "TYPE")]
+    file_system: Option<String>,
+    /// A mount namespace; has no effect
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<String>,
+}
+
+/// Runs the helper: it returns when the mount works.
+///
+/// # Errors
+/// The image cannot be mounted.
+pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+    let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
+        let _ = error.print();
+        // mount(8) knows 1 as wrong usage.
+        std::process::exit(if error.use_stderr() { 1 } else { 0 })
+    });
+    let strictness = if arguments.sloppy { Strictness::Sloppy } else { Strictness::MountHelper };
+    let mut switches = Switches::default();
+    for list in &arguments.options {
+        switches.take_list(list, strictness).map_err(|fail| fail.with_exit(Exit::Failed))?;
+    }
+    if arguments.fake {
+        return Ok(Exit::Done.code());
+    }
+    let order =
+        Order { image: arguments.image.into(), directory: arguments.directory.into(), switches, in_background: true };
+    match fulfil(order) {
+        Ok(0) => Ok(Exit::Done.code()),
+        Ok(_) => Ok(Exit::MountHelper.code()),
+        Err(fail) => Err(fail.with_exit(Exit::MountHelper)),
+    }
+}

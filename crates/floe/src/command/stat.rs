@@ -1,0 +1,195 @@
+//! `floe stat`: shows attributes.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use floe::{Attr, Error, FileSystemInfo, FileType, Image};
+use serde::Serialize;
+
+use crate::{
+    exit::Exit,
+    fail::Fail,
+    image_arguments::ImageArguments,
+    inode_record::InodeRecord,
+    iso_time::IsoTime,
+    mode_text::ModeText,
+    output::Output,
+    shown::{Shown, json_name},
+};
+
+/// Show the attributes of files in an image, or without a PATH what the image says of itself
+///
+/// Symbolic links are shown as such; with -L what they lead to is shown.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    floe stat system.erofs\n  \
+    floe stat system.erofs /usr/bin/ping /etc/mtab\n  \
+    floe stat --json system.erofs /usr/bin/ping | jq .xattrs\n\n\
+    With --json there is one object a line, as for `floe ls`, with xattrs (name to value in hex).\n\n\
+    Exit codes:\n  \
+    0  all was shown\n  \
+    1  something could not be read\n  \
+    2  wrong usage\n  \
+    3  the file is no image, or a broken one")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// What to show; without it, the image itself
+    #[arg(value_name = "PATH")]
+    paths: Vec<std::ffi::OsString>,
+
+    /// Follow a symbolic link at the end of a path
+    #[arg(short = 'L', long)]
+    dereference: bool,
+
+    /// Write one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct ImageRecord {
+    format: &'static str,
+    offset: u64,
+    block_size: u32,
+    blocks: u64,
+    inodes: u64,
+    built: (i64, u32),
+    uuid: Option<String>,
+    label: String,
+    features: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let image = arguments.image.open()?;
+    Output::run(|output| {
+        if arguments.paths.is_empty() {
+            write_image(&image, arguments, output)?;
+        }
+        let mut exit = Exit::Done.code();
+        for path in &arguments.paths {
+            let path = path.as_encoded_bytes();
+            let found = if arguments.dereference { image.resolve(path) } else { image.resolve_link(path) };
+            let shown = match found.and_then(|nid| Ok(image.attr(nid)?)) {
+                Ok(attr) => write_inode(&image, path, &attr, arguments.json, output)?
+                    .map_err(|error| format!("{}: {error}", Shown(path))),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(message) = shown {
+                eprintln!("floe: {message}");
+                exit = Exit::Failed.code();
+            }
+        }
+        Ok(exit)
+    })
+}
+
+fn write_image(image: &Image, arguments: &Arguments, output: &mut dyn Write) -> io::Result<()> {
+    let FileSystemInfo { format, block_size, block_count, inode_count, built, uuid, label, features, .. } =
+        image.file_system().info();
+    let uuid = uuid.map(uuid_text);
+    if arguments.json {
+        let record = ImageRecord {
+            format,
+            offset: image.offset(),
+            block_size,
+            blocks: block_count,
+            inodes: inode_count,
+            built: (built.seconds, built.nanoseconds),
+            uuid,
+            label: json_name(&label),
+            features,
+        };
+        return writeln!(output, "{}", serde_json::to_string(&record).unwrap_or_default());
+    }
+    writeln!(output, "   Image: {}", Shown(arguments.image.image.as_os_str().as_encoded_bytes()))?;
+    writeln!(output, "  Format: {} at byte {}", image.format(), image.offset())?;
+    writeln!(output, "  Blocks: {block_count} of {block_size} bytes")?;
+    writeln!(output, "  Inodes: {inode_count}")?;
+    writeln!(output, "   Built: {}", IsoTime(built))?;
+    if let Some(uuid) = uuid {
+        writeln!(output, "    UUID: {uuid}")?;
+    }
+    if !label.is_empty() {
+        writeln!(output, "   Label: {}", Shown(&label))?;
+    }
+    writeln!(output, "Features: {}", if features.is_empty() { "none".to_owned() } else { features.join(" ") })
+}
+
+/// Shows one inode; gives what of it cannot be read.
+fn write_inode(
+    image: &Image,
+    path: &[u8],
+    attr: &Attr,
+    json: bool,
+    output: &mut dyn Write,
+) -> io::Result<Result<(), Error>> {
+    let file_system = image.file_system().as_ref();
+    if json {
+        return match InodeRecord::new(file_system, path, attr, true) {
+            Ok(record) => output.write_all(record.to_line().as_bytes()).map(Ok),
+            Err(error) => Ok(Err(error)),
+        };
+    }
+    let mut fault = None;
+    write!(output, "  File: {}", Shown(path))?;
+    if attr.file_type == FileType::Symlink {
+        match file_system.read_link(attr.nid) {
+            Ok(target) => write!(output, " -> {}", Shown(&target))?,
+            Err(error) => fault = Some(error),
+        }
+    }
+    writeln!(output)?;
+    let (size, blocks, kind) = (attr.size, attr.blocks_512, kind(attr));
+    writeln!(output, "  Size: {size:<15} Blocks: {blocks:<10} Block size: 512    {kind}")?;
+    let (inode_number, nid, links) = (attr.inode_number, attr.nid, attr.link_count);
+    write!(output, " Inode: {inode_number:<15} Nid: {:<13} Links: {links}", nid.to_string())?;
+    if matches!(attr.file_type, FileType::CharacterDevice | FileType::BlockDevice) {
+        write!(output, "      Device type: {},{}", attr.device.major, attr.device.minor)?;
+    }
+    writeln!(output)?;
+    let (mode, uid, gid) = (attr.permissions, attr.uid, attr.gid);
+    writeln!(output, "Access: ({mode:04o}/{})  Uid: {uid}  Gid: {gid}", ModeText(attr))?;
+    writeln!(output, "Modify: {:#}", IsoTime(attr.modified))?;
+    match file_system.xattr_names(attr.nid) {
+        Err(error) => fault = Some(error),
+        Ok(names) => {
+            for name in names {
+                match file_system.xattr(attr.nid, &name) {
+                    Ok(value) => {
+                        writeln!(output, " Xattr: {} = {}", Shown(&name), value_text(&value.unwrap_or_default()))?
+                    }
+                    Err(error) => fault = Some(error),
+                }
+            }
+        }
+    }
+    Ok(fault.map_or(Ok(()), Err))
+}
+
+fn kind(attr: &Attr) -> &'static str {
+    match attr.file_type {
+        FileType::Regular if attr.size == 0 => "regular empty file",
+        FileType::Regular => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::CharacterDevice => "character special file",
+        FileType::BlockDevice => "block special file",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// A value as getfattr shows it: text in quotes, anything else in hex.
+fn value_text(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
+        _ => "0x".to_owned() + &value.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+    }
+}
+
+fn uuid_text(uuid: [u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}

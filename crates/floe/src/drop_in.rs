@@ -1,0 +1,39 @@
+//! Other programs that this one can stand in for, by the name it is called by.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+};
+
+use crate::{command, fail::Fail};
+
+/// A program: it takes all arguments, its name first, and gives the exit code.
+type Program = fn(&[OsString]) -> Result<u8, Fail>;
+
+const PROGRAMS: [(&str, Program); 2] =
+    [("mount.fuse.floe", command::mount_helper::run), ("mount.floe", command::mount_helper::run)];
+
+/// The program that a name stands for, if it is not our own.
+pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {
+    let name = Path::new(name?).file_name().and_then(OsStr::to_str)?;
+    PROGRAMS.iter().find(|(other, _)| *other == name).map(|(_, program)| *program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_part_of_the_name_counts() {
+        for (name, is_other) in [
+            ("/sbin/mount.fuse.floe", true),
+            ("mount.floe", true),
+            ("floe", false),
+            ("/mount.floe/floe", false),
+            ("", false),
+        ] {
+            assert_eq!(named(Some(&name.into())).is_some(), is_other, "{name}");
+        }
+        assert!(named(None).is_none());
+    }
+}

@@ -1,0 +1,64 @@
+//! Points in time as text.
+
+use std::fmt;
+
+use floe::Timestamp;
+
+/// Days from 0000-03-01 to 1970-01-01 in the calendar of today, continued backwards.
+const DAYS_TO_EPOCH: i64 = 719_468;
+
+/// Days in 400 years.
+const ERA_DAYS: i64 = 146_097;
+
+/// A point in time in UTC, as ISO 8601 has it: `2026-02-03T04:05:06Z`. With `{:#}`, also its nanoseconds.
+pub(crate) struct IsoTime(pub(crate) Timestamp);
+
+impl fmt::Display for IsoTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Timestamp { seconds, nanoseconds } = self.0;
+        let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        let (year, month, day) = date(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(formatter, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
+        if formatter.alternate() {
+            write!(formatter, ".{nanoseconds:09}")?;
+        }
+        formatter.write_str("Z")
+    }
+}
+
+/// Year, month and day of a day counted from 1970-01-01. Years begin with March, so that the leap day comes last.
+fn date(days: i64) -> (i64, i64, i64) {
+    let days = days.saturating_add(DAYS_TO_EPOCH);
+    let (era, day) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (year + era * 400, if month < 10 { month + 3 } else { month - 9 });
+    (if month <= 2 { year + 1 } else { year }, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_fall_on_their_dates() {
+        for (seconds, nanoseconds, expected) in [
+            (0, 0, "1970-01-01T00:00:00.000000000Z"),
+            (-1, 999_999_999, "1969-12-31T23:59:59.999999999Z"),
+            (951_782_400, 0, "2000-02-29T00:00:00.000000000Z"),
+            (1_700_000_000, 5, "2023-11-14T22:13:20.000000005Z"),
+            (4_107_542_400, 0, "2100-03-01T00:00:00.000000000Z"),
+            (-62_167_219_200, 0, "0000-01-01T00:00:00.000000000Z"),
+            (253_402_300_800, 0, "10000-01-01T00:00:00.000000000Z"),
+        ] {
+            assert_eq!(format!("{:#}", IsoTime(Timestamp { seconds, nanoseconds })), expected);
+        }
+        // Whatever an image says, it can be shown.
+        for seconds in [i64::MIN, i64::MAX] {
+            assert!(IsoTime(Timestamp { seconds, nanoseconds: 0 }).to_string().ends_with('Z'));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Sizes and times as people write them.
+
+use std::time::Duration;
+
+/// A number of bytes: `4096`, `64k`, `64M`, `1GiB`.
+///
+/// # Errors
+/// It is not one; the text says what would be.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    };
+    let number: Option<u64> = number.parse().ok();
+    number
+        .zip(shift)
+        .and_then(|(number, shift)| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("'{text}' is not a size: give a number of bytes, or one with k, M or G"))
+}
+
+/// A time: `30` and `30s` are seconds, `500ms` and `2m` are not. Nothing stands for no limit: `0` or `off`.
+///
+/// # Errors
+/// It is not one; the text says what would be.
+pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let (number, unit) = split(text);
+    let milliseconds = match unit {
+        "ms" => Some(1),
+        "" | "s" => Some(1000),
+        "m" | "min" => Some(60_000),
+        _ => None,
+    };
+    let number: Option<u64> = number.parse().ok();
+    let limit = number.zip(milliseconds).and_then(|(number, unit)| number.checked_mul(unit));
+    match limit {
+        Some(0) => Ok(None),
+        Some(milliseconds) => Ok(Some(Duration::from_millis(milliseconds))),
+        None => Err(format!("'{text}' is not a time: give a number of seconds, or one with ms, s or m")),
+    }
+}
+
+/// The digits and what follows them.
+fn split(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("64k", Some(64 << 10)),
+            ("64M", Some(64 << 20)),
+            ("1GiB", Some(1 << 30)),
+            ("2tb", Some(2 << 40)),
+            ("", None),
+            ("k", None),
+            ("-1", None),
+            ("1.5G", None),
+            ("5x", None),
+            ("99999999999999999999", None),
+            ("18446744073709551615k", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_units_and_none_is_no_limit() {
+        for (text, expected) in [
+            ("30", Ok(Some(Duration::from_secs(30)))),
+            ("30s", Ok(Some(Duration::from_secs(30)))),
+            ("500ms", Ok(Some(Duration::from_millis(500)))),
+            ("2m", Ok(Some(Duration::from_secs(120)))),
+            ("0", Ok(None)),
+            ("off", Ok(None)),
+            ("", Err(())),
+            ("s", Err(())),
+            ("2h", Err(())),
+        ] {
+            assert_eq!(limit(text).map_err(drop), expected, "{text}");
+        }
+    }
+}

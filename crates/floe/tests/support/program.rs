@@ -1,0 +1,196 @@
+//! The built program, and mounts it makes.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything may take before the test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program, ready to be given arguments.
+pub(crate) fn floe() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_floe"))
+}
+
+/// The image that is part of the project.
+pub(crate) fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/demo.erofs").canonicalize().expect("the demo image")
+}
+
+/// A directory to mount on. Whatever is mounted there is unmounted in the end.
+pub(crate) struct Place {
+    directory: Option<tempfile::TempDir>,
+    pub(crate) path: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("floe-mounting-").tempdir().expect("a directory");
+        let path = directory.path().canonicalize().expect("a directory");
+        Self { directory: Some(directory), path }
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        table.lines().any(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == self.path))
+    }
+
+    /// Its line in the mount table.
+    pub(crate) fn mount_line(&self) -> String {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        let path = self.path.to_str().expect("text");
+        table.lines().find(|line| line.contains(path)).expect("it is mounted").to_owned()
+    }
+
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.path.join(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            if rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH).is_err() {
+                // Removing the directory would reach into the mount.
+                let _ = self.directory.take().map(tempfile::TempDir::keep);
+                return;
+            }
+        }
+    }
+}
+
+/// A program that serves a mount in the foreground. It is killed in the end.
+pub(crate) struct Serving {
+    child: Option<Child>,
+    pid: Pid,
+    pub(crate) ready: String,
+    errors: mpsc::Receiver<String>,
+    pub(crate) place: Place,
+}
+
+impl Serving {
+    /// Mounts an image and waits until that works.
+    pub(crate) fn new<A: AsRef<OsStr>>(image: &Path, arguments: impl IntoIterator<Item = A>) -> Self {
+        let place = Place::new();
+        let mut command = floe();
+        command.arg("mount").arg(image).arg(&place.path).args(arguments);
+        Self::start(command, place)
+    }
+
+    /// Runs a command that mounts on `place`.
+    pub(crate) fn start(mut command: Command, place: Place) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let pid = Pid::from_child(&child);
+        let (sender, errors) = mpsc::channel();
+        let mut stderr = child.stderr.take().expect("it is piped");
+        thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            sender.send(text)
+        });
+        let stdout = child.stdout.take().expect("it is piped");
+        let ready = within(move || {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).map(|_| line)
+        });
+        let mut serving = Self { child: Some(child), pid, ready: ready.expect("text"), errors, place };
+        if serving.ready.is_empty() {
+            let (status, errors) = serving.end();
+            panic!("the mount failed with {status}: {errors}");
+        }
+        serving
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).expect("it runs");
+    }
+
+    /// How the program ended, and what it had to say.
+    pub(crate) fn end(&mut self) -> (ExitStatus, String) {
+        let mut child = self.child.take().expect("it ends once");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("our own child") {
+                return (status, self.errors.recv_timeout(PATIENCE).unwrap_or_default());
+            }
+            if start.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("the program does not end");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().expect("our own child").is_none())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs a command to its end; fails the test where that does not come.
+pub(crate) fn run(command: &mut Command) -> Output {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the program starts");
+    let pid = Pid::from_child(&child);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(output) => output.expect("output"),
+        Err(_) => {
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("{command:?} does not end");
+        }
+    }
+}
+
+/// What `work` gives, in a thread of its own, so that a client that is stuck fails the test and does not hang it.
+pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(PATIENCE).expect("it ends in time")
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes whose command line holds `text`.
+pub(crate) fn processes_with(text: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        *pid != std::process::id() && String::from_utf8_lossy(&command_line).contains(text)
+    })
+    .collect()
+}
+
+/// The exit code and stderr, for assertions.
+pub(crate) fn told(output: &Output) -> (Option<i32>, String) {
+    assert!(output.status.signal().is_none(), "{output:?}");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}

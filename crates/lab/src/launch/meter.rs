@@ -1,0 +1,182 @@
+//! Measures the threads of one launch with what this machine allows.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use super::outcome::{Latency, Launch};
+use super::variant::Decompressors;
+use crate::machine::Undo;
+use crate::sched::{NamePattern, Schedule, ThreadTotals, WorkSchedule, process_totals, totals_between};
+use crate::trace::{Collector, CollectorOptions, Trace};
+use crate::{Error, Result};
+
+/// How scheduling latency is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// Every switch and wakeup of the machine, by the kernel's tracing: needs root.
+    Tracing,
+    /// The kernel's totals for each thread: wake and preempt together, no single waits, no kernel workers.
+    Counting,
+}
+
+/// Measures with the best tier that works.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    collector: Option<Collector>,
+    pub(crate) tier: Tier,
+    pub(crate) notes: Vec<String>,
+}
+
+/// What was known when a launch began.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    is_traced: bool,
+    server: Option<(u32, BTreeMap<i32, ThreadTotals>)>,
+}
+
+impl Meter {
+    /// Tries tracing first, unless only counting is asked for.
+    pub(crate) fn new(undo: &Undo, tier: Option<Tier>) -> Result<Self> {
+        if tier == Some(Tier::Counting) {
+            return Ok(Self { collector: None, tier: Tier::Counting, notes: Vec::new() });
+        }
+        match Collector::new(undo, CollectorOptions::default()) {
+            Ok(collector) => {
+                let missing = collector.missing_events().join(", ");
+                let notes = if missing.is_empty() { Vec::new() } else { vec![format!("this kernel has no {missing}")] };
+                Ok(Self { collector: Some(collector), tier: Tier::Tracing, notes })
+            }
+            Err(error) if tier == Some(Tier::Tracing) => Err(error),
+            Err(error) => {
+                let note =
+                    format!("{error}; measured by the kernel's counts instead: no single waits, no kernel workers");
+                Ok(Self { collector: None, tier: Tier::Counting, notes: vec![note] })
+            }
+        }
+    }
+
+    pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<Begun> {
+        let server = match server_pid {
+            Some(pid) => Some((pid, process_totals(pid)?)),
+            None => None,
+        };
+        let is_traced = is_traced && self.collector.is_some();
+        if is_traced && let Some(collector) = &mut self.collector {
+            collector.start()?;
+        }
+        Ok(Begun { is_traced, server })
+    }
+
+    /// Fills in the launch of `reader_pid`, whose totals were read as it ended; returns the trace if there is one.
+    pub(crate) fn end(
+        &mut self,
+        begun: &Begun,
+        reader_pid: u32,
+        reader_totals: Option<&ThreadTotals>,
+        decompressors: &Decompressors,
+        launch: &mut Launch,
+    ) -> Result<Option<Trace>> {
+        let trace = match &mut self.collector {
+            Some(collector) if begun.is_traced => Some(collector.stop()?),
+            _ => None,
+        };
+        launch.is_traced = trace.is_some();
+        let after = match &begun.server {
+            Some((pid, before)) => {
+                let after =
+                    process_totals(*pid).map_err(|_| Error::new("the process that reads the image has died"))?;
+                Some((*pid, totals_between(before, &after)))
+            }
+            None => None,
+        };
+        match &trace {
+            Some(trace) => fill_traced(trace, after.as_ref().map(|(pid, _)| *pid), reader_pid, decompressors, launch),
+            None => fill_counted(after.as_ref().map(|(_, totals)| totals), reader_totals, decompressors, launch),
+        }
+        Ok(trace)
+    }
+}
+
+fn fill_traced(
+    trace: &Trace,
+    server: Option<u32>,
+    reader_pid: u32,
+    decompressors: &Decompressors,
+    launch: &mut Launch,
+) {
+    let schedule = Schedule::new(trace);
+    launch.lost_records = trace.lost;
+    launch.unexplained_switches = schedule.unexplained_count;
+    launch.reader = latency_of(&schedule, &schedule.descendants(reader_pid.cast_signed()), None);
+    let server_tids: Option<Vec<i32>> = server.map(|pid| {
+        let mut tids: HashSet<i32> = process_totals(pid).unwrap_or_default().into_keys().collect();
+        // Threads that came and went within the launch.
+        tids.extend(schedule.descendants(pid.cast_signed()));
+        tids.into_iter().collect()
+    });
+    launch.server = server_tids.as_ref().map(|tids| latency_of(&schedule, tids, None));
+    launch.decompression = match decompressors {
+        Decompressors::Threads(pattern) => server_tids.as_ref().map(|tids| latency_of(&schedule, tids, Some(pattern))),
+        Decompressors::Process => launch.server.clone(),
+        Decompressors::Workqueue(pattern) => Some(Latency::of_work(&WorkSchedule::new(trace, pattern))),
+        Decompressors::Caller => None,
+    };
+    launch.discarded = reason_to_discard(trace, launch);
+}
+
+fn fill_counted(
+    server: Option<&BTreeMap<i32, ThreadTotals>>,
+    reader: Option<&ThreadTotals>,
+    decompressors: &Decompressors,
+    launch: &mut Launch,
+) {
+    let sum = |pattern: Option<&NamePattern>| {
+        let mut latency = Latency::default();
+        let threads = server?.values().filter(|totals| pattern.is_none_or(|pattern| pattern.matches(&totals.name)));
+        threads.for_each(|totals| latency.add_totals(totals));
+        Some(latency)
+    };
+    launch.server = sum(None);
+    launch.decompression = match decompressors {
+        Decompressors::Threads(pattern) => sum(Some(pattern)),
+        Decompressors::Process => launch.server.clone(),
+        Decompressors::Workqueue(_) | Decompressors::Caller => None,
+    };
+    if let Some(totals) = reader {
+        launch.reader.add_totals(totals);
+    }
+}
+
+fn latency_of(schedule: &Schedule, tids: &[i32], pattern: Option<&NamePattern>) -> Latency {
+    let mut latency = Latency::default();
+    for thread in tids.iter().filter_map(|tid| schedule.threads.get(tid)) {
+        if pattern.is_none_or(|pattern| pattern.matches(&thread.name)) {
+            latency.add_thread(thread);
+        }
+    }
+    latency
+}
+
+/// Lost records spoil a launch; single waits that cannot be known do where they are more than a few.
+fn reason_to_discard(trace: &Trace, launch: &Launch) -> Option<String> {
+    if !trace.is_complete() {
+        return Some(format!("{} trace records were lost", trace.lost));
+    }
+    let measured = launch.decompression.as_ref().or(launch.server.as_ref()).unwrap_or(&launch.reader);
+    let (valid, invalid) = (measured.waits_ns.len() as u64, measured.invalid_count);
+    let is_too_many = invalid > 2 && invalid * 50 > valid;
+    is_too_many
+        .then(|| format!("{invalid} of {} waits cannot be known: the kernel did not show switches", valid + invalid))
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Tracing => "kernel tracing (every switch and wakeup)",
+            Self::Counting => "kernel counts for each thread (totals only)",
+        })
+    }
+}

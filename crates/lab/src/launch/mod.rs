@@ -1,0 +1,19 @@
+//! Launches of a command from a mounted image, over variants that take turns.
+
+mod command;
+mod meter;
+mod mounted;
+mod options;
+mod outcome;
+mod plan;
+mod run;
+mod said;
+mod variant;
+
+pub use meter::Tier;
+pub(crate) use mounted::{MountPoints, Mounted, forget_image};
+pub use options::{LaunchOptions, Temperature};
+pub use outcome::{Latency, Launch, METRICS, Metric};
+pub use plan::{Step, block};
+pub use run::{LaunchReport, Progress, VariantReport, run};
+pub use variant::{Decompressors, ImageKind, Programs, Reader, Variant};

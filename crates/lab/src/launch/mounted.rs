@@ -1,0 +1,205 @@
+//! An image, mounted for a launch.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::Advice;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Signal;
+
+use super::said::Said;
+use super::variant::{ImageKind, Programs, Reader, Variant};
+use crate::error::Doing;
+use crate::load::{Load, end};
+use crate::machine::{Mark, Promise, Undo};
+use crate::process_sys::die_with_parent;
+use crate::{Error, Result};
+
+/// How long a reader may take to mount.
+const MOUNT_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long a reader may take to end after its mount is gone.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Directories to mount on; empty ones, which go away at the end.
+#[derive(Debug)]
+pub(crate) struct MountPoints {
+    undo: Undo,
+    root: PathBuf,
+    _promise: Promise,
+}
+
+/// A mounted image; unmounted when dropped.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    path: PathBuf,
+    server: Option<Child>,
+    is_mounted: bool,
+    _promises: Vec<Promise>,
+}
+
+impl MountPoints {
+    pub(crate) fn new(undo: &Undo) -> Result<Self> {
+        let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
+        let promise = undo.promise(Mark::Directory { path: root.clone() })?;
+        fs::create_dir(&root).doing(|| format!("cannot make {}", root.display()))?;
+        Ok(Self { undo: undo.clone(), root, _promise: promise })
+    }
+
+    /// Mounts the image as the variant says.
+    pub(crate) fn mount(&self, variant: &Variant, index: usize, programs: &Programs, load: &Load) -> Result<Mounted> {
+        if variant.reader == Reader::Directory {
+            let path = variant.image.canonicalize().doing(|| format!("cannot find {}", variant.image.display()))?;
+            return Ok(Mounted { path, server: None, is_mounted: false, _promises: Vec::new() });
+        }
+        let path = self.root.join(index.to_string());
+        let directory = self.undo.promise(Mark::Directory { path: path.clone() })?;
+        fs::create_dir_all(&path).doing(|| format!("cannot make {}", path.display()))?;
+        let mount = self.undo.promise(Mark::Mount { path: path.clone() })?;
+        let mut mounted = Mounted { path, server: None, is_mounted: false, _promises: vec![mount, directory] };
+        match variant.reader {
+            Reader::Kernel => mount_in_kernel(variant, &mounted.path)?,
+            _ => mounted.serve(variant, programs, load)?,
+        }
+        mounted.is_mounted = true;
+        Ok(mounted)
+    }
+}
+
+impl Drop for MountPoints {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.root);
+    }
+}
+
+impl Mounted {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The process that reads the image, if one does.
+    pub(crate) fn server_pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    /// Starts the process that reads the image and waits until its mount is there.
+    fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load) -> Result<()> {
+        let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
+        let before = device(&self.path).doing(|| format!("cannot see {}", self.path.display()))?;
+        let mut command = serve_command(variant, &self.path, programs);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let said = Said::new()?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?).process_group(0);
+        // One that is killed leaves a dead mount; one that is asked to end takes it along.
+        let command = load.confine(die_with_parent(&mut command, Signal::TERM))?;
+        let mut child =
+            command.spawn().doing(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
+        let begin = Instant::now();
+        while device(&self.path).is_ok_and(|device| device == before) {
+            let status = child.try_wait().doing(|| format!("cannot wait for {program}"))?;
+            if status.is_some() || begin.elapsed() > MOUNT_TIME_MAX {
+                let what =
+                    status.map_or_else(|| "did not mount in time".to_owned(), |status| format!("ended: {status}"));
+                end(&mut child, END_TIME_MAX);
+                return Err(Error::new(format!("{program} {what}: {}", said.last_line())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.server = Some(child);
+        Ok(())
+    }
+
+    fn unmount(&mut self) {
+        let path = &self.path;
+        if !std::mem::take(&mut self.is_mounted) {
+            return;
+        }
+        for _ in 0..100 {
+            match rustix::mount::unmount(path, UnmountFlags::empty()) {
+                Err(rustix::io::Errno::BUSY) => std::thread::sleep(Duration::from_millis(10)),
+                Err(rustix::io::Errno::PERM) => {
+                    let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(path).status();
+                    return;
+                }
+                _ => return,
+            }
+        }
+        let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.unmount();
+        if let Some(server) = &mut self.server {
+            let begin = Instant::now();
+            while begin.elapsed() < END_TIME_MAX && matches!(server.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            end(server, END_TIME_MAX);
+        }
+        if !self._promises.is_empty() {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Drops the image's bytes from the page cache. Nothing may have it mounted.
+pub(crate) fn forget_image(image: &Path) -> Result<()> {
+    let file = fs::File::open(image).doing(|| format!("cannot open {}", image.display()))?;
+    // What is not written yet cannot be dropped.
+    let _ = file.sync_data();
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
+        .doing(|| format!("cannot drop {} from memory", image.display()))
+}
+
+fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
+    let doing = || format!("cannot mount {} in the kernel", variant.image.display());
+    let kind = ImageKind::of(&variant.image)?;
+    // `loop` among the options: read through a loop device, as from a disk.
+    let through_loop = variant.options.split(',').any(|option| option == "loop");
+    if kind == ImageKind::Erofs && !through_loop {
+        // Linux 6.12 and later read a file without a loop device.
+        let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(doing()))?;
+        let mounted =
+            rustix::mount::mount(&variant.image, path, kind.kernel_name(), MountFlags::RDONLY, options.as_c_str());
+        match mounted {
+            Err(rustix::io::Errno::NOTBLK) => {}
+            other => return other.doing(doing),
+        }
+    }
+    let given = variant.options.split(',').filter(|option| !option.is_empty() && *option != "loop");
+    let options = ["ro", "loop"].into_iter().chain(given).collect::<Vec<_>>().join(",");
+    let output = Command::new("mount")
+        .args(["-t", kind.kernel_name(), "-o", &options])
+        .args([&variant.image, path])
+        .output()
+        .doing(|| "cannot run mount".to_owned())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::new(format!("{}: {}", doing(), String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+fn serve_command(variant: &Variant, path: &Path, programs: &Programs) -> Command {
+    let mut command;
+    match variant.reader {
+        Reader::Erofsfuse | Reader::Squashfuse => {
+            let is_erofs = variant.reader == Reader::Erofsfuse;
+            command = Command::new(if is_erofs { &programs.erofsfuse } else { &programs.squashfuse });
+            command.arg("-f");
+        }
+        _ => {
+            command = Command::new(&programs.floe);
+            command.arg("mount");
+        }
+    }
+    if !variant.options.is_empty() {
+        command.args(["-o", &variant.options]);
+    }
+    command.arg(&variant.image).arg(path);
+    command
+}

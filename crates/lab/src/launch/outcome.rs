@@ -1,0 +1,206 @@
+//! What one launch showed.
+
+use serde::Serialize;
+
+use crate::sched::{ThreadSchedule, ThreadTotals, WaitKind, WorkSchedule};
+
+/// One launch, raw.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Launch {
+    /// The variant, by its place in the list.
+    pub variant: usize,
+    /// The block in which it was made.
+    pub block: usize,
+    /// Whether it was traced; those that were not are controls.
+    pub is_traced: bool,
+    /// From before the command was started until it had ended, in nanoseconds.
+    pub wall_ns: u64,
+    /// When it began, in nanoseconds of the boot clock.
+    pub start_ns: u64,
+    /// The decompressing threads, if they could be measured.
+    pub decompression: Option<Latency>,
+    /// All threads of the process that reads the image, if there is one.
+    pub server: Option<Latency>,
+    /// The command and what it started.
+    pub reader: Latency,
+    /// The command's page faults that needed no input.
+    pub minor_faults: u64,
+    /// The command's page faults that did.
+    pub major_faults: u64,
+    /// The command's time on the CPU, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Trace records lost.
+    pub lost_records: u64,
+    /// Switches that the kernel did not show.
+    pub unexplained_switches: u64,
+    /// Why this launch is in no table.
+    pub discarded: Option<String>,
+}
+
+/// How some threads fared in a launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Waits for a CPU after a wakeup, in nanoseconds; for work items, from queued to begun.
+    pub wake_ns: u64,
+    /// Waits for a CPU after losing one, in nanoseconds.
+    pub preempt_ns: u64,
+    /// Both, where the tier cannot tell them apart; else their sum.
+    pub total_ns: u64,
+    /// Each wait, in nanoseconds; empty where the tier does not show them.
+    pub waits_ns: Vec<u64>,
+    /// How often they slept.
+    pub sleep_count: u64,
+    /// How long they slept, in nanoseconds; zero where the tier does not show it.
+    pub sleep_ns: u64,
+    /// How long they ran, in nanoseconds.
+    pub running_ns: u64,
+    /// Waits that cannot be known because events were missing.
+    pub invalid_count: u64,
+}
+
+impl Latency {
+    /// The longest wait in nanoseconds; `None` where single waits are not known.
+    pub fn longest_ns(&self) -> Option<u64> {
+        self.waits_ns.iter().copied().max()
+    }
+
+    /// Adds a traced thread.
+    pub fn add_thread(&mut self, thread: &ThreadSchedule) {
+        self.wake_ns += thread.latency_ns(Some(WaitKind::Wake));
+        self.preempt_ns += thread.latency_ns(Some(WaitKind::Preempt));
+        self.total_ns = self.wake_ns + self.preempt_ns;
+        self.waits_ns.extend(thread.waits.iter().map(crate::sched::Wait::duration_ns));
+        self.sleep_count += thread.sleep_count;
+        self.sleep_ns += thread.sleep_ns;
+        self.running_ns += thread.running_ns;
+        self.invalid_count += thread.invalid_count;
+    }
+
+    /// Adds what the kernel counted for a thread.
+    pub fn add_totals(&mut self, totals: &ThreadTotals) {
+        self.total_ns += totals.waiting_ns;
+        self.sleep_count += totals.sleep_count;
+        self.running_ns += totals.running_ns;
+    }
+
+    /// The waits of kernel work items for a worker.
+    pub fn of_work(work: &WorkSchedule) -> Self {
+        let waits_ns: Vec<u64> = work.items.iter().map(crate::sched::WorkItem::latency_ns).collect();
+        let total_ns = waits_ns.iter().sum();
+        let run = work.items.iter().filter_map(|item| Some(item.end_ns?.saturating_sub(item.start_ns)));
+        Self {
+            wake_ns: total_ns,
+            total_ns,
+            waits_ns,
+            running_ns: run.sum(),
+            invalid_count: work.invalid_count,
+            ..Self::default()
+        }
+    }
+}
+
+/// One number of a launch that a table has a row for.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// What it is.
+    pub title: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Takes it from a launch; `None` if this launch could not show it.
+    pub value: fn(&Launch) -> Option<f64>,
+}
+
+/// The metrics of launches, the published one first.
+pub const METRICS: [Metric; 11] = [
+    Metric {
+        title: "total scheduling latency of the decompressing threads per launch",
+        unit: "µs",
+        value: |launch| launch.decompression.as_ref().map(|latency| microseconds(latency.total_ns)),
+    },
+    Metric {
+        title: "… of it after wakeups",
+        unit: "µs",
+        value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.wake_ns)),
+    },
+    Metric {
+        title: "… of it after preemption",
+        unit: "µs",
+        value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.preempt_ns)),
+    },
+    Metric {
+        title: "longest single wait of the decompressing threads",
+        unit: "µs",
+        value: |launch| launch.decompression.as_ref()?.longest_ns().map(microseconds),
+    },
+    Metric {
+        title: "total scheduling latency of all threads of the reading process",
+        unit: "µs",
+        value: |launch| launch.server.as_ref().map(|latency| microseconds(latency.total_ns)),
+    },
+    Metric { title: "time of the launch", unit: "µs", value: |launch| Some(microseconds(launch.wall_ns)) },
+    Metric {
+        title: "the command waited for a CPU",
+        unit: "µs",
+        value: |launch| Some(microseconds(launch.reader.total_ns)),
+    },
+    Metric { title: "the command slept", unit: "times", value: |launch| Some(launch.reader.sleep_count as f64) },
+    Metric {
+        title: "the command slept for",
+        unit: "µs",
+        value: |launch| shown(Some(&launch.reader)).map(|latency| microseconds(latency.sleep_ns)),
+    },
+    Metric { title: "the command ran for", unit: "µs", value: |launch| Some(microseconds(launch.cpu_ns)) },
+    Metric {
+        title: "major page faults of the command",
+        unit: "times",
+        value: |launch| Some(launch.major_faults as f64),
+    },
+];
+
+/// A latency of which single waits are known, so that they are told apart.
+fn shown(latency: Option<&Latency>) -> Option<&Latency> {
+    latency.filter(|latency| latency.total_ns == latency.wake_ns + latency.preempt_ns)
+}
+
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::{Wait, WorkItem};
+
+    #[test]
+    fn threads_are_added_up_with_waits_apart() {
+        let waits = vec![
+            Wait { kind: WaitKind::Wake, start_ns: 0, end_ns: 7 },
+            Wait { kind: WaitKind::Preempt, start_ns: 10, end_ns: 13 },
+        ];
+        let thread =
+            ThreadSchedule { waits, running_ns: 5, sleep_count: 2, invalid_count: 1, ..ThreadSchedule::default() };
+        let mut latency = Latency::default();
+        latency.add_thread(&thread);
+        latency.add_thread(&thread);
+        assert_eq!((latency.wake_ns, latency.preempt_ns, latency.total_ns), (14, 6, 20));
+        assert_eq!((latency.longest_ns(), latency.sleep_count, latency.invalid_count), (Some(7), 4, 2));
+    }
+
+    #[test]
+    fn work_items_count_from_queued_to_begun() {
+        let item = |queued_ns, start_ns, end_ns| WorkItem { tid: 1, queued_ns, start_ns, end_ns };
+        let work = WorkSchedule { items: vec![item(1, 4, Some(9)), item(2, 12, None)], invalid_count: 3 };
+        let latency = Latency::of_work(&work);
+        assert_eq!((latency.total_ns, latency.running_ns, latency.invalid_count), (13, 5, 3));
+    }
+
+    #[test]
+    fn what_a_tier_does_not_show_has_no_value() {
+        let mut counted = Latency::default();
+        counted.add_totals(&ThreadTotals { waiting_ns: 50, sleep_count: 3, ..ThreadTotals::default() });
+        let launch = Launch { decompression: Some(counted.clone()), reader: counted, ..Launch::default() };
+        let values: Vec<_> = METRICS.iter().map(|metric| (metric.value)(&launch)).collect();
+        assert_eq!(values[..4], [Some(0.05), None, None, None]);
+        assert_eq!(values[6..9], [Some(0.05), Some(3.0), None]);
+    }
+}

@@ -1,0 +1,294 @@
+//! Makes the launches and collects what they show.
+
+use std::path::PathBuf;
+
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+use super::command::{self, HotProcess, Ran};
+use super::meter::{Meter, Tier};
+use super::mounted::{Mounted, forget_image};
+use super::options::{LaunchOptions, Temperature};
+use super::outcome::Launch;
+use super::plan::{Step, block};
+use super::variant::{Decompressors, ImageKind, Reader, Variant};
+use crate::interrupt_sys::Interrupt;
+use crate::report::write_perfetto;
+use crate::stage::{Stage, Surroundings};
+use crate::trace::{ProcessTree, Trace};
+use crate::{Error, Result};
+
+/// Everything that a run showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaunchReport {
+    /// The command.
+    pub command: Vec<String>,
+    /// What was in memory.
+    pub temperature: Temperature,
+    /// How it was measured.
+    pub tier: Tier,
+    /// The variants, the baseline first.
+    pub variants: Vec<VariantReport>,
+    /// Every launch, in order, discarded ones included.
+    pub launches: Vec<Launch>,
+    /// What there was around it.
+    pub surroundings: Surroundings,
+    /// Whether the run was ended before all launches were made.
+    pub is_interrupted: bool,
+    /// Traces for Perfetto that were written.
+    pub traces: Vec<PathBuf>,
+}
+
+/// A variant, described.
+#[derive(Clone, Debug, Serialize)]
+pub struct VariantReport {
+    /// Its name.
+    pub name: String,
+    /// Its image.
+    pub image: PathBuf,
+    /// The image's size in bytes.
+    pub image_bytes: u64,
+    /// Whose latency counts as decompression's.
+    pub decompressors: String,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'run> {
+    /// Launches made.
+    pub done: usize,
+    /// Launches to be made.
+    pub total: usize,
+    /// The variant of the last one.
+    pub variant: &'run str,
+    /// Its time in nanoseconds.
+    pub wall_ns: u64,
+}
+
+/// Makes the launches that `options` ask for.
+///
+/// Everything that the run changes on the machine is undone when this returns, and by a keeper if the process dies.
+/// When the end is asked for, what was measured until then is returned.
+pub fn run(
+    options: &LaunchOptions,
+    interrupt: &Interrupt,
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+) -> Result<LaunchReport> {
+    options.check()?;
+    // A thread of its own: it enters mounts of its own, and its children end with it.
+    std::thread::scope(|scope| {
+        let session = scope.spawn(|| Session::new(options, interrupt)?.run(progress));
+        session.join().map_err(|_| Error::new("the run panicked"))?
+    })
+}
+
+struct Session<'run> {
+    options: &'run LaunchOptions,
+    interrupt: &'run Interrupt,
+    meter: Meter,
+    decompressors: Vec<Decompressors>,
+    /// For each variant, the switches missing from the trace that was written.
+    trace_flaws: Vec<Option<u64>>,
+    report: LaunchReport,
+    // Dropped in this order, the way back last.
+    live: Vec<Option<Live>>,
+    stage: Stage,
+}
+
+/// A variant that stays mounted between launches.
+struct Live {
+    process: Option<HotProcess>,
+    mounted: Mounted,
+}
+
+impl<'run> Session<'run> {
+    fn new(options: &'run LaunchOptions, interrupt: &'run Interrupt) -> Result<Self> {
+        let mut stage = Stage::new(&options.stage)?;
+        let kinds = options.variants.iter().map(image_kind).collect::<Result<Vec<_>>>()?;
+        let meter = Meter::new(&stage.undo, options.tier)?;
+        meter.notes.iter().chain(&real_time_note()).for_each(|note| stage.note(note));
+        let decompressors: Vec<_> =
+            options.variants.iter().zip(kinds).map(|(variant, kind)| variant.decompressors(kind)).collect();
+        let variants =
+            options.variants.iter().zip(&decompressors).map(|(variant, who)| describe(variant, who)).collect();
+        let report = LaunchReport {
+            command: options.command.clone(),
+            temperature: options.temperature,
+            tier: meter.tier,
+            variants,
+            launches: Vec::new(),
+            surroundings: Surroundings::default(),
+            is_interrupted: false,
+            traces: Vec::new(),
+        };
+        let count = options.variants.len();
+        Ok(Self {
+            options,
+            interrupt,
+            meter,
+            decompressors,
+            trace_flaws: vec![None; count],
+            report,
+            live: std::iter::repeat_with(|| None).take(count).collect(),
+            stage,
+        })
+    }
+
+    fn run(mut self, progress: &mut (dyn FnMut(Progress<'_>) + Send)) -> Result<LaunchReport> {
+        let options = self.options;
+        let steps = block(options.variants.len(), options.launch_count, options.control_count);
+        let total = steps.len() * options.block_count;
+        'run: for block in 0..options.block_count {
+            for step in &steps {
+                if self.interrupt.is_requested() || !self.step(*step, block)? {
+                    self.report.is_interrupted = true;
+                    break 'run;
+                }
+                let last = self.report.launches.last();
+                progress(Progress {
+                    done: self.report.launches.len(),
+                    total,
+                    variant: &options.variants[step.variant].name,
+                    wall_ns: last.map_or(0, |launch| launch.wall_ns),
+                });
+            }
+            self.live.iter_mut().for_each(|live| *live = None);
+        }
+        self.note_idle_workers();
+        self.live.clear();
+        self.report.surroundings = self.stage.end();
+        Ok(self.report)
+    }
+
+    /// Says of which variants no launch gave the kernel's workers anything to do.
+    fn note_idle_workers(&mut self) {
+        for (index, decompressors) in self.decompressors.iter().enumerate() {
+            let mut launches = self.report.launches.iter().filter(|launch| launch.variant == index && launch.is_traced);
+            let Decompressors::Workqueue(_) = decompressors else { continue };
+            if launches.all(|launch| launch.decompression.as_ref().is_none_or(|latency| latency.waits_ns.is_empty())) {
+                let name = &self.options.variants[index].name;
+                self.stage.note(format!(
+                    "{name}: the kernel decompressed in the reading thread, as it does where a file is mounted itself; \
+                     the option loop makes it use its workers, as for a disk"
+                ));
+            }
+        }
+    }
+
+    /// Makes one launch; false if the end was asked for meanwhile.
+    fn step(&mut self, step: Step, block: usize) -> Result<bool> {
+        let variant = &self.options.variants[step.variant];
+        let mut live = match self.live[step.variant].take() {
+            Some(live) => live,
+            None => match self.prepare(variant, step.variant)? {
+                Some(live) => live,
+                None => return Ok(false),
+            },
+        };
+        let mut launch = Launch { variant: step.variant, block, ..Launch::default() };
+        let wants_trace = self.options.trace_directory.is_some() && self.trace_flaws[step.variant] != Some(0);
+        let tree_before = wants_trace.then(ProcessTree::read);
+        if let Some(process) = &mut live.process {
+            process.prepare();
+        }
+        let begun = self.meter.begin(step.is_traced, live.mounted.server_pid())?;
+        let ran = match &mut live.process {
+            Some(process) => process.run(self.options, self.interrupt),
+            None => command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt),
+        };
+        let Some(ran) = ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))? else {
+            return Ok(false);
+        };
+        fill(&mut launch, &ran);
+        let decompressors = &self.decompressors[step.variant];
+        let trace = self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch)?;
+        if let (Some(trace), Some(tree), None) = (&trace, tree_before, &launch.discarded) {
+            self.write_trace(step.variant, trace, &tree, &launch)?;
+        }
+        self.report.launches.push(launch);
+        if self.options.temperature != Temperature::Cold {
+            self.live[step.variant] = Some(live);
+        }
+        Ok(true)
+    }
+
+    /// Mounts a variant and makes it as cold, or as warm, as is asked for; `None` if the end was asked for meanwhile.
+    fn prepare(&mut self, variant: &Variant, index: usize) -> Result<Option<Live>> {
+        let is_cold = self.options.temperature == Temperature::Cold;
+        if is_cold && variant.reader != Reader::Directory {
+            forget_image(&variant.image)?;
+        }
+        if is_cold && self.options.drop_all_caches {
+            rustix::fs::sync();
+            std::fs::write("/proc/sys/vm/drop_caches", "3")
+                .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
+        }
+        let mounted = self.stage.mount_points.mount(variant, index, &self.options.programs, &self.stage.load)?;
+        let mut live = Live { process: None, mounted };
+        match self.options.temperature {
+            Temperature::Cold => {}
+            Temperature::Warm => {
+                let ran = command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt);
+                if ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))?.is_none() {
+                    return Ok(None);
+                }
+            }
+            Temperature::Hot => {
+                let mut process = HotProcess::start(self.options, live.mounted.path(), &self.stage.load)?;
+                if process.run(self.options, self.interrupt)?.is_none() {
+                    return Ok(None);
+                }
+                live.process = Some(process);
+            }
+        }
+        Ok(Some(live))
+    }
+
+    fn write_trace(&mut self, variant: usize, trace: &Trace, tree: &ProcessTree, launch: &Launch) -> Result<()> {
+        let Some(directory) = &self.options.trace_directory else { return Ok(()) };
+        // A later launch is better only if the kernel showed more of it.
+        let flaws = launch.unexplained_switches;
+        if self.trace_flaws[variant].is_some_and(|before| before <= flaws) {
+            return Ok(());
+        }
+        let path = directory.join(format!("launch-{variant}.perfetto-trace.gz"));
+        let name = &self.options.variants[variant].name;
+        write_perfetto(
+            &path,
+            trace,
+            (tree, &ProcessTree::read()),
+            &[(format!("launch: {name}"), launch.start_ns, launch.wall_ns)],
+        )?;
+        if self.trace_flaws[variant].replace(flaws).is_none() {
+            self.report.traces.push(path);
+        }
+        Ok(())
+    }
+}
+
+fn fill(launch: &mut Launch, ran: &Ran) {
+    launch.start_ns = ran.start_ns;
+    launch.wall_ns = ran.wall_ns;
+    launch.minor_faults = ran.usage.minor_faults;
+    launch.major_faults = ran.usage.major_faults;
+    launch.cpu_ns = ran.usage.user_ns + ran.usage.system_ns;
+}
+
+fn image_kind(variant: &Variant) -> Result<Option<ImageKind>> {
+    if variant.reader == Reader::Directory { Ok(None) } else { ImageKind::of(&variant.image).map(Some) }
+}
+
+fn describe(variant: &Variant, decompressors: &Decompressors) -> VariantReport {
+    VariantReport {
+        name: variant.name.clone(),
+        image: variant.image.clone(),
+        image_bytes: std::fs::metadata(&variant.image).map_or(0, |status| status.len()),
+        decompressors: decompressors.to_string(),
+    }
+}
+
+/// Says so if threads of this process could not be real-time threads.
+fn real_time_note() -> Option<String> {
+    let is_refused = !rustix::process::geteuid().is_root() && getrlimit(Resource::Rtprio).current == Some(0);
+    is_refused.then(|| "real-time priorities are refused to this user: readers fall back to normal ones".to_owned())
+}

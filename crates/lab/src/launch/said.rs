@@ -1,0 +1,70 @@
+//! What a child says on its standard error, kept where it cannot fill a pipe.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use rustix::fs::MemfdFlags;
+
+use crate::Result;
+use crate::error::Doing;
+
+/// The most that is read back.
+const SAID_BYTES_MAX: u64 = 1 << 20;
+
+/// A file in memory for a child's messages.
+#[derive(Debug)]
+pub(crate) struct Said(File);
+
+impl Said {
+    pub(crate) fn new() -> Result<Self> {
+        let file = rustix::fs::memfd_create("floe-lab-said", MemfdFlags::CLOEXEC);
+        Ok(Self(File::from(file.doing(|| "cannot make a file in memory".to_owned())?)))
+    }
+
+    /// The end for the child.
+    pub(crate) fn writer(&self) -> Result<Stdio> {
+        let copy = self.0.try_clone().doing(|| "cannot copy a file's number".to_owned())?;
+        Ok(Stdio::from(OwnedFd::from(copy)))
+    }
+
+    /// The last line that says anything.
+    pub(crate) fn last_line(&self) -> String {
+        let mut bytes = Vec::new();
+        let from_start = FromStart { file: &self.0, offset: 0 };
+        let _ = from_start.take(SAID_BYTES_MAX).read_to_end(&mut bytes);
+        let said = String::from_utf8_lossy(&bytes);
+        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing").to_owned()
+    }
+}
+
+/// Reads a file without moving the place at which its writer writes.
+struct FromStart<'file> {
+    file: &'file File,
+    offset: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read_at(bytes, self.offset)?;
+        self.offset += length as u64;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_last_line_is_what_went_wrong() {
+        for (script, expected) in [("echo a >&2; echo b >&2; echo >&2", "b"), ("true", "it said nothing")] {
+            let said = Said::new().unwrap();
+            Command::new("sh").args(["-c", script]).stderr(said.writer().unwrap()).status().unwrap();
+            assert_eq!(said.last_line(), expected);
+        }
+    }
+}

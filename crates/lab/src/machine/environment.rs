@@ -1,0 +1,181 @@
+//! What the machine was like when something was measured on it.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Serialize;
+
+use super::setting::{AUTOGROUP, read_setting};
+
+/// The machine and its settings: what a reader needs to judge the numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Environment {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The kernel's build, which names the preemption models it can do.
+    pub kernel_build: String,
+    /// The preemption model in force, where the kernel tells.
+    pub preemption: Option<String>,
+    /// The architecture.
+    pub architecture: String,
+    /// The processor's name.
+    pub processor: String,
+    /// Whether this is a virtual machine.
+    pub is_virtual: bool,
+    /// CPUs that this process may use.
+    pub cpu_count: usize,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Swap in bytes.
+    pub swap_bytes: u64,
+    /// Whether autogroup was on before the run; `None` where the kernel has none.
+    pub autogroup_before: Option<String>,
+    /// Whether it was on in the run.
+    pub autogroup: Option<String>,
+    /// Microseconds of each period that real-time threads may use.
+    pub real_time_runtime_us: Option<String>,
+    /// That period in microseconds.
+    pub real_time_period_us: Option<String>,
+    /// How the first CPU's frequency is chosen, where it is.
+    pub frequency_governor: Option<String>,
+    /// The load average of the last minute before the run.
+    pub load_average: f64,
+    /// When the run began, in seconds since 1970.
+    pub unix_time: u64,
+    /// What moved during the run.
+    pub during: During,
+}
+
+/// The machine's own counts over the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct During {
+    /// Time that the hypervisor gave to somebody else, in milliseconds over all CPUs.
+    pub steal_ms: u64,
+    /// Time in which some task waited for a CPU, a disk, memory: `cpu`, `io`, `memory`, in milliseconds.
+    pub pressure_ms: BTreeMap<String, u64>,
+}
+
+/// The counts at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    steal_ticks: u64,
+    pressure_us: BTreeMap<String, u64>,
+}
+
+impl Environment {
+    /// Looks at the machine.
+    pub fn read() -> Self {
+        let system = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let value = |key: &str| {
+            let line = processors.lines().find(|line| line.starts_with(key));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kilobytes = |key: &str| {
+            let line = memory.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|line| line.trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let autogroup = read_setting(AUTOGROUP);
+        Self {
+            kernel: text(system.release()),
+            kernel_build: text(system.version()),
+            preemption: read_setting("/sys/kernel/debug/sched/preempt"),
+            architecture: text(system.machine()),
+            processor: value("model name").or_else(|| value("Processor")).unwrap_or_else(|| "unknown".to_owned()),
+            is_virtual: value("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            cpu_count: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kilobytes("MemTotal:") << 10,
+            swap_bytes: kilobytes("SwapTotal:") << 10,
+            autogroup_before: autogroup.clone(),
+            autogroup,
+            real_time_runtime_us: read_setting("/proc/sys/kernel/sched_rt_runtime_us"),
+            real_time_period_us: read_setting("/proc/sys/kernel/sched_rt_period_us"),
+            frequency_governor: read_setting("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            load_average: read_setting("/proc/loadavg")
+                .and_then(|text| text.split(' ').next()?.parse().ok())
+                .unwrap_or(0.0),
+            unix_time: since_1970.as_secs(),
+            during: During::default(),
+        }
+    }
+
+    /// The lines of a report's environment block.
+    pub fn lines(&self) -> Vec<String> {
+        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+        let kind = if self.is_virtual { " (virtual machine)" } else { "" };
+        let mut lines = vec![
+            format!("Linux {} {}, {}", self.kernel, self.architecture, self.kernel_build),
+            format!(
+                "{} × {}{kind}, {} MiB memory, {} MiB swap",
+                self.cpu_count,
+                self.processor,
+                self.memory_bytes >> 20,
+                self.swap_bytes >> 20,
+            ),
+            format!(
+                "autogroup {} (before the run: {}), real-time {} of {} µs, preemption {}",
+                known(&self.autogroup),
+                known(&self.autogroup_before),
+                known(&self.real_time_runtime_us),
+                known(&self.real_time_period_us),
+                known(&self.preemption),
+            ),
+        ];
+        let pressure: Vec<_> = self.during.pressure_ms.iter().map(|(what, ms)| format!("{what} {ms} ms")).collect();
+        let pressure = if pressure.is_empty() { "not told".to_owned() } else { pressure.join(", ") };
+        lines.push(format!(
+            "during the run: stolen by the hypervisor {} ms, pressure {pressure}; load average before {:.2}",
+            self.during.steal_ms, self.load_average,
+        ));
+        lines
+    }
+}
+
+impl Counts {
+    /// The counts now.
+    pub fn read() -> Self {
+        let statistics = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let cpu = statistics.lines().next().unwrap_or_default();
+        let steal_ticks = cpu.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0);
+        let mut pressure_us = BTreeMap::new();
+        for what in ["cpu", "io", "memory"] {
+            let Some(text) = read_setting(format!("/proc/pressure/{what}")) else { continue };
+            let total = text.lines().next().and_then(|line| line.split("total=").nth(1)?.parse().ok());
+            pressure_us.extend(total.map(|total| (what.to_owned(), total)));
+        }
+        Self { steal_ticks, pressure_us }
+    }
+
+    /// What moved since then.
+    pub fn until_now(&self) -> During {
+        let now = Self::read();
+        let milliseconds_per_tick = 1000 / rustix::param::clock_ticks_per_second().max(1);
+        During {
+            steal_ms: now.steal_ticks.saturating_sub(self.steal_ticks) * milliseconds_per_tick,
+            pressure_ms: now
+                .pressure_us
+                .iter()
+                .map(|(what, us)| {
+                    (what.clone(), us.saturating_sub(self.pressure_us.get(what).copied().unwrap_or(0)) / 1000)
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described() {
+        let environment = Environment::read();
+        assert!(environment.cpu_count > 0 && environment.memory_bytes > 1 << 20 && !environment.kernel.is_empty());
+        assert_eq!(environment.lines().len(), 4);
+        let counts = Counts::read();
+        assert!(counts.until_now().steal_ms < 60_000);
+    }
+}

@@ -1,0 +1,68 @@
+//! Kernel settings that a run changes, and gives back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::undo::{Mark, Promise, Undo};
+use crate::Result;
+use crate::error::Doing;
+
+/// Whether processes of different sessions share the CPUs by session; dominates latency under load.
+pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+
+/// A changed setting; written back when dropped.
+#[derive(Debug)]
+pub struct Setting {
+    path: PathBuf,
+    before: String,
+    promise: Option<Promise>,
+}
+
+impl Setting {
+    /// Writes `value` to the setting's file; `None` if this kernel does not have it.
+    pub fn set(undo: &Undo, path: impl AsRef<Path>, value: &str) -> Result<Option<Self>> {
+        let path = path.as_ref().to_owned();
+        let Some(before) = read_setting(&path) else { return Ok(None) };
+        if before == value {
+            return Ok(Some(Self { path, before, promise: None }));
+        }
+        let promise = undo.promise(Mark::Setting { path: path.clone(), value: before.clone() })?;
+        fs::write(&path, value).doing(|| format!("cannot set {} to {value}", path.display()))?;
+        Ok(Some(Self { path, before, promise: Some(promise) }))
+    }
+
+    /// What it was.
+    pub fn before(&self) -> &str {
+        &self.before
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if self.promise.is_some() {
+            let _ = fs::write(&self.path, &self.before);
+        }
+    }
+}
+
+/// What a setting is now; `None` if this kernel does not have it.
+pub fn read_setting(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_given_back() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "1\n").unwrap();
+        let undo = Undo::new().unwrap();
+        let setting = Setting::set(&undo, file.path(), "0").unwrap().unwrap();
+        assert_eq!((setting.before(), read_setting(file.path()).as_deref()), ("1", Some("0")));
+        drop(setting);
+        assert_eq!(read_setting(file.path()).as_deref(), Some("1"));
+        assert!(Setting::set(&undo, "/proc/sys/kernel/no_such_setting", "0").unwrap().is_none());
+    }
+}

@@ -1,0 +1,15 @@
+//! What was measured, as tables, pages and traces.
+
+mod axis;
+mod launch_page;
+mod page;
+mod perfetto;
+mod perfetto_schema;
+mod plot;
+mod text;
+
+pub use launch_page::launch_page;
+pub use page::Page;
+pub use perfetto::{Lasted, write_perfetto};
+pub use plot::{Series, histogram, line_plot, strip_plot, tail_plot};
+pub use text::{Table, cost_of_tracing, footnotes, launch_text, launches_line, metric_table, number, percent, values};

@@ -1,0 +1,236 @@
+//! Tables for a terminal, in the manner of the published one.
+
+use std::fmt::Write;
+
+use crate::launch::{LaunchReport, METRICS, Metric};
+use crate::statistics::{Interval, Summary, difference_percent};
+
+/// A table with aligned columns: the first to the left, the others to the right.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with this first row.
+    pub fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let mut table = Self::default();
+        table.row(head);
+        table
+    }
+
+    /// The rows, the head first.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let column_count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column| {
+            let cells = self.rows.iter().filter_map(|row: &Vec<String>| row.get(column));
+            cells.map(|cell: &String| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..column_count).map(width).collect();
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+        let rule = format!("+{}+", rule.join("+"));
+        writeln!(out, "{rule}")?;
+        for (index, row) in self.rows.iter().enumerate() {
+            for (column, width) in widths.iter().enumerate() {
+                let cell = row.get(column).map_or("", String::as_str);
+                if column == 0 { write!(out, "| {cell:<width$} ")? } else { write!(out, "| {cell:>width$} ")? }
+            }
+            writeln!(out, "|")?;
+            if index == 0 {
+                writeln!(out, "{rule}")?;
+            }
+        }
+        write!(out, "{rule}")
+    }
+}
+
+/// The values of a metric for one variant: those of launches that are in the tables.
+pub fn values(report: &LaunchReport, variant: usize, metric: &Metric) -> Vec<f64> {
+    let launches = report.launches.iter().filter(|launch| launch.variant == variant && launch.discarded.is_none());
+    // Controls are for the cost of tracing; where nothing is traced all launches are alike.
+    let has_traced = report.launches.iter().any(|launch| launch.is_traced);
+    launches.filter(|launch| launch.is_traced || !has_traced).filter_map(metric.value).collect()
+}
+
+/// The whole report as text.
+pub fn launch_text(report: &LaunchReport) -> String {
+    let mut text = String::new();
+    let kinds = report.surroundings.load_text();
+    let _ = writeln!(text, "{} launches of: {}", report.temperature, report.command.join(" "));
+    let _ = writeln!(text, "{kinds}; measured by {}", report.tier);
+    for (index, metric) in METRICS.iter().enumerate() {
+        // The first is the point of it all, and is shown with all its rows.
+        if let Some(table) = metric_table(report, metric, index == 0 || metric.title == "time of the launch") {
+            let _ = writeln!(text, "\n{} ({})\n{table}", metric.title, metric.unit);
+        }
+    }
+    let _ = writeln!(text, "\n{}", launches_line(report));
+    for line in cost_of_tracing(report) {
+        let _ = writeln!(text, "{line}");
+    }
+    for line in footnotes(report) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// A table of one metric over all variants; `None` if no launch showed it.
+pub fn metric_table(report: &LaunchReport, metric: &Metric, in_full: bool) -> Option<Table> {
+    let columns: Vec<Vec<f64>> = (0..report.variants.len()).map(|variant| values(report, variant, metric)).collect();
+    if columns.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let summaries: Vec<Summary> = columns.iter().map(|values| Summary::new(values)).collect();
+    let mut head = vec![String::new()];
+    for (index, variant) in report.variants.iter().enumerate() {
+        head.push(variant.name.clone());
+        if index > 0 {
+            head.push("diff".to_owned());
+        }
+    }
+    let mut table = Table::new(head);
+    let add = |table: &mut Table, title: &str, value: fn(&Summary) -> f64, has_difference: bool| {
+        let mut row = vec![title.to_owned()];
+        for (index, summary) in summaries.iter().enumerate() {
+            let is_known = summary.count > 0;
+            row.push(if is_known { number(value(summary)) } else { "—".to_owned() });
+            if index > 0 {
+                let first = &summaries[0];
+                let difference =
+                    difference_percent(value(first), value(summary)).filter(|_| is_known && first.count > 0);
+                row.push(difference.filter(|_| has_difference).map_or(String::new(), percent));
+            }
+        }
+        table.row(row);
+    };
+    add(&mut table, "Average", |summary| summary.average, true);
+    add(&mut table, "Median", |summary| summary.median, true);
+    if in_full {
+        add(&mut table, "Minimum", |summary| summary.minimum, true);
+        add(&mut table, "Maximum", |summary| summary.maximum, true);
+        add(&mut table, "Standard deviation", |summary| summary.standard_deviation, true);
+        add(&mut table, "p90", |summary| summary.p90, true);
+        add(&mut table, "p99", |summary| summary.p99, true);
+        add(&mut table, "p99.9", |summary| summary.p99_9, true);
+        let mut row = vec!["95 % of the average".to_owned()];
+        for (index, values) in columns.iter().enumerate() {
+            let interval = Interval::of_average(values);
+            row.push(interval.map_or("—".to_owned(), |i| format!("{}…{}", number(i.low), number(i.high))));
+            if index > 0 {
+                let interval = Interval::of_difference_percent(&columns[0], values);
+                row.push(interval.map_or(String::new(), |i| format!("{}…{}", percent(i.low), percent(i.high))));
+            }
+        }
+        table.row(row);
+        add(&mut table, "Launches", |summary| summary.count as f64, false);
+    } else {
+        add(&mut table, "p99", |summary| summary.p99, true);
+        add(&mut table, "Maximum", |summary| summary.maximum, true);
+    }
+    Some(table)
+}
+
+/// How many launches there were and what became of them.
+pub fn launches_line(report: &LaunchReport) -> String {
+    let count = |test: &dyn Fn(&crate::launch::Launch) -> bool| report.launches.iter().filter(|l| test(l)).count();
+    let discarded = count(&|launch| launch.discarded.is_some());
+    let mut line = format!(
+        "{} launches, {} of them controls without tracing, {discarded} discarded",
+        report.launches.len(),
+        count(&|launch| !launch.is_traced),
+    );
+    if let Some(reason) = report.launches.iter().find_map(|launch| launch.discarded.as_ref()) {
+        let _ = write!(line, " (the first because {reason})");
+    }
+    if report.is_interrupted {
+        line.push_str("; ended early");
+    }
+    line
+}
+
+/// For each variant, how much longer traced launches took than the controls.
+pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
+    let wall = |variant: usize, is_traced: bool| -> Vec<f64> {
+        let launches = report.launches.iter().filter(|l| l.variant == variant && l.is_traced == is_traced);
+        launches.map(|launch| launch.wall_ns as f64).collect()
+    };
+    let cost = |(index, variant): (usize, &crate::launch::VariantReport)| {
+        let (controls, traced) = (wall(index, false), wall(index, true));
+        let difference =
+            difference_percent(crate::statistics::average(&controls), crate::statistics::average(&traced))?;
+        let interval = Interval::of_difference_percent(&controls, &traced)?;
+        (!traced.is_empty()).then(|| {
+            let bounds = format!("95 %: {}…{}", percent(interval.low), percent(interval.high));
+            format!(
+                "cost of tracing, {}: {} of the launch ({bounds}, {} controls)",
+                variant.name,
+                percent(difference),
+                controls.len()
+            )
+        })
+    };
+    report.variants.iter().enumerate().filter_map(cost).collect()
+}
+
+/// What stands below the tables: who was measured, the machine, and what to know.
+pub fn footnotes(report: &LaunchReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    for variant in &report.variants {
+        let size = variant.image_bytes >> 10;
+        let image = variant.image.display();
+        lines.push(format!("{}: {image} ({size} KiB); decompressing: {}", variant.name, variant.decompressors));
+    }
+    let sum = |value: fn(&crate::launch::Launch) -> u64| report.launches.iter().map(value).sum::<u64>();
+    lines.push(format!(
+        "trace records lost: {}; switches that the kernel did not show: {}; waits left out for it: {}",
+        sum(|launch| launch.lost_records),
+        sum(|launch| launch.unexplained_switches),
+        sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
+    ));
+    lines.extend(report.surroundings.lines());
+    lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.display())));
+    lines
+}
+
+/// A number with as many digits as say something.
+pub fn number(value: f64) -> String {
+    let digits = if value.abs() >= 100.0 || value == value.trunc() { 0 } else { 2 };
+    format!("{value:.digits$}")
+}
+
+/// A difference in percent, with its sign.
+pub fn percent(value: f64) -> String {
+    format!("{value:+.2}%").replace('-', "−")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_aligned() {
+        let mut table = Table::new(["", "a", "µ"]);
+        table.row(["x", "10", "2"]);
+        let expected = "+---+----+---+\n|   |  a | µ |\n+---+----+---+\n| x | 10 | 2 |\n+---+----+---+";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, expected) in [(15253.4, "15253"), (3.0, "3"), (0.126, "0.13"), (99.5, "99.50")] {
+            assert_eq!(number(value), expected);
+        }
+        assert_eq!((percent(-80.894).as_str(), percent(3.0).as_str()), ("−80.89%", "+3.00%"));
+    }
+}

@@ -1,0 +1,178 @@
+//! A file or a block device.
+
+use std::{
+    fs::{self, File},
+    io::{self, IoSliceMut, Seek, SeekFrom},
+    num::NonZeroU64,
+    os::unix::fs::{FileExt, FileTypeExt},
+    path::Path,
+};
+
+use floe_image::ImageSource;
+use rustix::{
+    fs::{Advice, fadvise, fstatfs},
+    io::{Errno, ReadWriteFlags, preadv2},
+};
+
+/// File systems that are memory, as `statfs` names them: tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// A regular file or a block device, or a part of one, open for reading.
+///
+/// It is read with calls, not mapped, so that a file that is cut or a disk that fails while it is open gives an error
+/// rather than a signal.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    /// Where in the file the source begins, in bytes.
+    offset: u64,
+    len: u64,
+    at_hand: AtHand,
+}
+
+/// How it is known whether bytes can be read without waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum AtHand {
+    /// The file system tells.
+    Asked,
+    /// They are in memory.
+    Always,
+    /// The file system does not tell, as FUSE, NFS and overlayfs do not. Then they are taken not to be.
+    Unknown,
+}
+
+impl FileSource {
+    /// All of a file.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is neither a regular file nor a block device.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::open_part(path, 0, None)
+    }
+
+    /// `len` bytes of a file from `offset` on, or all from there.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`], and if the file ends before.
+    pub fn open_part(path: impl AsRef<Path>, offset: u64, len: Option<u64>) -> io::Result<Self> {
+        // Opening a FIFO would wait for a writer.
+        check_type(&fs::metadata(&path)?)?;
+        Self::new(File::open(path)?, offset, len)
+    }
+
+    /// `len` bytes of an open file from `offset` on, or all from there. The position of the file does not matter.
+    ///
+    /// # Errors
+    /// The file is neither a regular file nor a block device, or ends before.
+    pub fn new(mut file: File, offset: u64, len: Option<u64>) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        check_type(&metadata)?;
+        // The length in the metadata of a device is zero.
+        let file_len = if metadata.is_file() { metadata.len() } else { file.seek(SeekFrom::End(0))? };
+        let rest = file_len.checked_sub(offset).ok_or_else(|| past_end(file_len))?;
+        let len = len.unwrap_or(rest);
+        if len > rest {
+            return Err(past_end(file_len));
+        }
+        let at_hand = AtHand::of(&file);
+        Ok(Self { file, offset, len, at_hand })
+    }
+
+    /// Where in the file the source begins, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether [`ImageSource::read_at_hand`] knows what is at hand. Where it does not, nothing is.
+    pub fn knows_what_is_at_hand(&self) -> bool {
+        self.at_hand != AtHand::Unknown
+    }
+
+    /// Where in the file `len` bytes from `offset` on are.
+    fn place(&self, offset: u64, len: usize) -> io::Result<u64> {
+        let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+        match end {
+            Some(end) if end <= self.len => Ok(self.offset + offset),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl ImageSource for FileSource {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        let place = self.place(offset, output.len())?;
+        // Goes on after short reads and interruptions.
+        self.file.read_exact_at(output, place)
+    }
+
+    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        match self.at_hand {
+            AtHand::Unknown => self.place(offset, output.len()).map(|_| false),
+            AtHand::Always => self.read_at(offset, output).map(|()| true),
+            AtHand::Asked => {
+                let mut place = self.place(offset, output.len())?;
+                let mut rest = output;
+                while !rest.is_empty() {
+                    // What is at hand may end before `rest` does; then the next call says whether it was that.
+                    match preadv2(&self.file, &mut [IoSliceMut::new(rest)], place, ReadWriteFlags::NOWAIT) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(count) => {
+                            place += count as u64;
+                            rest = &mut rest[count..];
+                        }
+                        Err(Errno::INTR) => {}
+                        Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(false),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        let len = len.min(self.len.saturating_sub(offset));
+        if let Some(len) = NonZeroU64::new(len) {
+            // A hint; there is nothing to do about a refusal.
+            let _ = fadvise(&self.file, self.offset + offset, Some(len), Advice::WillNeed);
+        }
+    }
+}
+
+impl AtHand {
+    fn of(file: &File) -> Self {
+        let mut byte = [0];
+        match preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                let is_memory = fstatfs(file).is_ok_and(|stat| MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as u64)));
+                if is_memory { Self::Always } else { Self::Unknown }
+            }
+            _ => Self::Asked,
+        }
+    }
+}
+
+fn check_type(metadata: &fs::Metadata) -> io::Result<()> {
+    let file_type = metadata.file_type();
+    if file_type.is_file() || file_type.is_block_device() {
+        return Ok(());
+    }
+    let (kind, what) = if file_type.is_dir() {
+        (io::ErrorKind::IsADirectory, "a directory")
+    } else if file_type.is_fifo() {
+        (io::ErrorKind::InvalidInput, "a FIFO")
+    } else if file_type.is_socket() {
+        (io::ErrorKind::InvalidInput, "a socket")
+    } else {
+        (io::ErrorKind::InvalidInput, "a character device")
+    };
+    Err(io::Error::new(kind, format!("it is {what}, not a regular file or a block device")))
+}
+
+fn past_end(file_len: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {file_len} bytes"))
+}

@@ -1,0 +1,99 @@
+//! Directories: their dirents and indexes.
+
+use std::collections::HashMap;
+
+use floe_image::{Error, Place, Result};
+
+use super::{Finding, Reached, tree::Tree};
+use crate::read::{DirectoryInode, Inode, InodeData, ListedInode, ListingPosition, Name};
+
+/// Each directory has itself and its parent's dirent.
+const OWN_LINKS: u32 = 2;
+
+impl Tree<'_, '_> {
+    /// Lists a directory and goes to everything in it.
+    pub(super) fn check_directory(&mut self, directory: Reached, inode: &Inode) {
+        let InodeData::Directory(data) = &inode.data else { return };
+        let mut headers = HashMap::new();
+        match self.check_dirents(directory, data, &mut headers) {
+            Ok(subdirectory_count) => {
+                let expected = subdirectory_count.saturating_add(OWN_LINKS);
+                if inode.link_count != expected {
+                    let rule = format!("{} links are counted where {expected} are expected", inode.link_count);
+                    self.complain(directory, Finding::warning(rule, Place::inode(directory.nid)));
+                }
+                if let Err(error) = self.check_index(directory, data, &headers) {
+                    self.complain_of(directory, &error);
+                }
+            }
+            Err(error) => self.complain_of(directory, &error),
+        }
+    }
+
+    /// Goes to each dirent's inode; gives the number of subdirectories.
+    fn check_dirents(
+        &mut self,
+        directory: Reached,
+        data: &DirectoryInode,
+        headers: &mut HashMap<u32, (ListingPosition, Box<[u8]>)>,
+    ) -> Result<u32> {
+        let squashfs = self.squashfs;
+        let mut listing = squashfs.listing(directory.nid, data, squashfs.listing_start(data));
+        let mut name = Name::new();
+        let mut subdirectory_count = 0_u32;
+        while let Some(listed) = listing.next(&mut name)? {
+            if data.index_count > 0 && listing.was_first_under_header() {
+                let header = listing.header();
+                headers.insert(header.offset, (header, name.as_bytes().into()));
+            }
+            let child = Reached { nid: listed.nid, path: self.paths.add(Some(directory.path), name.as_bytes()) };
+            let is_directory = self.check_dirent(directory, child, &listed);
+            subdirectory_count = subdirectory_count.saturating_add(u32::from(is_directory));
+        }
+        Ok(subdirectory_count)
+    }
+
+    /// Compares a dirent with the inode that it names; tells whether that is a directory.
+    fn check_dirent(&mut self, directory: Reached, child: Reached, listed: &ListedInode) -> bool {
+        let inode = match self.reach(child) {
+            Some(inode) => inode,
+            None => match self.squashfs.inode(child.nid) {
+                Ok(inode) => inode,
+                Err(_) => return false,
+            },
+        };
+        let place = Place::inode(child.nid);
+        if inode.file_type() != listed.file_type {
+            self.complain(child, Finding::error("dirent of another type than its inode", place));
+        }
+        if inode.number != listed.number {
+            self.complain(child, Finding::error("dirent with another number than its inode", place));
+        }
+        let InodeData::Directory(data) = &inode.data else { return false };
+        if Some(data.parent) != self.number_of(directory.nid) {
+            self.complain(child, Finding::error("directory whose parent is another directory", place));
+        }
+        true
+    }
+
+    /// Compares an index with the headers that it leads to.
+    fn check_index(
+        &mut self,
+        directory: Reached,
+        data: &DirectoryInode,
+        headers: &HashMap<u32, (ListingPosition, Box<[u8]>)>,
+    ) -> Result<()> {
+        let mut entries = self.squashfs.index_entries(directory.nid, data);
+        let mut name = Name::new();
+        while let Some(entry) = entries.next(&mut name)? {
+            let header = headers.get(&entry.offset);
+            if !header.is_some_and(|(position, first)| *position == entry && **first == *name.as_bytes()) {
+                return Err(Error::corrupt(
+                    "directory index that does not lead to a header",
+                    Place::inode(directory.nid),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Regular files: their blocks and fragments.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
+};
+
+use floe_image::{ByteRange, Error, ExtentData, Place, Result};
+
+use super::{BlockToDecode, Finding, Reached, tree::Tree};
+use crate::read::{Inode, RegularInode, SizeWord};
+
+/// What is remembered of regular files.
+#[derive(Default)]
+pub(super) struct Files {
+    /// The data blocks that were handed out, by where they are and what they must decode to.
+    blocks: HashSet<(u64, u32)>,
+    /// What is needed of each fragment.
+    fragments: HashMap<u32, Need>,
+}
+
+/// What is needed of a fragment, and the file that needs most of it.
+struct Need {
+    bytes: u32,
+    file: Reached,
+}
+
+impl Files {
+    pub(super) fn check(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, inode: &Inode, file: &RegularInode) {
+        if inode.is_extended && file.sparse > file.size {
+            let finding = Finding::error("file with more bytes in holes than it has", Place::inode(reached.nid));
+            tree.complain(reached, finding);
+        }
+        if let Err(error) = self.check_blocks(tree, reached, file) {
+            tree.complain_of(reached, &error);
+        }
+        if let Err(error) = self.check_tail(tree, reached, file) {
+            tree.complain_of(reached, &error.for_inode(reached.nid));
+        }
+    }
+
+    fn check_blocks(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
+        let squashfs = tree.squashfs;
+        let block_size = u64::from(squashfs.superblock.block_size());
+        let mut left = file.size;
+        let mut path: Option<Arc<[u8]>> = None;
+        let mut list = squashfs.block_list(reached.nid, file, 0)?;
+        while let Some(block) = list.next()? {
+            let len = u32::try_from(left.min(block_size)).unwrap_or(u32::MAX);
+            left = left.saturating_sub(block_size);
+            let end = block.offset.saturating_add(u64::from(block.size.stored_len()));
+            let place = Place::inode_at(reached.nid, block.offset);
+            if block.size != SizeWord::Hole && end > squashfs.inode_table.start {
+                return Err(Error::corrupt("data block that runs into the tables", place));
+            }
+            let data = squashfs.block_data(reached.nid, &block, u64::from(len))?;
+            if let ExtentData::Encoded { block, .. } = data
+                && self.blocks.insert((block.offset, len))
+            {
+                let path = path.get_or_insert_with(|| tree.paths.path(reached.path).into());
+                let (nid, path) = (Some(reached.nid), Some(Arc::clone(path)));
+                tree.report.decode(BlockToDecode { block, needed_bytes: len, nid, path });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_tail(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
+        let Some(tail) = file.fragment else { return Ok(()) };
+        let squashfs = tree.squashfs;
+        let len = file.tail_bytes(squashfs.superblock.block_size());
+        squashfs.map_file(reached.nid, file, ByteRange::new(file.size.saturating_sub(len), len), &mut Vec::new())?;
+        let end = u64::from(tail.offset).saturating_add(len);
+        let need = Need { bytes: u32::try_from(end).unwrap_or(u32::MAX), file: reached };
+        match self.fragments.entry(tail.index) {
+            Entry::Occupied(mut known) if known.get().bytes < need.bytes => drop(known.insert(need)),
+            Entry::Occupied(_) => {}
+            Entry::Vacant(vacant) => drop(vacant.insert(need)),
+        }
+        Ok(())
+    }
+
+    /// Hands out the fragment blocks, once for all the files in each.
+    pub(super) fn check_fragments(self, tree: &mut Tree<'_, '_>) {
+        let squashfs = tree.squashfs;
+        for index in 0..squashfs.superblock.fragment_count {
+            // What cannot be read was found with the tables.
+            let Ok(fragment) = squashfs.fragment(index) else { continue };
+            let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
+            if end > squashfs.inode_table.start {
+                let place = Place::at(fragment.offset);
+                tree.report.add(Finding::error("fragment block that runs into the tables", place));
+                continue;
+            }
+            let Some(block) = squashfs.fragment_block(&fragment) else { continue };
+            let need = self.fragments.get(&index);
+            tree.report.decode(BlockToDecode {
+                block,
+                needed_bytes: need.map_or(0, |need| need.bytes),
+                nid: need.map(|need| need.file.nid),
+                path: need.map(|need| tree.paths.path(need.file.path).into()),
+            });
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Something that is wrong.
+
+use std::{borrow::Cow, fmt};
+
+use floe_image::{Error, Place};
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// Everything can be read, but the image says things that are not so, or that no tool writes.
+    Warning,
+    /// Something cannot be read, or is not what was stored.
+    Error,
+}
+
+/// Something that is wrong with an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The rule that is broken, as a phrase.
+    pub rule: Cow<'static, str>,
+    /// Where.
+    pub place: Place,
+    /// The path by which the inode was reached first, where it was.
+    pub path: Option<Vec<u8>>,
+}
+
+impl Finding {
+    pub(super) fn error(rule: impl Into<Cow<'static, str>>, place: Place) -> Self {
+        Self { severity: Severity::Error, rule: rule.into(), place, path: None }
+    }
+
+    pub(super) fn warning(rule: impl Into<Cow<'static, str>>, place: Place) -> Self {
+        Self { severity: Severity::Warning, rule: rule.into(), place, path: None }
+    }
+
+    /// What made a read fail.
+    pub(super) fn of(error: &Error) -> Self {
+        match error {
+            Error::Corrupt { rule, place } => Self::error(*rule, *place),
+            Error::Io { place, error } => Self::error(format!("cannot be read: {error}"), *place),
+            other => Self::error(other.to_string(), Place::UNKNOWN),
+        }
+    }
+
+    /// The same at a path.
+    #[must_use]
+    pub(super) fn at(mut self, path: Vec<u8>) -> Self {
+        self.path = Some(path);
+        self
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(formatter, "{severity}: ")?;
+        if let Some(path) = &self.path {
+            write!(formatter, "{}: ", path.escape_ascii())?;
+        }
+        write!(formatter, "{}{}", self.rule, self.place)
+    }
+}

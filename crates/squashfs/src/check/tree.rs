@@ -1,0 +1,199 @@
+//! The tree, from the root down, and what says the same as it does.
+
+use std::collections::{HashMap, HashSet};
+
+use floe_image::{Error, FileSystem, Nid, Place};
+
+use super::{Finding, Reached, Report, file::Files, path::Paths};
+use crate::{
+    Squashfs,
+    read::{Inode, InodeData},
+};
+
+/// What is remembered of an inode.
+struct Seen {
+    number: u32,
+    link_count: u32,
+    /// How many dirents name it.
+    dirent_count: u32,
+    is_directory: bool,
+    path: super::path::PathId,
+}
+
+/// A check of the tree under way.
+pub(super) struct Tree<'run, 'report> {
+    pub(super) squashfs: &'run Squashfs,
+    pub(super) report: &'run mut Report<'report>,
+    pub(super) paths: Paths,
+    inodes: HashMap<Nid, Seen>,
+    /// Inodes that something was found wrong with.
+    faulty: HashSet<Nid>,
+    pending: Vec<(Reached, Inode)>,
+    files: Files,
+}
+
+pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
+    let mut tree = Tree {
+        squashfs,
+        report,
+        paths: Paths::default(),
+        inodes: HashMap::new(),
+        faulty: HashSet::new(),
+        pending: Vec::new(),
+        files: Files::default(),
+    };
+    let root = Reached { nid: squashfs.superblock.root, path: tree.paths.add(None, b"") };
+    tree.reach(root);
+    while let Some((directory, inode)) = tree.pending.pop() {
+        tree.check_directory(directory, &inode);
+    }
+    let files = std::mem::take(&mut tree.files);
+    files.check_fragments(&mut tree);
+    tree.check_link_counts();
+    tree.check_numbers();
+    tree.check_inode_table();
+}
+
+impl Tree<'_, '_> {
+    /// Goes to an inode that a dirent names, or the root; gives it the first time. Directories go on the list of those
+    /// to be listed.
+    pub(super) fn reach(&mut self, reached: Reached) -> Option<Inode> {
+        let Reached { nid, path } = reached;
+        if let Some(seen) = self.inodes.get_mut(&nid) {
+            seen.dirent_count = seen.dirent_count.saturating_add(1);
+            if seen.is_directory {
+                self.complain(reached, Finding::error("directory that is listed twice", Place::inode(nid)));
+            }
+            return None;
+        }
+        let inode = match self.squashfs.inode(nid) {
+            Ok(inode) => inode,
+            Err(error) => {
+                self.complain_of(reached, &error);
+                return None;
+            }
+        };
+        let is_directory = matches!(inode.data, InodeData::Directory(_));
+        let seen = Seen { number: inode.number, link_count: inode.link_count, dirent_count: 1, is_directory, path };
+        self.inodes.insert(nid, seen);
+        self.report.summary.inode_count = self.report.summary.inode_count.saturating_add(1);
+        self.check_inode(reached, &inode);
+        if is_directory {
+            self.report.summary.directory_count = self.report.summary.directory_count.saturating_add(1);
+            self.pending.push((reached, inode));
+        }
+        Some(inode)
+    }
+
+    /// The number of an inode that was reached.
+    pub(super) fn number_of(&self, nid: Nid) -> Option<u32> {
+        self.inodes.get(&nid).map(|seen| seen.number)
+    }
+
+    fn check_inode(&mut self, reached: Reached, inode: &Inode) {
+        if let Err(error) = self.squashfs.attr(reached.nid) {
+            self.complain_of(reached, &error);
+        }
+        match &inode.data {
+            InodeData::Regular(file) => {
+                let mut files = std::mem::take(&mut self.files);
+                files.check(self, reached, inode, file);
+                self.files = files;
+            }
+            InodeData::Symlink { size: 0, .. } => {
+                let finding = Finding::error("symbolic link without a target", Place::inode(reached.nid));
+                self.complain(reached, finding);
+            }
+            InodeData::Symlink { .. } => {
+                if let Err(error) = self.squashfs.read_link(reached.nid) {
+                    self.complain_of(reached, &error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_link_counts(&mut self) {
+        let mut findings = Vec::new();
+        for (nid, seen) in &self.inodes {
+            if !seen.is_directory && seen.link_count != seen.dirent_count {
+                let rule = format!("{} links are counted where {} dirents are", seen.link_count, seen.dirent_count);
+                findings.push((Reached { nid: *nid, path: seen.path }, Finding::error(rule, Place::inode(*nid))));
+            }
+        }
+        for (reached, finding) in findings {
+            self.complain(reached, finding);
+        }
+    }
+
+    /// Compares inode numbers with each other and with the export table.
+    fn check_numbers(&mut self) {
+        let mut numbers = HashMap::new();
+        let mut findings = Vec::new();
+        for (nid, seen) in &self.inodes {
+            let reached = Reached { nid: *nid, path: seen.path };
+            if numbers.insert(seen.number, *nid).is_some() {
+                findings.push((reached, Finding::error("inode number that another inode has too", Place::inode(*nid))));
+            }
+            let Some(export) = &self.squashfs.export else { continue };
+            let cursor = export.cursor_at(&self.squashfs.metadata, seen.number.saturating_sub(1));
+            match cursor.and_then(|mut cursor| cursor.read_u64()) {
+                Ok(reference) if reference == nid.0 => {}
+                Ok(_) => {
+                    let rule = "export table leads to another inode";
+                    findings.push((reached, Finding::error(rule, Place::inode(*nid))));
+                }
+                Err(error) => findings.push((reached, Finding::of(&error))),
+            }
+        }
+        for (reached, finding) in findings {
+            self.complain(reached, finding);
+        }
+    }
+
+    /// Looks for inodes that no directory names.
+    fn check_inode_table(&mut self) {
+        let squashfs = self.squashfs;
+        let mut scanned_count = 0_u64;
+        let mut unreached_count = 0_u64;
+        for inode in squashfs.scan_inodes() {
+            match inode {
+                Ok(inode) => {
+                    scanned_count = scanned_count.saturating_add(1);
+                    let is_known = self.inodes.contains_key(&inode.nid) || self.faulty.contains(&inode.nid);
+                    unreached_count = unreached_count.saturating_add(u64::from(!is_known));
+                }
+                Err(error) => {
+                    let nid = match &error {
+                        Error::Corrupt { place, .. } | Error::Io { place, .. } => place.nid,
+                        _ => None,
+                    };
+                    if nid.is_none_or(|nid| !self.faulty.contains(&nid)) {
+                        self.report.add(Finding::of(&error));
+                    }
+                }
+            }
+        }
+        let place = Place::at(squashfs.inode_table.start);
+        if unreached_count > 0 {
+            let rule = format!("{unreached_count} inodes that no directory names");
+            self.report.add(Finding::warning(rule, place));
+        }
+        let counted = u64::from(squashfs.superblock.inode_count);
+        if scanned_count != counted && self.faulty.is_empty() {
+            let rule = format!("{scanned_count} inodes where the superblock counts {counted}");
+            self.report.add(Finding::error(rule, place));
+        }
+    }
+
+    /// Reports what is wrong with an inode.
+    pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
+        self.faulty.insert(reached.nid);
+        self.report.add(finding.at(self.paths.path(reached.path)));
+    }
+
+    /// Reports why an inode cannot be read.
+    pub(super) fn complain_of(&mut self, reached: Reached, error: &Error) {
+        self.complain(reached, Finding::of(error));
+    }
+}

@@ -1,0 +1,93 @@
+//! Checks of good images find nothing, and those of corrupted ones find what is wrong.
+
+mod memo_reader;
+
+use floe_image::BlockReader;
+use floe_squashfs::{
+    Squashfs,
+    check::{self, Finding},
+};
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, CorruptImage, Format, ImageRecord},
+    skip,
+};
+use memo_reader::MemoReader;
+
+/// Runs a check and decodes what it hands out.
+fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
+    let (mut found, mut blocks) = (Vec::new(), Vec::new());
+    let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block));
+    assert_eq!(summary.block_count, blocks.len() as u64);
+    assert_eq!(summary.error_count + summary.warning_count, found.len() as u64);
+    for block in &blocks {
+        let decoded = reader.direct().decoded(&block.block);
+        found.extend(block.judge(decoded.as_ref().map(|decoded| decoded.bytes.len())));
+    }
+    found
+}
+
+#[test]
+fn nothing_is_wrong_with_good_images() {
+    let corpus = Corpus::locate_or_fixtures();
+    let images = corpus.images().into_iter();
+    let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of_image(&corpus, image);
+            let squashfs = Squashfs::open(reader.clone()).expect("opened");
+            findings(&reader, &squashfs).iter().map(Finding::to_string).collect()
+        },
+    );
+}
+
+/// Corrupted images with which nothing is wrong that matters.
+const HARMLESS: &[&str] = &[
+    // The place of the data of a file that has none.
+    "sqfs-file-start",
+];
+
+#[test]
+fn something_is_wrong_with_every_corrupted_image() {
+    let corpus = Corpus::locate_or_fixtures();
+    let images: Vec<CorruptImage> =
+        corpus.corrupt_images().into_iter().filter(|image| image.format() == Format::Squashfs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of(corpus.corrupt_bytes(image));
+            let found = match Squashfs::open(reader.clone()) {
+                Ok(squashfs) => findings(&reader, &squashfs),
+                Err(_) => return Vec::new(),
+            };
+            let is_harmless = HARMLESS.contains(&&*image.name);
+            if is_harmless == found.is_empty() { Vec::new() } else { vec![format!("{found:?}")] }
+        },
+    );
+}
+
+#[test]
+fn findings_name_severity_path_rule_and_place() {
+    let corpus = Corpus::locate_or_fixtures();
+    for (name, expected) in [
+        ("sqfs-dir-loop-self", "error: /dir/sub: directory that is listed twice (inode 376)"),
+        ("sqfs-entry-type", "error: /dir/five: dirent of another type than its inode (inode 152)"),
+        ("sqfs-file-sparse-max", "error: /sparse: file with more bytes in holes than it has (inode 522)"),
+        ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
+        ("sqfs-dir-parent", "error: /dir: directory whose parent is another directory (inode 376)"),
+        ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
+        ("sqfs-gzip-bomb-fragment", "error: /z-attr: a block decodes to more than it should"),
+    ] {
+        let Some(image) = corpus.corrupt_images().into_iter().find(|image| image.name == name) else {
+            skip::skipped(&format!("{name} is not there"));
+            continue;
+        };
+        let reader = MemoReader::of(corpus.corrupt_bytes(&image));
+        let squashfs = Squashfs::open(reader.clone()).expect("opened");
+        let found: Vec<String> = findings(&reader, &squashfs).iter().map(Finding::to_string).collect();
+        assert!(found.iter().any(|finding| finding.starts_with(expected)), "{name}: {found:?}");
+    }
+}

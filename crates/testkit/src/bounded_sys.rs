@@ -1,0 +1,95 @@
+//! Programs run under a limit of time, with their peak of memory.
+
+use std::{
+    io::{self, Read},
+    os::unix::process::ExitStatusExt,
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+const POLL: Duration = Duration::from_millis(1);
+
+/// How a program ran.
+#[derive(Debug)]
+pub struct BoundedRun {
+    /// How it ended; killed by signal 9 where it took too long.
+    pub status: ExitStatus,
+    /// What it wrote to its standard output.
+    pub stdout: Vec<u8>,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+    /// The most memory that was resident at a time, in bytes. At least what the calling process held when it began.
+    pub resident_bytes_max: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Whether it was killed because it took too long.
+    pub is_timed_out: bool,
+}
+
+/// Runs a program to its end, or kills it after `limit`.
+///
+/// # Errors
+/// It cannot be run.
+pub fn run_bounded(command: &mut Command, limit: Duration) -> io::Result<BoundedRun> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = Instant::now();
+    let mut child = command.spawn()?;
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let mut is_timed_out = false;
+    let (status, resident_bytes_max) = loop {
+        if let Some(ended) = wait(pid)? {
+            break ended;
+        }
+        if !is_timed_out && started.elapsed() > limit {
+            is_timed_out = true;
+            child.kill()?;
+        }
+        thread::sleep(POLL);
+    };
+    let elapsed = started.elapsed();
+    let joined = |reader: thread::JoinHandle<Vec<u8>>| reader.join().expect("a reader of a pipe does not panic");
+    let (stdout, stderr) = (joined(stdout), joined(stderr));
+    let stderr = String::from_utf8_lossy(&stderr).into_owned();
+    Ok(BoundedRun { status, stdout, stderr, resident_bytes_max, elapsed, is_timed_out })
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        bytes
+    })
+}
+
+/// How a child ended and its peak of memory in bytes; `None` while it runs. The standard library gives no peak.
+fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64)>> {
+    let mut status = 0;
+    // SAFETY: an all-zero `rusage` is a valid one.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live variables of the right types.
+    match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
+        0 => Ok(None),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(Some((ExitStatus::from_raw(status), u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_and_peaks_are_seen() {
+        let mut command = Command::new("sh");
+        let run = run_bounded(command.args(["-c", "echo out; echo err >&2; exit 3"]), Duration::from_secs(20));
+        let run = run.expect("it runs");
+        assert_eq!((run.status.code(), &*run.stdout, &*run.stderr), (Some(3), &b"out\n"[..], "err\n"));
+        assert!(!run.is_timed_out && run.resident_bytes_max > 100 << 10, "{run:?}");
+
+        let run = run_bounded(Command::new("sleep").arg("20"), Duration::from_millis(50)).expect("it runs");
+        assert!(run.is_timed_out && run.status.signal() == Some(9) && run.elapsed < Duration::from_secs(10), "{run:?}");
+    }
+}

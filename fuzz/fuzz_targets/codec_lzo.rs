@@ -1,0 +1,13 @@
+//! LZO1X blocks.
+#![no_main]
+
+use floe_fuzz::Block;
+use floe_image::Encoding;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(block) = Block::new(bytes) {
+        let encoding = Encoding::Lzo;
+        block.check(encoding, include_bytes!("../sound/lzo"), include_bytes!("../sound/data"));
+    }
+});

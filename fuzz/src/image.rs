@@ -1,0 +1,82 @@
+//! Images of any bytes, walked and read.
+
+use std::ops::ControlFlow;
+
+use floe_image::{ByteRange, DirectoryCursor, Extent, FileSystem, FileType, Nid, Result, SeekTarget};
+use floe_testkit::DirectReader;
+
+/// Larger images are not worth their time.
+pub const IMAGE_BYTES_MAX: usize = 1 << 17;
+
+/// So many inodes are looked at.
+pub const INODES_MAX: usize = 64;
+
+/// So many dirents of a directory are looked at.
+const DIRENTS_MAX: usize = 64;
+
+/// So much of each file is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Walks an image from its root and reads what it finds, within bounds. Errors are answers; what contradicts itself is
+/// a finding.
+pub fn walk(reader: &DirectReader, file_system: &dyn FileSystem) {
+    let mut pending = vec![file_system.root()];
+    let mut visited = 0;
+    while let Some(nid) = pending.pop()
+        && visited < INODES_MAX
+    {
+        visited += 1;
+        let _ = visit(reader, file_system, nid, &mut pending);
+    }
+}
+
+fn visit(reader: &DirectReader, file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid>) -> Result<()> {
+    let attr = file_system.attr(nid)?;
+    for name in file_system.xattr_names(nid)?.iter().take(DIRENTS_MAX) {
+        file_system.xattr(nid, name)?;
+    }
+    match attr.file_type {
+        FileType::Directory => visit_directory(file_system, nid, pending),
+        FileType::Regular => visit_file(reader, file_system, nid, attr.size),
+        FileType::Symlink => file_system.read_link(nid).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn visit_directory(file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid>) -> Result<()> {
+    let mut entries = Vec::new();
+    let listed = file_system.read_dir(nid, DirectoryCursor(0), &mut |dirent| {
+        assert!(!dirent.name.is_empty() && !dirent.name.contains(&b'/') && !dirent.name.contains(&0));
+        entries.push((dirent.name.to_vec(), dirent.nid, dirent.next));
+        if entries.len() < DIRENTS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(entries.windows(2).all(|pair| pair[0].2 < pair[1].2), "cursors ascend");
+    // A search in names that are out of order, or twice there, may find another one.
+    let is_sorted = listed.is_ok() && entries.len() < DIRENTS_MAX && entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    for (name, child, cursor) in &entries {
+        let found = file_system.lookup(nid, name);
+        if is_sorted && let Ok(Some(found)) = found {
+            assert!(found == *child || name == b"..", "what is found is what is listed");
+        }
+        let _ = file_system.read_dir(nid, *cursor, &mut |_| ControlFlow::Break(()));
+        if name != b"." && name != b".." {
+            pending.push(*child);
+        }
+    }
+    listed
+}
+
+fn visit_file(reader: &DirectReader, file_system: &dyn FileSystem, nid: Nid, size: u64) -> Result<()> {
+    for offset in [0, size / 2, size.saturating_sub(1)] {
+        for target in [SeekTarget::Data, SeekTarget::Hole] {
+            if let Ok(Some(found)) = file_system.seek(nid, offset, target) {
+                assert!((offset..=size).contains(&found));
+            }
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        file_system.map(nid, ByteRange::new(offset, FILE_BYTES_MAX), &mut extents)?;
+        assert!(extents.windows(2).all(|pair| pair[0].range.end() == pair[1].range.offset()), "no gaps");
+        assert!(extents.last().is_none_or(|last| last.range.end() <= size));
+    }
+    reader.read_file(file_system, nid, ByteRange::new(0, FILE_BYTES_MAX)).map(drop)
+}

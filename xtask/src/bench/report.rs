@@ -1,0 +1,78 @@
+//! What is printed of the measurements of one image.
+
+use std::{collections::BTreeMap, thread};
+
+use serde_json::{Value, json};
+
+use super::{
+    results::Results,
+    setting::{Setting, Subject},
+};
+use crate::complaint::{Complaint, Outcome};
+
+/// The measurements of one image and what they were made with.
+pub(super) struct Report {
+    title: String,
+    image_bytes: u64,
+    /// Name and version, in the order of the table; the first is Floe.
+    contenders: Vec<(String, String)>,
+    absent: Vec<String>,
+    results: Results,
+}
+
+impl Report {
+    /// The measurements of a subject.
+    pub(super) fn new(
+        subject: &Subject,
+        contenders: Vec<(String, String)>,
+        absent: Vec<String>,
+        results: Results,
+    ) -> Outcome<Self> {
+        let image_bytes = subject.image.path.metadata()?.len();
+        Ok(Self { title: subject.title.clone(), image_bytes, contenders, absent, results })
+    }
+
+    /// Prints all reports, and fails if a run did.
+    pub(super) fn print(reports: &[Self], setting: &Setting) -> Outcome {
+        if setting.json {
+            println!("{:#}", Value::from_iter(reports.iter().map(|report| report.json(setting.rounds))));
+        } else {
+            reports.iter().for_each(|report| report.print_table(setting.rounds));
+        }
+        let failures: Vec<String> = reports.iter().flat_map(|report| report.results.failures().to_vec()).collect();
+        Complaint::from_lines("runs failed", &failures)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.contenders.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn print_table(&self, rounds: u64) {
+        let (mib, cpus) = (self.image_bytes >> 20, cpu_count());
+        println!("{}: {mib} MiB; medians of {rounds} rounds on {cpus} CPUs", self.title);
+        for (name, version) in &self.contenders {
+            println!("  {name}: {version}");
+        }
+        for reason in &self.absent {
+            println!("  skipped: {reason}");
+        }
+        println!("\n{}", self.results.table(&self.names()));
+    }
+
+    fn json(&self, rounds: u64) -> Value {
+        json!({
+            "image": self.title,
+            "image_bytes": self.image_bytes,
+            "rounds": rounds,
+            "cpus": cpu_count(),
+            "versions": self.contenders.iter().cloned().collect::<BTreeMap<_, _>>(),
+            "absent": self.absent,
+            "results": self.results.json(&self.names()),
+            "failures": self.results.failures(),
+        })
+    }
+}
+
+fn cpu_count() -> usize {
+    thread::available_parallelism().map_or(0, usize::from)
+}

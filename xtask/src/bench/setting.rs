@@ -1,0 +1,120 @@
+//! What every measurement is told: images, peers, rounds.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use floe_testkit::{corpus::Format, peer, target_dir, workspace_root};
+
+use super::{
+    cold::Cold,
+    subject::{Image, SourceTree},
+};
+use crate::complaint::{Complaint, During, Outcome};
+
+/// Options of all measurements.
+#[derive(clap::Args)]
+pub(super) struct Setting {
+    /// Folders to make the image of; several are put side by side. Copied once into target/bench.
+    #[arg(long, value_name = "DIR", default_values = ["/usr/share"])]
+    tree: Vec<PathBuf>,
+    /// Read this image, instead of making one.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "mkfs_options"])]
+    image: Option<PathBuf>,
+    /// The format of the image that is made.
+    #[arg(long, value_parser = ["erofs", "squashfs"], default_value = "erofs")]
+    format: String,
+    /// Options for mkfs.erofs (-zlz4 if none) or mksquashfs. Given several times, each makes an image of its own.
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    mkfs_options: Vec<String>,
+    /// Where the peers' programs are, if not on PATH.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// How many times everything is measured.
+    #[arg(long, default_value_t = 3)]
+    pub(super) rounds: u64,
+    /// Only these contenders, by the names in the table.
+    #[arg(long, value_delimiter = ',')]
+    contender: Vec<String>,
+    /// Measure this program, instead of building Floe.
+    #[arg(long, value_name = "PROGRAM")]
+    floe: Option<PathBuf>,
+    /// Drop the image's pages only, also as root: on a machine that others use.
+    #[arg(long)]
+    image_caches_only: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// An image to be measured, and how it was made.
+pub(super) struct Subject {
+    /// What tables say of it.
+    pub(super) title: String,
+    /// The image.
+    pub(super) image: Image,
+    /// The options that it was made with, or, where that is not known, what others are made with.
+    pub(super) options: String,
+}
+
+impl Setting {
+    /// The images to be measured.
+    pub(super) fn subjects(&self) -> Outcome<Vec<Subject>> {
+        if let Some(path) = &self.image {
+            let image = Image::at(path)?;
+            let options = default_options(image.format).to_owned();
+            return Ok(vec![Subject { title: path.display().to_string(), image, options }]);
+        }
+        let format = if self.format == "squashfs" { Format::Squashfs } else { Format::Erofs };
+        let tree = SourceTree::copy_of(&self.tree)?;
+        let mut all_options = self.mkfs_options.clone();
+        if all_options.is_empty() {
+            all_options.push(default_options(format).to_owned());
+        }
+        let folders: Vec<String> = self.tree.iter().map(|folder| folder.display().to_string()).collect();
+        let made = all_options.into_iter().map(|options| {
+            let image = tree.image(format, &options, self)?;
+            Ok(Subject { title: format!("{} {options} of {}", format.name(), folders.join(" and ")), image, options })
+        });
+        made.collect()
+    }
+
+    /// A program of the peers.
+    pub(super) fn peer(&self, name: &str) -> Result<PathBuf, String> {
+        let given = self.peers.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
+        given.or_else(|| peer(name)).ok_or(format!("{name}: neither in --peers, nor FLOE_PEERS, nor on PATH"))
+    }
+
+    /// Floe, built as users get it.
+    pub(super) fn floe(&self) -> Outcome<PathBuf> {
+        if let Some(program) = &self.floe {
+            return Ok(program.clone());
+        }
+        let program = env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut command = Command::new(program);
+        command.args(["build", "--release", "--package", "floe"]).current_dir(workspace_root());
+        if !command.status().during("cargo cannot be run")?.success() {
+            return Err(Complaint::new("Floe does not build"));
+        }
+        Ok(target_dir().join("release/floe"))
+    }
+
+    /// Whether a contender takes part.
+    pub(super) fn takes(&self, contender: &str) -> bool {
+        self.contender.is_empty() || self.contender.iter().any(|name| name == contender)
+    }
+
+    /// Empties the caches before a run.
+    pub(super) fn drop_caches(&self, image: &Path) -> Outcome {
+        Cold::best(self.image_caches_only).drop_caches(image)
+    }
+}
+
+const fn default_options(format: Format) -> &'static str {
+    match format {
+        Format::Erofs => "-zlz4",
+        Format::Squashfs => "-comp zstd",
+    }
+}
