@@ -4,6 +4,7 @@ pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod extract;
+pub(crate) mod lab;
 pub(crate) mod ls;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
