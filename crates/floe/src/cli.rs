@@ -23,6 +23,7 @@ enum Command {
     Stat(command::stat::Arguments),
     Extract(command::extract::Arguments),
     Check(command::check::Arguments),
+    Mkfs(command::mkfs::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
 }
@@ -51,6 +52,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Stat(arguments) => command::stat::run(&arguments),
         Command::Extract(arguments) => command::extract::run(&arguments),
         Command::Check(arguments) => command::check::run(&arguments),
+        Command::Mkfs(arguments) => command::mkfs::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
     }

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod extract;
 pub(crate) mod lab;
 pub(crate) mod ls;
+pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod stat;

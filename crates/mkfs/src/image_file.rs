@@ -106,13 +106,6 @@ impl ImageFile {
         self.write(bytes, offset)
     }
 
-    /// The file with all that was appended, for reading it back.
-    #[allow(dead_code)]
-    pub(crate) fn file(&mut self) -> Result<&File> {
-        self.flush()?;
-        Ok(&self.file)
-    }
-
     /// Gives the file its name.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;

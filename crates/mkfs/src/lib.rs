@@ -3,6 +3,13 @@
 //! [`build`] takes [`Options`] and sources, scans them into a tree, compresses what is in the files on several threads,
 //! lays out the metadata and writes the image under its name when it is whole. The same input and options give the same
 //! bytes, however many threads there are.
+//!
+//! An image has three parts: the superblock's block; the data, in the order of the tree, then the packed inode's; the
+//! metadata, which is shared attributes, inodes with what stands behind them, and the blocks of directories. A
+//! directory's inodes stand together. Places that blocks leave free are filled with later, smaller inodes.
+//!
+//! What makes the order the same for any number of threads: files are cut into segments of a fixed size, each is
+//! compressed by itself, and one thread takes the results in order and decides what is stored where.
 #![forbid(unsafe_code)]
 
 mod allocation;

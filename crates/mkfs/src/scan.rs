@@ -17,7 +17,7 @@ use crate::{
     content::{Content, Identity},
     error::{Error, Result},
     progress::{Phase, Progress, report},
-    tree::{Body, Metadata, Node, NodeId, Tree},
+    tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
 };
 
 /// After how many inodes progress is told.
@@ -113,7 +113,7 @@ impl<'a> Scanner<'a> {
         Ok(node)
     }
 
-    fn xattrs(&self, path: &Path) -> Result<Vec<(Box<[u8]>, Box<[u8]>)>> {
+    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
         if !self.keep_xattrs {
             return Ok(Vec::new());
         }

@@ -26,6 +26,9 @@ pub(crate) struct Metadata {
     pub(crate) modified: Timestamp,
 }
 
+/// The full name and the value of an extended attribute.
+pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
+
 /// What an inode is.
 #[derive(Debug)]
 pub(crate) enum Body {
@@ -40,7 +43,7 @@ pub(crate) enum Body {
 pub(crate) struct Node {
     pub(crate) metadata: Metadata,
     /// Full names and values, in the order of the names.
-    pub(crate) xattrs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub(crate) xattrs: Vec<Xattr>,
     pub(crate) body: Body,
 }
 

@@ -7,7 +7,7 @@ use floe_erofs::write::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_en
 use crate::{
     error::{Error, Result},
     options::Xattrs,
-    tree::{Tree, Visit},
+    tree::{Tree, Visit, Xattr},
 };
 
 /// How many shared attributes one inode can have.
@@ -20,7 +20,7 @@ pub(crate) struct XattrTable {
     long_prefixes: Vec<LongPrefix>,
     filter: bool,
     /// Where each shared attribute is, in steps of four bytes.
-    shared: BTreeMap<(Box<[u8]>, Box<[u8]>), u32>,
+    shared: BTreeMap<Xattr, u32>,
     shared_bytes: Vec<u8>,
     left_out: u64,
 }
@@ -87,7 +87,7 @@ impl XattrTable {
     }
 
     /// What stands behind an inode with these attributes; `None` where they are too many.
-    pub(crate) fn body(&self, xattrs: &[(Box<[u8]>, Box<[u8]>)]) -> Option<Vec<u8>> {
+    pub(crate) fn body(&self, xattrs: &[Xattr]) -> Option<Vec<u8>> {
         let (mut shared, mut entries, mut bits) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in xattrs {
             let Some(entry) = self.entry(name, value) else { continue };

@@ -2,5 +2,6 @@
 
 mod differences;
 mod environment;
+mod failures;
 mod matrix;
 mod sample_tree;

@@ -1,0 +1,317 @@
+//! `floe mkfs`: builds an EROFS image.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    num::{NonZeroU32, NonZeroUsize},
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use clap::{Args, ValueEnum};
+use floe_mkfs::{
+    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times, build,
+};
+use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::{cancellation, exit::Exit, fail::Fail, output::Output, quantity};
+
+/// Build an EROFS image of one directory or several
+///
+/// Of several directories the last one counts where they have the same path; directories are merged. The image gets its
+/// name when it is whole. The same sources and options give the same bytes, whatever the number of jobs.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    floe mkfs system.erofs root --compress lz4hc\n  \
+    floe mkfs app.erofs tree --compress zstd,9 --pcluster 64k --fragments tails --dedupe\n  \
+    floe mkfs app.erofs tree --compress lz4 --lz4-window 16k")]
+pub(crate) struct Arguments {
+    /// The image to make
+    image: PathBuf,
+
+    /// The directories that go into it
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+
+    /// Compress with lz4, lz4hc, lzma, deflate or zstd, and perhaps a level: zstd,9
+    #[arg(short = 'z', long, value_name = "ALGORITHM[,LEVEL]")]
+    compress: Option<String>,
+
+    /// The size of a compressed block: larger ones take less room and make random reads dearer [default: the block size]
+    #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes)]
+    pcluster_bytes: Option<u64>,
+
+    /// The dictionary of lzma or the window of zstd [default: by the pcluster size]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    dictionary: Option<u64>,
+
+    /// How far back LZ4 may refer: a small window needs fewer temporary pages when it is decoded
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "64k")]
+    lz4_window: u64,
+
+    /// The block size: 512, 1k, 2k or 4k
+    #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
+    block_size: u64,
+
+    /// Put small ends of compressed files behind their inodes
+    #[arg(long)]
+    inline_tails: bool,
+
+    /// Pack the ends of files, or whole files, together
+    #[arg(long, value_enum, default_value_t)]
+    fragments: FragmentsArgument,
+
+    /// Store equal files once
+    #[arg(long)]
+    dedupe: bool,
+
+    /// Give all inodes this time, in seconds since 1970 [default: their own]
+    #[arg(short = 'T', long, value_name = "SECONDS", allow_negative_numbers = true)]
+    time: Option<i64>,
+
+    /// Make everything root's
+    #[arg(long)]
+    all_root: bool,
+
+    /// Leave extended attributes out
+    #[arg(long)]
+    no_xattrs: bool,
+
+    /// Leave this path out, with all below it; may be given several times
+    #[arg(long, value_name = "PATH")]
+    exclude: Vec<PathBuf>,
+
+    /// Always use the long form of inodes, which has room for large owners and times
+    #[arg(long)]
+    extended_inodes: bool,
+
+    /// Store files in chunks of this size, equal ones once
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    chunk: Option<u64>,
+
+    /// The volume's name, at most 15 bytes
+    #[arg(short = 'L', long, value_name = "NAME")]
+    label: Option<OsString>,
+
+    /// How many threads compress [default: the number of CPUs]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// How much file data may be in memory at once
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    memory: Option<u64>,
+
+    /// No progress bar and no summary
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Write the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
+enum FragmentsArgument {
+    /// Nothing
+    #[default]
+    None,
+    /// The end of each file that does not fill a pcluster
+    Tails,
+    /// All files
+    All,
+}
+
+#[derive(Serialize)]
+struct SummaryRecord {
+    inodes: u64,
+    files: u64,
+    directories: u64,
+    content_bytes: u64,
+    duplicate_bytes: u64,
+    packed_bytes: u64,
+    data_bytes: u64,
+    metadata_bytes: u64,
+    image_bytes: u64,
+    xattrs_left_out: u64,
+    uuid: String,
+    scan_seconds: f64,
+    data_seconds: f64,
+    seconds: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The arguments contradict each other, a source cannot be read, or the image cannot be written.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let options = arguments.options()?;
+    let sources: Vec<Source> = arguments.sources.iter().cloned().map(Source::Directory).collect();
+    let stop = cancellation::on_signals()?;
+    let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
+    let result = build(&options, &sources, &mut progress);
+    progress.bar.finish_and_clear();
+    let summary = result.map_err(|error| match error {
+        Error::Option(_) => Fail::usage(error.to_string()),
+        Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
+        error => Fail::failed(error.to_string()),
+    })?;
+    if summary.xattrs_left_out > 0 {
+        eprintln!(
+            "floe: {} extended attributes are left out: the format has no place for them",
+            summary.xattrs_left_out
+        );
+    }
+    Output::run(|output| {
+        if arguments.json {
+            serde_json::to_writer_pretty(&mut *output, &SummaryRecord::from(&summary))?;
+            writeln!(output)?;
+        } else if !arguments.quiet {
+            writeln!(output, "{}", described(&summary))?;
+        }
+        Ok(Exit::Done.code())
+    })
+}
+
+impl Arguments {
+    fn options(&self) -> Result<Options, Fail> {
+        let mut options = Options::new(&self.image);
+        if !self.block_size.is_power_of_two() {
+            return Err(Fail::usage("the block size is 512, 1024, 2048 or 4096 bytes"));
+        }
+        options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
+        let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
+        options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
+        options.compression = self.compression(options.pcluster_bytes)?;
+        options.inline_pclusters = self.inline_tails;
+        options.fragments = match self.fragments {
+            FragmentsArgument::None => Fragments::None,
+            FragmentsArgument::Tails => Fragments::Tails,
+            FragmentsArgument::All => Fragments::All,
+        };
+        options.dedupe = self.dedupe;
+        options.times = self.time.map_or(Times::Own, Times::All);
+        if self.all_root {
+            (options.ownership.force_uid, options.ownership.force_gid) = (Some(0), Some(0));
+        }
+        options.xattrs.keep = !self.no_xattrs;
+        options.excludes =
+            self.exclude.iter().map(|path| path.strip_prefix("/").unwrap_or(path).to_path_buf()).collect();
+        if self.extended_inodes {
+            options.inode_form = InodeForm::Extended;
+        }
+        options.chunk_bytes = self.chunk;
+        options.volume_name = self.label.as_ref().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
+        options.jobs = self.jobs.unwrap_or(options.jobs);
+        if let Some(memory) = self.memory {
+            options.memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
+        }
+        Ok(options)
+    }
+
+    fn compression(&self, pcluster_bytes: u32) -> Result<Option<Compression>, Fail> {
+        let Some(text) = &self.compress else { return Ok(None) };
+        let (name, level) = text.split_once(',').unwrap_or((text, ""));
+        let level = match (level.strip_prefix("level=").unwrap_or(level), name) {
+            ("", "lz4hc") => 9,
+            ("", "lzma") => 6,
+            ("", "zstd") => 3,
+            ("", _) => 1,
+            (level, _) => level
+                .parse()
+                .map_err(|_| Fail::usage(format!("'{level}' is not a level: give a number, as in zstd,9")))?,
+        };
+        let window = u32::try_from(self.lz4_window).ok().filter(|window| (4096..=65536).contains(window));
+        let window = window.and_then(NonZeroU32::new).ok_or_else(|| Fail::usage("the window of LZ4 is 4k to 64k"))?;
+        let window_bytes = window.min(LZ4_WINDOW_MAX);
+        let dictionary = |factor: u32, max: u32| match self.dictionary {
+            Some(dictionary) => u32::try_from(dictionary).unwrap_or(u32::MAX),
+            None => pcluster_bytes.saturating_mul(factor).clamp(32 << 10, max),
+        };
+        Ok(Some(match name {
+            "lz4" => Compression::Lz4 { window_bytes },
+            "lz4hc" => Compression::Lz4High { level, window_bytes },
+            "lzma" => Compression::MicroLzma { level, dictionary_bytes: dictionary(4, 8 << 20) },
+            "deflate" => Compression::Deflate { level },
+            "zstd" => {
+                let window_log2 = dictionary(8, 1 << 20).max(1).ilog2();
+                Compression::Zstd { level, window_log2: u8::try_from(window_log2).unwrap_or(u8::MAX) }
+            }
+            other => {
+                return Err(Fail::usage(format!("'{other}' is not known: choose lz4, lz4hc, lzma, deflate or zstd")));
+            }
+        }))
+    }
+}
+
+struct Bar<'a> {
+    bar: ProgressBar,
+    stop: &'a AtomicBool,
+}
+
+impl Progress for Bar<'_> {
+    fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
+        self.bar.set_prefix(match phase {
+            Phase::Scan => "listing",
+            Phase::Compare => "comparing",
+            Phase::Data => "compressing",
+            Phase::Packed => "compressing fragments",
+            _ => "writing metadata",
+        });
+        if phase == Phase::Scan {
+            self.bar.set_message(format!("{} inodes", HumanCount(done)));
+        } else {
+            self.bar.set_message("");
+            self.bar.set_length(total);
+            self.bar.set_position(done);
+        }
+        if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn progress_bar(hidden: bool) -> ProgressBar {
+    if hidden || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
+}
+
+fn described(summary: &Summary) -> String {
+    let percent = 100 * summary.image_bytes / summary.content_bytes.max(1);
+    format!(
+        "{} of {} inodes with {} of content, {percent} % of it, in {}",
+        HumanBytes(summary.image_bytes),
+        HumanCount(summary.inodes),
+        HumanBytes(summary.content_bytes),
+        HumanDuration(summary.total_time)
+    )
+}
+
+impl From<&Summary> for SummaryRecord {
+    fn from(summary: &Summary) -> Self {
+        Self {
+            inodes: summary.inodes,
+            files: summary.files,
+            directories: summary.directories,
+            content_bytes: summary.content_bytes,
+            duplicate_bytes: summary.duplicate_bytes,
+            packed_bytes: summary.packed_bytes,
+            data_bytes: summary.data_bytes,
+            metadata_bytes: summary.metadata_bytes,
+            image_bytes: summary.image_bytes,
+            xattrs_left_out: summary.xattrs_left_out,
+            uuid: uuid_text(&summary.uuid),
+            scan_seconds: summary.scan_time.as_secs_f64(),
+            data_seconds: summary.data_time.as_secs_f64(),
+            seconds: summary.total_time.as_secs_f64(),
+        }
+    }
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: Vec<String> = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(|part| part.concat()).join("-")
+}
