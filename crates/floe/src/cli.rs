@@ -23,6 +23,7 @@ enum Command {
     Stat(command::stat::Arguments),
     Extract(command::extract::Arguments),
     Check(command::check::Arguments),
+    Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
 }
 
@@ -50,6 +51,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Stat(arguments) => command::stat::run(&arguments),
         Command::Extract(arguments) => command::extract::run(&arguments),
         Command::Check(arguments) => command::check::run(&arguments),
+        Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
     }
 }

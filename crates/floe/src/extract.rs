@@ -21,7 +21,7 @@ use std::{
     thread,
 };
 
-use crate::{Attr, Image};
+use crate::{Attr, Image, Nid};
 
 use ledger::Ledger;
 pub use ledger::{ExtractSummary, Setback, SetbackCause};
@@ -48,6 +48,8 @@ pub struct ExtractOptions {
     pub times: bool,
     /// Which extended attributes are set.
     pub xattrs: XattrSelection,
+    /// The directory of the image that is taken for its root.
+    pub root: Option<Nid>,
 }
 
 /// Which extended attributes are set.
@@ -64,7 +66,7 @@ pub enum XattrSelection {
 impl Default for ExtractOptions {
     fn default() -> Self {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
-        Self { jobs, force: false, owners: true, modes: true, times: true, xattrs: XattrSelection::All }
+        Self { jobs, force: false, owners: true, modes: true, times: true, xattrs: XattrSelection::All, root: None }
     }
 }
 
@@ -125,9 +127,10 @@ pub fn extract(
     tell: &(dyn Fn(ExtractEvent<'_>) + Sync),
     cancel: &AtomicBool,
 ) -> Result<ExtractSummary, ExtractError> {
-    let selection = selection::select(image, paths).map_err(ExtractError::Path)?;
+    let root_nid = options.root.unwrap_or_else(|| image.root());
+    let selection = selection::select(image, root_nid, paths).map_err(ExtractError::Path)?;
     let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
-    let root_attr = image.attr(image.root()).map_err(|error| ExtractError::Path(error.into()))?;
+    let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     let root = TreeDirectory::open_root(target, root_attr).map_err(at_target)?;
     let ledger = Ledger::new(tell, cancel);
     let worker = |directories| Worker::new(image, options, &ledger, directories);

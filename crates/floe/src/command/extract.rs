@@ -84,7 +84,9 @@ struct SummaryRecord {
     files: u64,
     directories: u64,
     symlinks: u64,
-    specials: u64,
+    devices: u64,
+    fifos: u64,
+    sockets: u64,
     hard_links: u64,
     bytes: u64,
     failures: u64,
@@ -161,14 +163,17 @@ fn progress_bar(hidden: bool) -> ProgressBar {
 
 fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Duration) -> Result<(), Fail> {
     let seconds = elapsed.as_secs_f64();
-    let ExtractSummary { files, directories, symlinks, specials, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { files, directories, symlinks, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { devices, fifos, sockets, .. } = *summary;
     let ExtractSummary { owners_denied, devices_denied, xattrs_denied, .. } = *summary;
     if arguments.json {
         let record = SummaryRecord {
             files,
             directories,
             symlinks,
-            specials,
+            devices,
+            fifos,
+            sockets,
             hard_links,
             bytes,
             failures,
@@ -203,7 +208,7 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
             HumanCount(files),
             HumanCount(directories),
             HumanCount(symlinks + hard_links),
-            HumanCount(specials),
+            HumanCount(devices + fifos + sockets),
             HumanBytes(bytes)
         )
         .map(|()| Exit::Done.code())

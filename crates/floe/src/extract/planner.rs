@@ -89,7 +89,7 @@ impl<'a> Planner<'a> {
     /// Makes the directories that lead to what was selected; gives the last of them, and the selected inode.
     fn make_way(&mut self, selected: &Selected) -> Option<(Arc<TreeDirectory>, Nid)> {
         let mut directory = Arc::clone(&self.root);
-        let mut nid = self.image.root();
+        let mut nid = self.root.attr.nid;
         for (index, (name, next)) in selected.names.iter().zip(&selected.nids).enumerate() {
             let way = &selected.names[..index];
             if index > 0 {

@@ -11,7 +11,7 @@ pub(super) struct Selected {
 }
 
 /// The parts under `paths`, none within another; all of it where there are no paths.
-pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
+pub(super) fn select(image: &Image, root: Nid, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
     let mut selection = Vec::new();
     for path in paths {
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, 
             }
         }
         let mut nids = Vec::new();
-        let mut nid = image.root();
+        let mut nid = root;
         for (index, name) in names.iter().enumerate() {
             let told = || names[..=index].iter().flat_map(|name| [b"/", name.as_slice()].concat()).collect();
             let found = match image.file_system().lookup(nid, name) {
