@@ -175,14 +175,25 @@ fn write_extents(
     output: &mut dyn Write,
     complain: &dyn Fn(&str),
 ) -> io::Result<()> {
+    let layout = dump::inode(erofs, nid).map_or(0, |report| report.layout);
+    let block_size = floe_image::FileSystem::info(erofs).block_size.into();
     writeln!(output, "\n Ext:   logical offset   |  length :     physical offset    |  length")?;
     let (mut count, mut written) = (0u64, Ok(()));
     let read = dump::extents(erofs, nid, &mut |extent| {
-        let (start, end, len) = (extent.range.offset(), extent.range.end(), extent.range.len());
+        let (start, mut end) = (extent.range.offset(), extent.range.end());
         let (offset, stored, device) = match extent.place {
+            dump::ExtentPlace::Stored { offset, len, device, .. }
+                if matches!(layout, format::INODE_CHUNK_BASED | format::INODE_FLAT_PLAIN) =>
+            {
+                // The last block counts whole.
+                let rest = end.next_multiple_of(block_size) - end;
+                end += rest;
+                (offset, len + rest, device.0)
+            }
             dump::ExtentPlace::Stored { offset, len, device, .. } => (offset, len, device.0),
             dump::ExtentPlace::Hole | dump::ExtentPlace::Fragment { .. } => (0, 0, 0),
         };
+        let len = end - start;
         let note = if device == 0 { String::new() } else { format!("  # device {device}") };
         let past = offset.saturating_add(stored);
         written = writeln!(

@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, SetbackCause, XattrSelection, extract};
+use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, SetbackCause, XattrSelection, extract};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -107,6 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
+    let parts = if paths.is_empty() { Parts::All } else { Parts::Below(&paths) };
     let bar = progress_bar(arguments.quiet || arguments.json);
     let told = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
@@ -120,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Found { .. } | ExtractEvent::Made => {}
     };
     let start = Instant::now();
-    let result = extract(&image, &paths, &arguments.directory, &options, &tell, &cancel);
+    let result = extract(&image, parts, &arguments.directory, &options, &tell, &cancel);
     bar.finish_and_clear();
     let untold = told.into_inner().saturating_sub(TOLD_MAX);
     if untold > 0 {

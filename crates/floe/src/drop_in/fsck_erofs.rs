@@ -7,8 +7,8 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, Severity, XattrSelection, check,
-    extract,
+    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, Parts, Severity, XattrSelection,
+    check, extract,
 };
 
 use super::erofs_tool::{ErofsTool, Options, Wanted, number};
@@ -188,7 +188,7 @@ fn extract_image(
             tool.say(&format!("{} @ {}", setback.cause, Shown(&setback.path)));
         }
     };
-    match extract(&image, &[], target, &options, &tell, cancel) {
+    match extract(&image, Parts::All, target, &options, &tell, cancel) {
         Ok(summary) if summary.failures == 0 => {
             say_all_is_well(order, (0, 0));
             Ok(0)
@@ -266,8 +266,8 @@ fn say_all_is_well(order: &Order, (stored, decoded): (u64, u64)) {
     if order.verbosity < VERBOSITY_INFORMED {
         return;
     }
-    println!("<I> erofs: No errors found");
+    eprintln!("<I> erofs: No errors found");
     if order.ratio && decoded > 0 {
-        println!("<I> erofs: Compression ratio: {:.2}(%)", 100.0 * stored as f64 / decoded as f64);
+        eprintln!("<I> erofs: Compression ratio: {:.2}(%)", 100.0 * stored as f64 / decoded as f64);
     }
 }

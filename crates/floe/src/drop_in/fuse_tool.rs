@@ -39,17 +39,17 @@ const FUSE_HELP: &str = "\
 /// Runs `erofsfuse`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong.
+/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
 pub(super) fn run_erofsfuse(arguments: &[OsString]) -> Result<u8, Fail> {
-    run("erofsfuse", EROFSFUSE_HELP, arguments)
+    run("erofsfuse", EROFSFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse` or `squashfuse_ll`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong.
+/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
 pub(super) fn run_squashfuse(arguments: &[OsString]) -> Result<u8, Fail> {
-    run("squashfuse", SQUASHFUSE_HELP, arguments)
+    run("squashfuse", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
@@ -107,8 +107,7 @@ fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
     {
         notify(&pipe, false);
     }
-    // FUSE programs end with 1 whatever went wrong.
-    result.map_err(|fail| fail.with_exit(Exit::Failed))
+    result
 }
 
 /// The options that only these programs have.

@@ -6,20 +6,14 @@ mod pattern;
 mod superblock;
 
 use std::{
-    collections::HashSet,
     ffi::OsString,
     io::Write,
     os::unix::ffi::OsStrExt,
     path::PathBuf,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use floe::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, SetbackCause, WalkEntry, extract,
-};
+use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Parts, SetbackCause, WalkEntry, extract};
 
 use crate::{cancellation, fail::Fail, output::Output, shown::Shown};
 use arguments::{Arguments, Task};
@@ -105,7 +99,7 @@ fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
 
 fn list(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
     Output::run(|output| {
-        let mut listing = Listing::new(arguments, image);
+        let listing = Listing::new(arguments, image);
         let mut exit = 0;
         for entry in Selection::new(image, arguments) {
             match entry {
@@ -116,7 +110,6 @@ fn list(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
                 }
             }
         }
-        listing.finish(output)?;
         Ok(exit)
     })
 }
@@ -134,23 +127,32 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
         xattrs: arguments.xattrs,
         ..ExtractOptions::default()
     };
-    let (mut paths, mut is_partial) = (Vec::new(), false);
-    if !arguments.names.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some() {
-        is_partial = true;
-        paths = leaves(image, arguments);
+    let is_partial = !arguments.names.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
+    let (mut paths, mut has_fault) = (Vec::new(), false);
+    if is_partial {
+        for entry in Selection::new(image, arguments) {
+            match entry {
+                Ok(entry) => paths.push(entry.path),
+                Err(message) => {
+                    eprintln!("{message}");
+                    has_fault = true;
+                }
+            }
+        }
     }
+    let parts = if is_partial { Parts::Only(&paths) } else { Parts::All };
     if !arguments.quiet {
         println!("Parallel unsquashfs: Using {} processors", options.jobs);
     }
     let form = arguments.form.filter(|_| arguments.info);
-    let listing = Mutex::new(Listing::new(arguments, image));
+    let listing = Listing::new(arguments, image);
     let failures = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Found { path, attr } if form.is_some() => {
             let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: *attr };
             let mut line = Vec::new();
             // Writing to memory does not fail, and whoever closed stdout does not want to know.
-            let _ = listing.lock().unwrap_or_else(PoisonError::into_inner).write(&entry, &mut line);
+            let _ = listing.write(&entry, &mut line);
             let _ = std::io::stdout().write_all(&line);
         }
         ExtractEvent::Setback(setback) => {
@@ -160,13 +162,7 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
         }
         _ => {}
     };
-    let extracted = if is_partial && paths.is_empty() {
-        std::fs::create_dir_all(&arguments.target)
-            .map(|()| ExtractSummary { directories: 1, ..ExtractSummary::default() })
-            .map_err(|error| ExtractError::Target { path: arguments.target.clone(), error })
-    } else {
-        extract(image, &paths, &arguments.target, &options, &tell, &cancel)
-    };
+    let extracted = extract(image, parts, &arguments.target, &options, &tell, &cancel);
     let summary = match extracted {
         Ok(summary) => summary,
         Err(error) => {
@@ -178,6 +174,7 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
         say_created(&summary);
     }
     let exit = match (summary.failures, summary.denied()) {
+        _ if has_fault => FATAL,
         (0, 0) => 0,
         (0, _) if !arguments.strict => 0,
         _ if arguments.strict => FATAL,
@@ -196,27 +193,6 @@ fn say_created(summary: &ExtractSummary) {
     count(summary.fifos, "fifo", "fifos");
     count(summary.sockets, "socket", "sockets");
     count(summary.hard_links, "hardlink", "hardlinks");
-}
-
-/// The paths that are to be extracted: what was selected, without the directories that only lead there. A directory that
-/// was selected itself is left to the extraction, unless something in it is left out.
-fn leaves(image: &Image, arguments: &Arguments) -> Vec<Vec<u8>> {
-    let mut paths = Vec::new();
-    let mut parents: HashSet<Vec<u8>> = HashSet::new();
-    for entry in Selection::new(image, arguments) {
-        match entry {
-            Ok(entry) => {
-                if let Some(slash) = entry.path.iter().rposition(|byte| *byte == b'/') {
-                    parents.insert(entry.path[..slash].to_vec());
-                }
-                paths.push((entry.path, entry.attr.file_type == floe::FileType::Directory));
-            }
-            Err(message) => eprintln!("{message}"),
-        }
-    }
-    // An empty directory is made as such; one that has something in it comes with that.
-    paths.retain(|(path, is_directory)| path != b"/" && !(*is_directory && parents.contains(path)));
-    paths.into_iter().map(|(path, _)| path).collect()
 }
 
 /// What of an image the names on the command line stand for.

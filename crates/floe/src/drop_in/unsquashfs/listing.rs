@@ -35,8 +35,6 @@ pub(super) struct Listing<'a> {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
     with_seconds: bool,
-    /// A directory that is only shown if nothing in it is.
-    held_back: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl<'a> Listing<'a> {
@@ -50,30 +48,15 @@ impl<'a> Listing<'a> {
             users: if names { ids("/etc/passwd") } else { HashMap::new() },
             groups: if names { ids("/etc/group") } else { HashMap::new() },
             with_seconds: arguments.full_precision,
-            held_back: None,
         }
     }
 
-    pub(super) fn write(&mut self, entry: &WalkEntry, output: &mut dyn Write) -> io::Result<()> {
-        if let Some((path, line)) = self.held_back.take()
-            && !(path == b"/" || entry.path.starts_with(&[path.as_slice(), b"/"].concat()))
-        {
-            output.write_all(&line)?;
-        }
-        let line = self.line(entry);
-        if self.form.is_concise && entry.attr.file_type == FileType::Directory {
-            self.held_back = Some((entry.path.clone(), line));
+    pub(super) fn write(&self, entry: &WalkEntry, output: &mut dyn Write) -> io::Result<()> {
+        let has_content = || self.image.read_dir(entry.attr.nid).next().is_some();
+        if self.form.is_concise && entry.attr.file_type == FileType::Directory && has_content() {
             return Ok(());
         }
-        output.write_all(&line)
-    }
-
-    /// Writes what was held back until now.
-    pub(super) fn finish(&mut self, output: &mut dyn Write) -> io::Result<()> {
-        match self.held_back.take() {
-            Some((_, line)) => output.write_all(&line),
-            None => Ok(()),
-        }
+        output.write_all(&self.line(entry))
     }
 
     fn line(&self, entry: &WalkEntry) -> Vec<u8> {

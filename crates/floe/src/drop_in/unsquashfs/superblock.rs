@@ -13,7 +13,7 @@ use crate::iso_time::IsoTime;
 
 /// The names of bits, from the lowest on.
 const GZIP_STRATEGIES: &[&str] = &["default", "filtered", "huffman_only", "run_length_encoded", "fixed"];
-const XZ_FILTERS: &[&str] = &["x86", "powerpc", "ia64", "arm", "armthumb", "sparc"];
+const XZ_FILTERS: &[&str] = &["x86", "powerpc", "ia64", "arm", "armthumb", "sparc", "arm64", "riscv"];
 const LZO_ALGORITHMS: &[&str] = &["lzo1x_1", "lzo1x_1_11", "lzo1x_1_12", "lzo1x_1_15", "lzo1x_999"];
 
 /// The one LZO algorithm that has levels.
