@@ -25,6 +25,7 @@ enum Command {
     Check(command::check::Arguments),
     Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
+    Lab(command::lab::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -53,6 +54,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Check(arguments) => command::check::run(&arguments),
         Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
+        Command::Lab(arguments) => command::lab::run(arguments),
     }
 }
 

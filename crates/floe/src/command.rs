@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod extract;
+pub(crate) mod lab;
 pub(crate) mod ls;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;

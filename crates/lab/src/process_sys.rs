@@ -181,3 +181,17 @@ pub(crate) fn touch_fresh_pages(size_bytes: usize, page_bytes: usize) -> bool {
         libc::munmap(start, size_bytes) == 0
     }
 }
+
+/// Waits for a byte from the other end of `kept`; false if that is closed: for the body of a [`ForkedChild`].
+pub(crate) fn receive_byte(kept: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: one byte of a live value is written.
+    unsafe { libc::read(kept, (&raw mut byte).cast(), 1) == 1 }
+}
+
+/// Sends a number to the other end of `kept`; false if that is closed: for the body of a [`ForkedChild`].
+pub(crate) fn send_number(kept: RawFd, number: u64) -> bool {
+    let bytes = number.to_ne_bytes();
+    // SAFETY: the bytes of a live value are read.
+    unsafe { libc::send(kept, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) == 8 }
+}

@@ -12,7 +12,8 @@ pub(crate) struct Need {
     pub(crate) inode_len: u64,
     /// The inode and what follows it, but for what is inline, in bytes.
     pub(crate) body_len: u64,
-    /// What is inline, in bytes; it stands within one block too.
+    /// What is inline, in bytes; it stands within one block too, the one that the body ends in. (Linux 6.18 takes an
+    /// inline pcluster at the beginning of the second block of a page for empty.)
     pub(crate) inline_len: u64,
 }
 
@@ -20,7 +21,7 @@ impl Need {
     fn fits(&self, offset: u64, block_size: u64) -> bool {
         let inline_start = (offset + self.body_len) % block_size;
         offset % block_size + self.inode_len <= block_size
-            && (self.inline_len == 0 || inline_start + self.inline_len <= block_size)
+            && (self.inline_len == 0 || inline_start > 0 && inline_start + self.inline_len <= block_size)
     }
 
     fn len(&self) -> u64 {

@@ -38,7 +38,8 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
     let scan_time = begin.elapsed();
     let xattrs = XattrTable::new(&tree, &visits, &options.xattrs)?;
     let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(&tree, visit)).collect();
-    let same = if options.dedupe { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
+    let same =
+        if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
 
     let mut image = ImageFile::create(&options.output)?;
     let (epoch, build_time) = times(&tree, &visits, options)?;

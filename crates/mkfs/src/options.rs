@@ -56,7 +56,8 @@ pub struct Options {
     pub volume_name: Vec<u8>,
     /// How many threads compress.
     pub jobs: NonZeroUsize,
-    /// How much file data and compressed data may be in memory at once, in bytes. The tree itself is not counted.
+    /// How much file data and compressed data may be under way at once, in bytes, over what one job needs (twice a
+    /// segment of 4 or 8 MiB). The tree and the metadata are not counted.
     pub memory_bytes: usize,
 }
 
@@ -117,11 +118,12 @@ pub struct Xattrs {
     pub filter: bool,
 }
 
+/// The default of the memory for data under way, for each thread.
+const MEMORY_BYTES_PER_JOB: usize = 16 << 20;
+
 impl Options {
     /// The most threads that compress.
     pub const JOBS_MAX: usize = 256;
-    /// The least memory that works, in bytes for each thread.
-    pub const MEMORY_BYTES_PER_JOB_MIN: usize = 16 << 20;
 
     /// The defaults: not compressed, blocks of 4 KiB, as many threads as CPUs.
     pub fn new(output: impl Into<PathBuf>) -> Self {
@@ -148,7 +150,7 @@ impl Options {
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
-            memory_bytes: 256 << 20,
+            memory_bytes: (jobs.get().min(Self::JOBS_MAX) * MEMORY_BYTES_PER_JOB).max(64 << 20),
         }
     }
 
@@ -186,6 +188,12 @@ impl Options {
             Compression::Deflate { .. } => AlgorithmConfiguration::Deflate { window_log2: 15 },
             Compression::Zstd { window_log2, .. } => AlgorithmConfiguration::Zstd { window_log2 },
         })
+    }
+
+    /// Whether equal files are stored once. With fragments they are in any case: their ends would be, and looking for
+    /// the rest costs little.
+    pub(crate) fn shares_files(&self) -> bool {
+        self.dedupe || self.fragments != Fragments::None
     }
 
     /// Refuses what contradicts itself or is out of range.
@@ -226,14 +234,8 @@ impl Options {
         if self.volume_name.len() > 15 {
             return refuse("the volume name has at most 15 bytes".into());
         }
-        let memory_min = self.jobs.get().saturating_mul(Self::MEMORY_BYTES_PER_JOB_MIN);
-        if self.jobs.get() > Self::JOBS_MAX || self.memory_bytes < memory_min {
-            return refuse(format!(
-                "{} jobs need at least {} MiB of memory; at most {} jobs are possible",
-                self.jobs,
-                memory_min >> 20,
-                Self::JOBS_MAX
-            ));
+        if self.jobs.get() > Self::JOBS_MAX {
+            return refuse(format!("there are at most {} jobs", Self::JOBS_MAX));
         }
         if let Some(compression) = self.compression {
             compression.encoder()?;

@@ -10,6 +10,9 @@ const INLINE_MARGIN: usize = 64;
 /// What is at most this many pclusters long is a fragment without being compressed to see whether it would fit one.
 const FRAGMENT_PCLUSTERS: usize = 2;
 
+/// After a first failure to compress one part in this many of a pcluster is stored as it is.
+const PLAIN_PARTS: usize = 8;
+
 /// What becomes of the end of a file that does not fill a pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TailRule {
@@ -73,6 +76,15 @@ impl SegmentCompressor {
         }))
     }
 
+    /// How much is stored as it is before compression is tried again: little at first, so that what does compress is
+    /// found soon, more with each failure in a row.
+    fn plain_len(&self, failures: u32) -> usize {
+        (self.pcluster_len / PLAIN_PARTS)
+            .max(self.block_len)
+            .saturating_mul(1 << failures.min(16))
+            .min(self.pcluster_len)
+    }
+
     /// Whether a file of this length takes less when it is stored as this.
     pub(crate) fn pays(&self, segment: &CompressedSegment, len: usize) -> bool {
         let stored_len = match &segment.tail {
@@ -88,6 +100,7 @@ impl SegmentCompressor {
         let mut segment = CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None };
         let inline_max = inline_len_max(self.block_len);
         let mut rest = data;
+        let mut failures = 0u32;
         while !rest.is_empty() {
             if rule == TailRule::Fragment && rest.len() <= self.pcluster_len * FRAGMENT_PCLUSTERS {
                 segment.put_fragment(rest);
@@ -126,11 +139,12 @@ impl SegmentCompressor {
                 }
             }
             let consumed = if fit.produced == 0 || fit.produced.next_multiple_of(self.block_len) >= fit.consumed {
-                let len = rest.len().min(fit.consumed.clamp(self.block_len, self.pcluster_len));
-                let len = if len < rest.len() { len / self.block_len * self.block_len } else { len };
+                let len = rest.len().min(self.plain_len(failures));
                 segment.put_plain(&rest[..len], self.block_len);
+                failures += 1;
                 len
             } else {
+                failures = 0;
                 segment.put_encoded(fit.consumed, &self.output[..fit.produced], self.block_len);
                 fit.consumed
             };

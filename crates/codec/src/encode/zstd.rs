@@ -12,7 +12,7 @@ const LAST_BLOCK: [u8; 3] = [1, 0, 0];
 /// The first estimate of what the input shrinks to, before anything is known: one part in this many.
 const FIRST_RATIO: usize = 3;
 /// How many flushes follow the first one at most, each with a smaller rest.
-const STEPS_MAX: usize = 4;
+const STEPS_MAX: usize = 5;
 /// A rest smaller than this, in bytes, or than one part in [`REST_PARTS`] of the room is left empty: a block of its own
 /// would cost more than it holds.
 const REST_MIN: usize = 72;
@@ -85,7 +85,7 @@ impl ZstdEncoder {
         let mut trial = std::mem::take(&mut self.trial);
         trial.resize(room + room / 2 + 1024, 0);
         let mut first_len = self.expected_len(room);
-        first_len = first_len - first_len / 16;
+        first_len -= first_len / 20;
         let mut reached = Fit::default();
         while reached.produced == 0 && first_len > 0 {
             first_len = first_len.min(input.len());
@@ -93,7 +93,7 @@ impl ZstdEncoder {
             match self.feed(&input[..first_len], &mut trial, 0) {
                 Some(len) if len <= room => reached = Fit { consumed: first_len, produced: len },
                 Some(len) => first_len = scaled(room, first_len, len) * 15 / 16,
-                None => first_len /= 2,
+                None => first_len = (first_len / 2).min(room * 4),
             }
         }
         for _ in 0..STEPS_MAX {

@@ -11,6 +11,7 @@ mod said;
 mod variant;
 
 pub use meter::Tier;
+pub(crate) use mounted::{MountPoints, Mounted, forget_image};
 pub use options::{LaunchOptions, Temperature};
 pub use outcome::{Latency, Launch, METRICS, Metric};
 pub use plan::{Step, block};

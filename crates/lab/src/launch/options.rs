@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::meter::Tier;
 use super::variant::{Programs, Variant};
-use crate::load::LoadKind;
+use crate::stage::StageOptions;
 use crate::{Error, Result};
 
 /// What is in memory when a command is launched.
@@ -39,12 +39,8 @@ pub struct LaunchOptions {
     pub control_count: usize,
     /// Blocks.
     pub block_count: usize,
-    /// Load beside it.
-    pub load: Vec<LoadKind>,
-    /// How long load runs before the first launch.
-    pub load_lead: Duration,
-    /// Leaves autogroup as it is instead of turning it off as Android does.
-    pub keep_autogroup: bool,
+    /// Load and settings around it.
+    pub stage: StageOptions,
     /// Drops all of the machine's caches before each cold launch, not only the image.
     pub drop_all_caches: bool,
     /// How to measure; the best that works if `None`.
@@ -69,9 +65,7 @@ impl LaunchOptions {
             launch_count: 50,
             control_count: 5,
             block_count: 3,
-            load: Vec::new(),
-            load_lead: Duration::from_secs(1),
-            keep_autogroup: false,
+            stage: StageOptions::default(),
             drop_all_caches: false,
             tier: None,
             launch_time_max: Duration::from_secs(60),

@@ -1,30 +1,22 @@
 //! Makes the launches and collects what they show.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::command::{self, HotProcess, Ran};
 use super::meter::{Meter, Tier};
-use super::mounted::{MountPoints, Mounted, forget_image};
+use super::mounted::{Mounted, forget_image};
 use super::options::{LaunchOptions, Temperature};
 use super::outcome::Launch;
 use super::plan::{Step, block};
 use super::variant::{Decompressors, ImageKind, Reader, Variant};
 use crate::interrupt_sys::Interrupt;
-use crate::load::Load;
-use crate::machine::{
-    AUTOGROUP, Counts, CpuNoise, Environment, GroupCounts, Setting, Undo, enter_private_mounts, noise_floor,
-    read_setting,
-};
 use crate::report::write_perfetto;
+use crate::stage::{Stage, Surroundings};
 use crate::trace::{ProcessTree, Trace};
 use crate::{Error, Result};
-
-/// How long each CPU is listened to before a run.
-const NOISE_TIME: Duration = Duration::from_millis(200);
 
 /// Everything that a run showed.
 #[derive(Clone, Debug, Serialize)]
@@ -37,18 +29,10 @@ pub struct LaunchReport {
     pub tier: Tier,
     /// The variants, the baseline first.
     pub variants: Vec<VariantReport>,
-    /// The load beside it.
-    pub load: Vec<String>,
     /// Every launch, in order, discarded ones included.
     pub launches: Vec<Launch>,
-    /// The machine.
-    pub environment: Environment,
-    /// What the machine takes from a thread that never sleeps, before the run and without the load.
-    pub noise: Vec<CpuNoise>,
-    /// What happened in the memory group, if there was one.
-    pub memory: Option<GroupCounts>,
-    /// What a reader of the numbers should know.
-    pub notes: Vec<String>,
+    /// What there was around it.
+    pub surroundings: Surroundings,
     /// Whether the run was ended before all launches were made.
     pub is_interrupted: bool,
     /// Traces for Perfetto that were written.
@@ -106,13 +90,9 @@ struct Session<'run> {
     /// For each variant, the switches missing from the trace that was written.
     trace_flaws: Vec<Option<u64>>,
     report: LaunchReport,
-    counts: Counts,
     // Dropped in this order, the way back last.
     live: Vec<Option<Live>>,
-    mount_points: MountPoints,
-    load: Load,
-    _autogroup: Option<Setting>,
-    _undo: Undo,
+    stage: Stage,
 }
 
 /// A variant that stays mounted between launches.
@@ -123,37 +103,21 @@ struct Live {
 
 impl<'run> Session<'run> {
     fn new(options: &'run LaunchOptions, interrupt: &'run Interrupt) -> Result<Self> {
-        let undo = Undo::new()?;
-        enter_private_mounts();
-        let mut notes = Vec::new();
-        let mut environment = Environment::read();
-        let autogroup = if options.keep_autogroup { None } else { turn_autogroup_off(&undo, &mut notes) };
-        environment.autogroup = read_setting(AUTOGROUP);
+        let mut stage = Stage::new(&options.stage)?;
         let kinds = options.variants.iter().map(image_kind).collect::<Result<Vec<_>>>()?;
-        let meter = Meter::new(&undo, options.tier)?;
-        notes.extend(meter.notes.iter().cloned());
-        let noise = noise_floor(NOISE_TIME);
-        notes.extend(real_time_note());
-        let mount_points = MountPoints::new(&undo)?;
+        let meter = Meter::new(&stage.undo, options.tier)?;
+        meter.notes.iter().chain(&real_time_note()).for_each(|note| stage.note(note));
         let decompressors: Vec<_> =
             options.variants.iter().zip(kinds).map(|(variant, kind)| variant.decompressors(kind)).collect();
         let variants =
             options.variants.iter().zip(&decompressors).map(|(variant, who)| describe(variant, who)).collect();
-        let load = Load::start(&undo, &options.load)?;
-        if !options.load.is_empty() {
-            std::thread::sleep(options.load_lead);
-        }
         let report = LaunchReport {
             command: options.command.clone(),
             temperature: options.temperature,
             tier: meter.tier,
             variants,
-            load: options.load.iter().map(ToString::to_string).collect(),
             launches: Vec::new(),
-            environment,
-            noise,
-            memory: None,
-            notes,
+            surroundings: Surroundings::default(),
             is_interrupted: false,
             traces: Vec::new(),
         };
@@ -165,12 +129,8 @@ impl<'run> Session<'run> {
             decompressors,
             trace_flaws: vec![None; count],
             report,
-            counts: Counts::read(),
             live: std::iter::repeat_with(|| None).take(count).collect(),
-            mount_points,
-            load,
-            _autogroup: autogroup,
-            _undo: undo,
+            stage,
         })
     }
 
@@ -194,10 +154,25 @@ impl<'run> Session<'run> {
             }
             self.live.iter_mut().for_each(|live| *live = None);
         }
-        self.report.environment.during = self.counts.until_now();
-        self.report.memory = self.load.memory_counts();
-        self.report.notes.extend(self.load.notes());
+        self.note_idle_workers();
+        self.live.clear();
+        self.report.surroundings = self.stage.end();
         Ok(self.report)
+    }
+
+    /// Says of which variants no launch gave the kernel's workers anything to do.
+    fn note_idle_workers(&mut self) {
+        for (index, decompressors) in self.decompressors.iter().enumerate() {
+            let mut launches = self.report.launches.iter().filter(|launch| launch.variant == index && launch.is_traced);
+            let Decompressors::Workqueue(_) = decompressors else { continue };
+            if launches.all(|launch| launch.decompression.as_ref().is_none_or(|latency| latency.waits_ns.is_empty())) {
+                let name = &self.options.variants[index].name;
+                self.stage.note(format!(
+                    "{name}: the kernel decompressed in the reading thread, as it does where a file is mounted itself; \
+                     the option loop makes it use its workers, as for a disk"
+                ));
+            }
+        }
     }
 
     /// Makes one launch; false if the end was asked for meanwhile.
@@ -219,7 +194,7 @@ impl<'run> Session<'run> {
         let begun = self.meter.begin(step.is_traced, live.mounted.server_pid())?;
         let ran = match &mut live.process {
             Some(process) => process.run(self.options, self.interrupt),
-            None => command::run(self.options, live.mounted.path(), &self.load, self.interrupt),
+            None => command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt),
         };
         let Some(ran) = ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))? else {
             return Ok(false);
@@ -248,18 +223,18 @@ impl<'run> Session<'run> {
             std::fs::write("/proc/sys/vm/drop_caches", "3")
                 .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
         }
-        let mounted = self.mount_points.mount(variant, index, &self.options.programs, &self.load)?;
+        let mounted = self.stage.mount_points.mount(variant, index, &self.options.programs, &self.stage.load)?;
         let mut live = Live { process: None, mounted };
         match self.options.temperature {
             Temperature::Cold => {}
             Temperature::Warm => {
-                let ran = command::run(self.options, live.mounted.path(), &self.load, self.interrupt);
+                let ran = command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt);
                 if ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))?.is_none() {
                     return Ok(None);
                 }
             }
             Temperature::Hot => {
-                let mut process = HotProcess::start(self.options, live.mounted.path(), &self.load)?;
+                let mut process = HotProcess::start(self.options, live.mounted.path(), &self.stage.load)?;
                 if process.run(self.options, self.interrupt)?.is_none() {
                     return Ok(None);
                 }
@@ -309,18 +284,6 @@ fn describe(variant: &Variant, decompressors: &Decompressors) -> VariantReport {
         image: variant.image.clone(),
         image_bytes: std::fs::metadata(&variant.image).map_or(0, |status| status.len()),
         decompressors: decompressors.to_string(),
-    }
-}
-
-fn turn_autogroup_off(undo: &Undo, notes: &mut Vec<String>) -> Option<Setting> {
-    match Setting::set(undo, AUTOGROUP, "0") {
-        Ok(setting) => setting,
-        Err(error) => {
-            notes.push(format!(
-                "{error}: autogroup holds load of other sessions off, so latency looks better than it is"
-            ));
-            None
-        }
     }
 }
 

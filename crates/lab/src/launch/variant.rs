@@ -123,11 +123,12 @@ impl Variant {
 
     /// Whose scheduling latency counts as decompression's.
     pub fn decompressors(&self, kind: Option<ImageKind>) -> Decompressors {
+        let has = |wanted| self.options.split(',').any(|option| option == wanted);
+        let (is_inline, always_hops) = (has("workers=inline"), has("sync-decompress=never"));
         match (self.reader, kind) {
-            (Reader::Floe, _) if self.options.split(',').any(|option| option == "workers=inline") => {
-                Decompressors::Process
-            }
-            (Reader::Floe, _) => Decompressors::Threads(NamePattern::new("floe-dec/*")),
+            // Unless told never to, threads that take requests decompress what is cheap themselves.
+            (Reader::Floe, _) if !is_inline && always_hops => Decompressors::Threads(NamePattern::new("floe-dec/*")),
+            (Reader::Floe, _) => Decompressors::Process,
             (Reader::Kernel, Some(ImageKind::Erofs)) => Decompressors::Workqueue(NamePattern::new("erofs_worker")),
             (Reader::Erofsfuse | Reader::Squashfuse, _) => Decompressors::Process,
             (Reader::Kernel | Reader::Directory, _) => Decompressors::Caller,
@@ -206,8 +207,9 @@ mod tests {
             let variant = Variant::parse(text, Path::new("img")).unwrap();
             assert_eq!(variant.decompressors(Some(kind)).to_string(), expected, "{text}");
         };
-        check("floe", ImageKind::Squashfs, "threads floe-dec/*");
-        check("floe:workers=inline", ImageKind::Erofs, "all threads of the reader's process");
+        check("floe", ImageKind::Squashfs, "all threads of the reader's process");
+        check("floe:cache=1M,sync-decompress=never", ImageKind::Erofs, "threads floe-dec/*");
+        check("floe:workers=inline,sync-decompress=never", ImageKind::Erofs, "all threads of the reader's process");
         check("kernel", ImageKind::Erofs, "kernel work items of erofs_worker");
         check("kernel", ImageKind::Squashfs, "none: whoever reads decompresses");
         check("erofsfuse", ImageKind::Erofs, "all threads of the reader's process");

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, Timespec};
 
 use crate::error::Doing;
+use crate::machine::ControlGroup;
 use crate::process_sys::{ForkedChild, read_block};
 use crate::{Error, Result};
 
@@ -19,6 +21,8 @@ const SORTED_COUNT: usize = 256 << 10;
 const CYCLE: Duration = Duration::from_micros(50_000);
 /// Random reads are of this size and begin at multiples of it.
 const BLOCK_BYTES: usize = 4096;
+/// A filler reads this much at a time.
+const FILL_BYTES: usize = 1 << 20;
 
 /// Starts processes that each want `percent` of a CPU: they sort for 50 ms of CPU time and sleep the rest.
 ///
@@ -65,6 +69,37 @@ pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
         }
     });
     Ok((child.doing(|| "cannot start the random reader".to_owned())?, is_direct))
+}
+
+/// Starts a process inside a memory group that reads a file as large as the group's limit over and over, so that the
+/// group is always full of what can be given up: that is when getting pages takes time.
+pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<ForkedChild> {
+    let doing = || "cannot make a file to fill the memory group with".to_owned();
+    // On a disk, as pages of a file in memory cannot be given up.
+    let path = Path::new("/var/tmp").join(format!("floe-lab-fill-{}-{:08x}", std::process::id(), fastrand::u32(..)));
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
+    let unlinked = std::fs::remove_file(&path);
+    let mut block = vec![1_u8; FILL_BYTES];
+    for _ in 0..limit_bytes.div_ceil(FILL_BYTES as u64) {
+        file.write_all(&block).doing(doing)?;
+    }
+    // Pages are charged to whoever reads them first: that must not be us.
+    file.sync_data().and(unlinked).doing(doing)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(doing)?;
+    let child = ForkedChild::spawn(c"floe-fill", Some(file.as_fd()), |kept| {
+        let mut offset = 0;
+        // Until it is in the group nothing may be read.
+        sleep(Duration::from_millis(50));
+        loop {
+            let is_read = read_block(kept, &mut block, offset);
+            offset = if is_read { offset + FILL_BYTES as u64 } else { 0 };
+            sleep(Duration::from_millis(1));
+        }
+    });
+    let child = child.doing(|| "cannot start the memory filler".to_owned())?;
+    let entered = group.entrance()?.write_all(child.pid().to_string().as_bytes());
+    entered.doing(|| "cannot put the memory filler into its group".to_owned())?;
+    Ok(child)
 }
 
 /// Sorts up, down, and up again, and sleeps when a cycle's worth of CPU time is used.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::burner::{sleep, spawn_burners, spawn_random_reader};
+use super::burner::{sleep, spawn_burners, spawn_filler, spawn_random_reader};
 use super::kind::LoadKind;
 use crate::error::Doing;
 use crate::machine::{ControlGroup, GroupCounts, Undo};
@@ -26,6 +26,7 @@ pub struct Load {
     kinds: Vec<LoadKind>,
     workers: Vec<ForkedChild>,
     hog: Option<ForkedChild>,
+    filler: Option<ForkedChild>,
     fio: Vec<Child>,
     group: Option<ControlGroup>,
     notes: Vec<String>,
@@ -47,7 +48,7 @@ impl Load {
                         load.notes.push(format!("{} {note}", file.display()));
                     }
                 }
-                LoadKind::Memory { limit_bytes } => load.start_hog(undo, *limit_bytes)?,
+                LoadKind::Memory { limit_bytes, hog_bytes } => load.start_hog(undo, *limit_bytes, *hog_bytes)?,
                 LoadKind::Fio { job } => load.fio.push(start_fio(job)?),
             }
         }
@@ -57,6 +58,13 @@ impl Load {
     /// What was asked for.
     pub fn kinds(&self) -> &[LoadKind] {
         &self.kinds
+    }
+
+    /// Puts a process that is there already where the load's limits hold.
+    pub(crate) fn confine_process(&self, pid: u32) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let entered = std::io::Write::write_all(&mut group.entrance()?, pid.to_string().as_bytes());
+        entered.doing(|| format!("cannot put process {pid} into a control group"))
     }
 
     /// Puts a command that is about to be measured where the load's limits hold.
@@ -74,7 +82,7 @@ impl Load {
 
     /// The process numbers of the burners and readers.
     pub fn pids(&self) -> Vec<u32> {
-        self.workers.iter().chain(&self.hog).map(ForkedChild::pid).collect()
+        self.workers.iter().chain(&self.hog).chain(&self.filler).map(ForkedChild::pid).collect()
     }
 
     /// What a reader of the results should know: load that was not as asked, or ended early.
@@ -95,10 +103,10 @@ impl Load {
         notes
     }
 
-    fn start_hog(&mut self, undo: &Undo, limit_bytes: u64) -> Result<()> {
+    fn start_hog(&mut self, undo: &Undo, limit_bytes: u64, hog_bytes: u64) -> Result<()> {
         let group = ControlGroup::with_memory_limit(undo, limit_bytes)?;
         let entrance = group.entrance()?;
-        let size_bytes = usize::try_from(limit_bytes / 2).map_err(|_| Error::new("memory limit too large"))?;
+        let size_bytes = usize::try_from(hog_bytes).map_err(|_| Error::new("memory limit too large"))?;
         let page_bytes = rustix::param::page_size();
         let hog = ForkedChild::spawn(c"floe-hog", Some(entrance.as_fd()), |kept| {
             join_group_in_child(kept);
@@ -113,6 +121,7 @@ impl Load {
         // If somebody in the group must die, let it be the hog.
         let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
         self.hog = Some(hog);
+        self.filler = Some(spawn_filler(&group, limit_bytes)?);
         self.group = Some(group);
         Ok(())
     }
@@ -123,6 +132,7 @@ impl Drop for Load {
         // The hog goes before its group, and fio is asked before it is killed: its jobs are processes of their own.
         self.workers.clear();
         self.hog = None;
+        self.filler = None;
         for fio in &mut self.fio {
             end(fio, FIO_END);
         }

@@ -7,7 +7,7 @@ use crate::launch::{LaunchReport, METRICS, Metric};
 
 /// The report as a page that opens without a network.
 pub fn launch_page(report: &LaunchReport) -> String {
-    let load = if report.load.is_empty() { "no load".to_owned() } else { format!("load {}", report.load.join(", ")) };
+    let load = report.surroundings.load_text();
     let lead =
         format!("{} launches of {}; {load}; measured by {}", report.temperature, report.command.join(" "), report.tier);
     let mut page = Page::new("Launches under measurement", &lead);
@@ -46,8 +46,11 @@ pub fn launch_page(report: &LaunchReport) -> String {
 
 fn series(report: &LaunchReport, metric: &Metric) -> Vec<Series> {
     let named = report.variants.iter().enumerate();
-    let all =
-        named.map(|(index, variant)| Series { name: variant.name.clone(), values: values(report, index, metric) });
+    let all = named.map(|(index, variant)| Series {
+        name: variant.name.clone(),
+        values: values(report, index, metric),
+        colour: index,
+    });
     all.filter(|series| !series.values.is_empty()).collect()
 }
 
@@ -57,7 +60,7 @@ fn single_waits(report: &LaunchReport) -> Vec<Series> {
     let all = named.map(|(index, variant)| {
         let launches = report.launches.iter().filter(|launch| launch.variant == index && launch.discarded.is_none());
         let waits = launches.filter_map(|launch| launch.decompression.as_ref()).flat_map(|latency| &latency.waits_ns);
-        Series { name: variant.name.clone(), values: waits.map(|&wait| wait as f64 / 1000.0).collect() }
+        Series { name: variant.name.clone(), values: waits.map(|&wait| wait as f64 / 1000.0).collect(), colour: index }
     });
     all.filter(|series| !series.values.is_empty()).collect()
 }

@@ -23,6 +23,8 @@ pub struct Series {
     pub name: String,
     /// The values; for lines, of the matching place on the horizontal axis.
     pub values: Vec<f64>,
+    /// Which of the page's colours it has, the same in every plot.
+    pub colour: usize,
 }
 
 /// A drawing that grows from the frame inwards.
@@ -107,12 +109,12 @@ impl Drawing {
         );
     }
 
-    fn finish(mut self, legend: &[&str]) -> String {
+    fn finish(mut self, legend: &[Series]) -> String {
         self.svg.push_str("</svg>");
         if legend.len() > 1 {
             let mut keys = String::from(r#"<p class="legend">"#);
-            for (index, name) in legend.iter().enumerate() {
-                let _ = write!(keys, r#"<span><i class="key s{}"></i>{}</span> "#, index % COLOURS, escape(name));
+            for Series { name, colour, .. } in legend {
+                let _ = write!(keys, r#"<span><i class="key s{}"></i>{}</span> "#, colour % COLOURS, escape(name));
             }
             return format!("{keys}</p>{}", self.svg);
         }
@@ -145,7 +147,7 @@ pub fn strip_plot(series: &[Series], unit: &str) -> String {
         let every = series.values.len().div_ceil(POINTS_MAX).max(1);
         for value in series.values.iter().step_by(every) {
             let jitter = (random.f64() - 0.5) * 0.62 / count;
-            drawing.dot((scale.place(*value), middle + jitter), 2.6, index, &format!("{value:.1} {unit}"));
+            drawing.dot((scale.place(*value), middle + jitter), 2.6, series.colour, &format!("{value:.1} {unit}"));
         }
         let (y, half) = (drawing.y(middle), row_height * 0.36);
         if let Some(interval) = Interval::of_average(&series.values) {
@@ -192,10 +194,9 @@ pub fn tail_plot(series: &[Series], unit: &str) -> String {
             })
             .chain(values.last().map(|last| (scale.place(*last), most / decades)))
             .collect();
-        drawing.line(&points, index);
+        drawing.line(&points, series[index].colour);
     }
-    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
-    drawing.finish(&names)
+    drawing.finish(series)
 }
 
 /// How many values lie in each power of two.
@@ -245,13 +246,12 @@ pub fn histogram(series: &[Series], unit: &str) -> String {
             let _ = write!(
                 drawing.svg,
                 r#"<rect class="bar s{}" x="{x:.1}" y="{top:.1}" width="{drawn_width:.1}" height="{:.1}"><title>{share:.2} %</title></rect>"#,
-                index % COLOURS,
+                series[index].colour % COLOURS,
                 bottom - top,
             );
         }
     }
-    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
-    drawing.finish(&names)
+    drawing.finish(series)
 }
 
 /// A line for each series over common places on the horizontal axis.
@@ -263,16 +263,15 @@ pub fn line_plot(places: &[f64], series: &[Series], place_title: &str, unit: &st
     drawing.horizontal_axis(&ticks, place_title);
     let ticks: Vec<_> = scale.ticks(6).into_iter().map(|tick| (scale.place(tick), tick_label(tick))).collect();
     drawing.vertical_axis(&ticks, unit);
-    for (index, series) in series.iter().enumerate() {
+    for series in series {
         let points: Vec<_> =
             places.iter().zip(&series.values).map(|(x, y)| (across.place(*x), scale.place(*y))).collect();
-        drawing.line(&points, index);
+        drawing.line(&points, series.colour);
         for (point, value) in points.iter().zip(&series.values) {
-            drawing.dot(*point, 4.0, index, &format!("{}: {value:.3} {unit}", series.name));
+            drawing.dot(*point, 4.0, series.colour, &format!("{}: {value:.3} {unit}", series.name));
         }
     }
-    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
-    drawing.finish(&names)
+    drawing.finish(series)
 }
 
 /// Text that a page shows as it is.
@@ -298,7 +297,7 @@ mod tests {
     use super::*;
 
     fn series(name: &str, values: &[f64]) -> Series {
-        Series { name: name.to_owned(), values: values.to_vec() }
+        Series { name: name.to_owned(), values: values.to_vec(), colour: 0 }
     }
 
     #[test]

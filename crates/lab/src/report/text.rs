@@ -66,7 +66,7 @@ pub fn values(report: &LaunchReport, variant: usize, metric: &Metric) -> Vec<f64
 /// The whole report as text.
 pub fn launch_text(report: &LaunchReport) -> String {
     let mut text = String::new();
-    let kinds = if report.load.is_empty() { "no load".to_owned() } else { format!("load {}", report.load.join(", ")) };
+    let kinds = report.surroundings.load_text();
     let _ = writeln!(text, "{} launches of: {}", report.temperature, report.command.join(" "));
     let _ = writeln!(text, "{kinds}; measured by {}", report.tier);
     for (index, metric) in METRICS.iter().enumerate() {
@@ -198,24 +198,7 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
         sum(|launch| launch.unexplained_switches),
         sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
     ));
-    for noise in &report.noise {
-        lines.push(format!(
-            "noise floor, CPU {}: {:.2} % taken away, at most {:.0} µs at a time",
-            noise.cpu,
-            noise.percent(),
-            noise.gap_ns_max as f64 / 1000.0,
-        ));
-    }
-    if let Some(memory) = &report.memory {
-        lines.push(format!(
-            "memory group: limit hit {} times, {} processes killed, at most {} KiB used",
-            memory.limit_hits,
-            memory.out_of_memory_kills,
-            memory.peak_bytes >> 10,
-        ));
-    }
-    lines.extend(report.environment.lines());
-    lines.extend(report.notes.iter().map(|note| format!("note: {note}")));
+    lines.extend(report.surroundings.lines());
     lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.display())));
     lines
 }

@@ -142,6 +142,9 @@ const ROWS: &[Row] = &[
     }),
 ];
 
+/// Rows that the reference tool extracts wrongly: it cuts off holes at the end where there are chunk indexes.
+const KERNEL_ONLY: &[&str] = &["chunks-large-indexes"];
+
 fn big(options: &mut Options, pcluster_bytes: u32) {
     options.pcluster_bytes = pcluster_bytes;
 }
@@ -183,7 +186,7 @@ fn the_reference_tool_extracts_each_image_as_its_source() {
     let source = directory.path().join("source");
     std::fs::create_dir(&source).unwrap();
     sample_tree::make(&source);
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| !KERNEL_ONLY.contains(&row.0)) {
         let options = image(row, &source, directory.path(), 2);
         let target = directory.path().join("extracted");
         let output = Command::new(&fsck)

@@ -20,14 +20,14 @@ pub(crate) fn make(root: &Path) {
         fs::write(root.join(format!("sizes/zeros-{size}")), vec![0; size]).unwrap();
     }
     fs::create_dir(root.join("large")).unwrap();
-    fs::write(root.join("large/text"), text(9_500_000, 1)).unwrap();
-    fs::write(root.join("large/noise"), noise(9_000_003, 2)).unwrap();
-    let mixed = [noise(100_001, 3), text(500_000, 4), vec![0; 3_000_000], noise(5000, 5), text(700_007, 6)].concat();
+    fs::write(root.join("large/text"), text(4_500_000, 1)).unwrap();
+    fs::write(root.join("large/noise"), noise(4_300_003, 2)).unwrap();
+    let mixed = [noise(100_001, 3), text(500_000, 4), vec![0; 1_000_000], noise(5000, 5), text(700_007, 6)].concat();
     fs::write(root.join("large/mixed"), &mixed).unwrap();
     fs::write(root.join("large/mixed-again"), &mixed).unwrap();
     let with_hole = fs::File::create(root.join("large/hole")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&with_hole, &text(10_000, 7), 2_000_000).unwrap();
-    with_hole.set_len(5_000_123).unwrap();
+    with_hole.set_len(3_000_123).unwrap();
     fs::create_dir(root.join("equal")).unwrap();
     for number in 0..5 {
         fs::write(root.join(format!("equal/{number}")), text(50_000, 8)).unwrap();

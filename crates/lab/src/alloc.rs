@@ -1,0 +1,272 @@
+//! `floe lab alloc`: how long it takes to get pages, from the system and from a pool, with and without pressure.
+
+use std::ffi::CStr;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::time::ClockId;
+use serde::Serialize;
+
+use crate::alloc_sys::Mapping;
+use crate::error::Doing;
+use crate::interrupt_sys::Interrupt;
+use crate::load::{Load, LoadKind};
+use crate::process_sys::{ForkedChild, receive_byte, send_number};
+use crate::report::{Page, Series, Table, number, percent, strip_plot};
+use crate::stage::{Stage, StageOptions, Surroundings};
+use crate::statistics::{Interval, Summary, difference_percent};
+use crate::{Error, Result};
+
+/// A round that takes longer means that its process was killed, or the machine stands still.
+const ROUND_TIME_MAX: Duration = Duration::from_secs(30);
+/// The most pages that are asked for at once.
+const PAGES_MAX: usize = 65_536;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct AllocOptions {
+    /// Pages got in each round, as one decode needs them: 16 for a window of 64 KiB, 4 for 16 KiB.
+    pub page_count: usize,
+    /// Rounds for each way to get pages, calm and under pressure.
+    pub round_count: usize,
+    /// The memory limit that makes pressure, in bytes.
+    pub limit_bytes: u64,
+    /// Rest between rounds.
+    pub rest: Duration,
+}
+
+impl Default for AllocOptions {
+    fn default() -> Self {
+        Self { page_count: 64, round_count: 200, limit_bytes: 40 << 20, rest: Duration::from_millis(2) }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocReport {
+    /// Pages got in each round.
+    pub page_count: usize,
+    /// The limit that made pressure, in bytes.
+    pub limit_bytes: u64,
+    /// Four columns: the system and the pool, calm and under pressure.
+    pub columns: Vec<AllocColumn>,
+    /// Whether the pool's pages could be locked; if not, pressure can take them away.
+    pub is_pool_locked: bool,
+    /// What there was around it.
+    pub surroundings: Surroundings,
+}
+
+/// One way to get pages.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocColumn {
+    /// Its name.
+    pub name: String,
+    /// Whether memory was short.
+    pub is_pressed: bool,
+    /// Each round, in nanoseconds.
+    pub rounds_ns: Vec<u64>,
+}
+
+/// Measures. Needs root for the pressure; without it only the calm half is told.
+pub fn run(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
+    if options.page_count == 0 || options.page_count > PAGES_MAX || options.round_count == 0 {
+        return Err(Error::new(format!("pages: 1 to {PAGES_MAX}; rounds: at least one")));
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| run_here(options, interrupt)).join().map_err(|_| Error::new("the run panicked"))?
+    })
+}
+
+fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
+    let mut stage = Stage::new(&StageOptions::default())?;
+    let mut columns = Vec::new();
+    let mut is_pool_locked = true;
+    for is_pressed in [false, true] {
+        // All but a sixteenth: what is left goes to and fro between the hog, the filler and what is measured.
+        let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes / 16 * 15);
+        let kinds = if is_pressed { vec![LoadKind::Memory { limit_bytes, hog_bytes }] } else { Vec::new() };
+        // In place of the calm stage's load, so that the report has its counts.
+        match Load::start(&stage.undo, &kinds) {
+            Ok(load) => stage.load = load,
+            Err(error) => {
+                stage.note(format!("{error}: no pressure, so only the calm half was measured"));
+                break;
+            }
+        }
+        let mut getters = [Getter::spawn(false, options)?, Getter::spawn(true, options)?];
+        is_pool_locked &= getters[1].is_locked;
+        for getter in &getters {
+            stage.load.confine_process(getter.child.pid())?;
+        }
+        if is_pressed {
+            // Until the group is full.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let mut rounds_ns = [Vec::new(), Vec::new()];
+        for round in 0..options.round_count {
+            if interrupt.is_requested() {
+                stage.note("ended early");
+                break;
+            }
+            for turn in 0..2 {
+                let index = (turn + round) % 2;
+                rounds_ns[index].push(getters[index].round()?);
+                std::thread::sleep(options.rest);
+            }
+        }
+        for (name, rounds_ns) in ["mmap and touch", "page pool"].into_iter().zip(rounds_ns) {
+            let when = if is_pressed { "pressed" } else { "calm" };
+            columns.push(AllocColumn { name: format!("{name}, {when}"), is_pressed, rounds_ns });
+        }
+    }
+    let (page_count, limit_bytes) = (options.page_count, options.limit_bytes);
+    Ok(AllocReport { page_count, limit_bytes, columns, is_pool_locked, surroundings: stage.end() })
+}
+
+/// A process that gets pages when told to, and says how long it took.
+struct Getter {
+    child: ForkedChild,
+    line: UnixStream,
+    is_locked: bool,
+}
+
+impl Getter {
+    fn spawn(from_pool: bool, options: &AllocOptions) -> Result<Self> {
+        let page_bytes = rustix::param::page_size();
+        let size_bytes = options.page_count * page_bytes;
+        let (line, far) = UnixStream::pair().doing(|| "cannot make a socket pair".to_owned())?;
+        line.set_read_timeout(Some(ROUND_TIME_MAX)).doing(|| "cannot set a time limit".to_owned())?;
+        let name: &CStr = if from_pool { c"floe-pool" } else { c"floe-mmap" };
+        let child =
+            ForkedChild::spawn(name, Some(far.as_fd()), |kept| get_pages(kept, from_pool, size_bytes, page_bytes));
+        let mut getter = Self {
+            child: child.doing(|| "cannot start a process that gets pages".to_owned())?,
+            line,
+            is_locked: false,
+        };
+        drop(far);
+        getter.is_locked = getter.read_number()? == 1;
+        Ok(getter)
+    }
+
+    fn round(&mut self) -> Result<u64> {
+        self.line.write_all(&[1]).doing(|| "the process that gets pages is gone".to_owned())?;
+        self.read_number()
+    }
+
+    fn read_number(&mut self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        let read = self.line.read_exact(&mut bytes);
+        read.doing(|| "the process that gets pages gave no answer (was it killed for want of memory?)".to_owned())?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+/// The process' life: neither allocates, but for the pages that it is about, nor locks.
+fn get_pages(line: RawFd, from_pool: bool, size_bytes: usize, page_bytes: usize) {
+    let pool = if from_pool { Mapping::new(size_bytes).ok() } else { None };
+    let is_locked = pool.as_ref().is_some_and(|pool| {
+        pool.touch(page_bytes);
+        pool.lock()
+    });
+    if !send_number(line, u64::from(is_locked)) {
+        return;
+    }
+    while receive_byte(line) {
+        let begin = now_ns();
+        match &pool {
+            Some(pool) => pool.touch(page_bytes),
+            None => match Mapping::new(size_bytes) {
+                Ok(fresh) => fresh.touch(page_bytes),
+                Err(_) => return,
+            },
+        }
+        if !send_number(line, now_ns() - begin) {
+            return;
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+impl AllocReport {
+    /// A table, with the published result beside it.
+    pub fn table(&self) -> Table {
+        let mut table =
+            Table::new(["time to get pages (µs)", "mmap and touch", "page pool", "diff", "95 % of the difference"]);
+        for is_pressed in [false, true] {
+            let columns: Vec<Vec<f64>> = self.columns(is_pressed);
+            let [system, pool] = columns.as_slice() else { continue };
+            let (left, right) = (Summary::new(system), Summary::new(pool));
+            let when = if is_pressed { "pressed" } else { "calm" };
+            let mut row = |title: &str, value: fn(&Summary) -> f64, bounds: String| {
+                let difference = difference_percent(value(&left), value(&right)).map_or(String::new(), percent);
+                table.row([
+                    format!("{title}, {when}"),
+                    number(value(&left)),
+                    number(value(&right)),
+                    difference,
+                    bounds,
+                ]);
+            };
+            let interval = Interval::of_difference_percent(system, pool);
+            let bounds = interval.map_or(String::new(), |i| format!("{}…{}", percent(i.low), percent(i.high)));
+            row("Average", |summary| summary.average, bounds);
+            row("Median", |summary| summary.median, String::new());
+            row("p99", |summary| summary.p99, String::new());
+            row("Maximum", |summary| summary.maximum, String::new());
+        }
+        table.row(["Published (Android, a launch)", "3434000", "21000", "−99.38%", ""]);
+        table
+    }
+
+    /// The whole report as text.
+    pub fn text(&self) -> String {
+        format!("{}\n\n{}\n{}\n", self.title(), self.table(), self.lines().join("\n"))
+    }
+
+    /// The report as a page that opens without a network.
+    pub fn page(&self) -> String {
+        let mut page = Page::new("Time to get pages", &self.title());
+        page.table(&self.table());
+        let series: Vec<Series> = self
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(colour, column)| Series {
+                name: column.name.clone(),
+                values: microseconds(&column.rounds_ns),
+                colour,
+            })
+            .collect();
+        page.figure("One dot for each round; the line across is the median.", &strip_plot(&series, "µs"));
+        page.lines(&self.lines());
+        page.finish()
+    }
+
+    fn title(&self) -> String {
+        format!("{} pages at a time; pressure: a memory group of {} MiB", self.page_count, self.limit_bytes >> 20)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let rounds: Vec<_> = self.columns.iter().map(|column| column.rounds_ns.len().to_string()).collect();
+        let locked = if self.is_pool_locked { "locked" } else { "not locked: that was refused" };
+        let mut lines = vec![format!("rounds: {}; the pool's pages are {locked}", rounds.join(", "))];
+        lines.extend(self.surroundings.lines());
+        lines
+    }
+
+    fn columns(&self, is_pressed: bool) -> Vec<Vec<f64>> {
+        let columns = self.columns.iter().filter(|column| column.is_pressed == is_pressed);
+        columns.map(|column| microseconds(&column.rounds_ns)).collect()
+    }
+}
+
+fn microseconds(nanoseconds: &[u64]) -> Vec<f64> {
+    nanoseconds.iter().map(|&value| value as f64 / 1000.0).collect()
+}

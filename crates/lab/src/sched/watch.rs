@@ -1,0 +1,318 @@
+//! `floe lab sched`: the scheduling latency of threads that are running anyway.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::pattern::NamePattern;
+use super::schedstat::{ThreadTotals, process_totals, totals_between};
+use super::schedule::{Schedule, ThreadSchedule, WaitKind};
+use super::work::WorkSchedule;
+use crate::interrupt_sys::Interrupt;
+use crate::launch::Tier;
+use crate::machine::{Environment, Undo};
+use crate::report::{Page, Series, Table, histogram, number, tail_plot};
+use crate::statistics::Summary;
+use crate::trace::{Collector, CollectorOptions, ProcessTree, Trace};
+use crate::{Error, Result};
+
+/// A recording is taken out of the kernel's buffers this often.
+const WINDOW: Duration = Duration::from_secs(1);
+/// The most waits of one thread that are kept apart; what is more counts in its totals only.
+const WAITS_MAX: usize = 1 << 20;
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub struct SchedOptions {
+    /// Threads with such names.
+    pub threads: Vec<NamePattern>,
+    /// All threads of processes whose command has such a name.
+    pub processes: Vec<NamePattern>,
+    /// Work items of kernel queues with such names.
+    pub workqueues: Vec<NamePattern>,
+    /// For how long; until it is interrupted if `None`.
+    pub duration: Option<Duration>,
+    /// How to measure; the best that works if `None`.
+    pub tier: Option<Tier>,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Serialize)]
+pub struct SchedReport {
+    /// How it was measured.
+    pub tier: Tier,
+    /// How long, in nanoseconds.
+    pub duration_ns: u64,
+    /// A row for each thread, the one that waited longest first.
+    pub rows: Vec<SchedRow>,
+    /// Trace records lost.
+    pub lost_records: u64,
+    /// Switches that the kernel did not show.
+    pub unexplained_switches: u64,
+    /// The machine.
+    pub environment: Environment,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// What one thread, or one kernel queue, did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SchedRow {
+    /// Its name.
+    pub name: String,
+    /// Its number; `None` for a queue.
+    pub tid: Option<i32>,
+    /// Each wait in nanoseconds; empty where the tier does not show them.
+    pub waits_ns: Vec<u64>,
+    /// Waits, also those that were not kept apart.
+    pub wait_count: u64,
+    /// Waits after wakeups, in nanoseconds.
+    pub wake_ns: u64,
+    /// Waits after preemption, in nanoseconds.
+    pub preempt_ns: u64,
+    /// Both.
+    pub total_ns: u64,
+    /// How long it ran, in nanoseconds.
+    pub running_ns: u64,
+    /// Waits that cannot be known.
+    pub invalid_count: u64,
+}
+
+/// Watches; `live` is shown the rows so far once a second.
+pub fn watch(options: &SchedOptions, interrupt: &Interrupt, live: &mut dyn FnMut(&SchedReport)) -> Result<SchedReport> {
+    if options.threads.is_empty() && options.processes.is_empty() && options.workqueues.is_empty() {
+        return Err(Error::new("nothing to watch: name threads, processes or kernel queues"));
+    }
+    let undo = Undo::new()?;
+    let mut report = SchedReport {
+        tier: Tier::Tracing,
+        duration_ns: 0,
+        rows: Vec::new(),
+        lost_records: 0,
+        unexplained_switches: 0,
+        environment: Environment::read(),
+        notes: Vec::new(),
+    };
+    let collector = match options.tier {
+        Some(Tier::Counting) => None,
+        tier => match Collector::new(&undo, CollectorOptions::default()) {
+            Ok(collector) => Some(collector),
+            Err(error) if tier == Some(Tier::Tracing) => return Err(error),
+            Err(error) => {
+                report.notes.push(format!("{error}; the kernel's counts instead: totals only, no kernel queues"));
+                None
+            }
+        },
+    };
+    match collector {
+        Some(collector) => watch_traced(options, collector, interrupt, live, report),
+        None => watch_counted(options, interrupt, live, report),
+    }
+}
+
+fn watch_traced(
+    options: &SchedOptions,
+    mut collector: Collector,
+    interrupt: &Interrupt,
+    live: &mut dyn FnMut(&SchedReport),
+    mut report: SchedReport,
+) -> Result<SchedReport> {
+    let begin = Instant::now();
+    let mut threads = BTreeMap::new();
+    let mut queues: Vec<SchedRow> = options
+        .workqueues
+        .iter()
+        .map(|queue| SchedRow { name: format!("work items of {queue}"), ..SchedRow::default() })
+        .collect();
+    report.notes.push("waits that go on when a second of recording ends are left out".to_owned());
+    while !is_over(options, begin, interrupt) {
+        collector.start()?;
+        rest(options, begin, interrupt);
+        let trace = collector.stop()?;
+        report.duration_ns += trace.duration_ns();
+        report.lost_records += trace.lost;
+        add_threads(&mut threads, options, &trace, &mut report.unexplained_switches);
+        for (queue, row) in options.workqueues.iter().zip(&mut queues) {
+            add_work(row, &WorkSchedule::new(&trace, queue));
+        }
+        report.rows = threads.values().cloned().chain(queues.iter().cloned()).collect();
+        report.rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+        live(&report);
+    }
+    Ok(report)
+}
+
+fn add_threads(rows: &mut BTreeMap<i32, SchedRow>, options: &SchedOptions, trace: &Trace, unexplained: &mut u64) {
+    let schedule = Schedule::new(trace);
+    *unexplained += schedule.unexplained_count;
+    let of_processes = threads_of(&options.processes);
+    let is_wanted = |tid: i32, thread: &ThreadSchedule| {
+        of_processes.contains(&tid) || options.threads.iter().any(|pattern| pattern.matches(&thread.name))
+    };
+    for (&tid, thread) in schedule.threads.iter().filter(|(tid, thread)| is_wanted(**tid, thread)) {
+        let row = rows.entry(tid).or_insert_with(|| SchedRow { tid: Some(tid), ..SchedRow::default() });
+        row.name.clone_from(&thread.name);
+        row.add_waits(thread.waits.iter().map(super::schedule::Wait::duration_ns));
+        row.wake_ns += thread.latency_ns(Some(WaitKind::Wake));
+        row.preempt_ns += thread.latency_ns(Some(WaitKind::Preempt));
+        row.total_ns = row.wake_ns + row.preempt_ns;
+        row.running_ns += thread.running_ns;
+        row.invalid_count += thread.invalid_count;
+    }
+}
+
+fn add_work(row: &mut SchedRow, work: &WorkSchedule) {
+    row.add_waits(work.items.iter().map(super::work::WorkItem::latency_ns));
+    row.wake_ns += work.items.iter().map(super::work::WorkItem::latency_ns).sum::<u64>();
+    row.total_ns = row.wake_ns;
+    row.running_ns +=
+        work.items.iter().filter_map(|item| Some(item.end_ns?.saturating_sub(item.start_ns))).sum::<u64>();
+    row.invalid_count += work.invalid_count;
+}
+
+fn watch_counted(
+    options: &SchedOptions,
+    interrupt: &Interrupt,
+    live: &mut dyn FnMut(&SchedReport),
+    mut report: SchedReport,
+) -> Result<SchedReport> {
+    report.tier = Tier::Counting;
+    let begin = Instant::now();
+    let before = totals_of(options);
+    while !is_over(options, begin, interrupt) {
+        rest(options, begin, interrupt);
+        report.duration_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let rows = totals_between(&before, &totals_of(options)).into_iter().map(|(tid, totals)| SchedRow {
+            name: totals.name.clone(),
+            tid: Some(tid),
+            wait_count: totals.slice_count,
+            total_ns: totals.waiting_ns,
+            running_ns: totals.running_ns,
+            ..SchedRow::default()
+        });
+        report.rows = rows.collect();
+        report.rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+        live(&report);
+    }
+    Ok(report)
+}
+
+fn totals_of(options: &SchedOptions) -> BTreeMap<i32, ThreadTotals> {
+    let of_processes = threads_of(&options.processes);
+    let tree = ProcessTree::read();
+    let mut totals = BTreeMap::new();
+    for &pid in tree.processes.keys() {
+        totals.extend(process_totals(pid.cast_unsigned()).unwrap_or_default());
+    }
+    totals.retain(|tid, totals| {
+        of_processes.contains(tid) || options.threads.iter().any(|pattern| pattern.matches(&totals.name))
+    });
+    totals
+}
+
+/// The threads of processes whose first thread has such a name.
+fn threads_of(processes: &[NamePattern]) -> HashSet<i32> {
+    if processes.is_empty() {
+        return HashSet::new();
+    }
+    let tree = ProcessTree::read();
+    let is_named = |pid: i32| {
+        tree.threads.get(&pid).is_some_and(|first| processes.iter().any(|pattern| pattern.matches(&first.name)))
+    };
+    tree.threads.iter().filter(|(_, thread)| is_named(thread.pid)).map(|(&tid, _)| tid).collect()
+}
+
+fn is_over(options: &SchedOptions, begin: Instant, interrupt: &Interrupt) -> bool {
+    interrupt.is_requested() || options.duration.is_some_and(|duration| begin.elapsed() >= duration)
+}
+
+/// Waits for the end of a window, or of it all.
+fn rest(options: &SchedOptions, begin: Instant, interrupt: &Interrupt) {
+    let window = Instant::now();
+    while window.elapsed() < WINDOW && !is_over(options, begin, interrupt) {
+        let left = options.duration.map_or(WINDOW, |duration| duration.saturating_sub(begin.elapsed()));
+        std::thread::sleep(Duration::from_millis(20).min(left));
+    }
+}
+
+impl SchedRow {
+    fn add_waits(&mut self, waits_ns: impl Iterator<Item = u64>) {
+        for wait_ns in waits_ns {
+            self.wait_count += 1;
+            if self.waits_ns.len() < WAITS_MAX {
+                self.waits_ns.push(wait_ns);
+            }
+        }
+    }
+}
+
+impl SchedReport {
+    /// A row for each thread, as `perf sched latency` has them.
+    pub fn table(&self, row_count_max: usize) -> Table {
+        let head =
+            ["thread", "waits", "total (ms)", "wake", "preempt", "average (µs)", "p50", "p99", "maximum", "ran (ms)"];
+        let mut table = Table::new(head);
+        for row in self.rows.iter().take(row_count_max) {
+            let waits: Vec<f64> = row.waits_ns.iter().map(|&wait| wait as f64 / 1000.0).collect();
+            let summary = Summary::new(&waits);
+            let known = |value: f64| if waits.is_empty() { "—".to_owned() } else { number(value) };
+            let name = row.tid.map_or(row.name.clone(), |tid| format!("{}:{tid}", row.name));
+            let milliseconds = |nanoseconds: u64| format!("{:.3}", nanoseconds as f64 / 1e6);
+            let apart = |value: u64| if waits.is_empty() { "—".to_owned() } else { milliseconds(value) };
+            table.row([
+                name,
+                row.wait_count.to_string(),
+                milliseconds(row.total_ns),
+                apart(row.wake_ns),
+                apart(row.preempt_ns),
+                known(summary.average),
+                known(summary.median),
+                known(summary.p99),
+                known(summary.maximum),
+                milliseconds(row.running_ns),
+            ]);
+        }
+        table
+    }
+
+    /// The whole report as text.
+    pub fn text(&self) -> String {
+        format!("{}\n\n{}\n\n{}\n", self.title(), self.table(usize::MAX), self.lines().join("\n"))
+    }
+
+    /// The report as a page that opens without a network.
+    pub fn page(&self) -> String {
+        let mut page = Page::new("Scheduling latency", &self.title());
+        page.table(&self.table(usize::MAX));
+        let shown = self.rows.iter().filter(|row| !row.waits_ns.is_empty()).take(6).enumerate();
+        let series: Vec<Series> = shown
+            .map(|(colour, row)| Series {
+                name: row.tid.map_or(row.name.clone(), |tid| format!("{}:{tid}", row.name)),
+                values: row.waits_ns.iter().map(|&wait| wait as f64 / 1000.0).collect(),
+                colour,
+            })
+            .collect();
+        if !series.is_empty() {
+            page.figure("Single waits of the threads that waited longest.", &tail_plot(&series, "µs"));
+            page.figure("Waits in powers of two.", &histogram(&series, "µs"));
+        }
+        page.lines(&self.lines());
+        page.finish()
+    }
+
+    fn title(&self) -> String {
+        format!("{} threads over {:.2} s; measured by {}", self.rows.len(), self.duration_ns as f64 / 1e9, self.tier)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let invalid: u64 = self.rows.iter().map(|row| row.invalid_count).sum();
+        let mut lines = vec![format!(
+            "trace records lost: {}; switches that the kernel did not show: {}; waits left out for it: {invalid}",
+            self.lost_records, self.unexplained_switches,
+        )];
+        lines.extend(self.environment.lines().into_iter().take(3));
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        lines
+    }
+}
