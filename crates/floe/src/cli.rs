@@ -24,6 +24,7 @@ enum Command {
     Extract(command::extract::Arguments),
     Check(command::check::Arguments),
     Mkfs(command::mkfs::Arguments),
+    Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
 }
@@ -53,6 +54,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Extract(arguments) => command::extract::run(&arguments),
         Command::Check(arguments) => command::check::run(&arguments),
         Command::Mkfs(arguments) => command::mkfs::run(&arguments),
+        Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
     }
