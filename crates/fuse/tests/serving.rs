@@ -172,10 +172,14 @@ fn the_kernel_keeps_what_it_was_told() {
         look();
         let calls = &mount.tree.calls;
         let count = || [&calls.attr, &calls.lookup, &calls.read_dir, &calls.read_link].map(|calls| calls.load(Relaxed));
-        let before = count();
-        assert!(before.iter().all(|count| *count > 0), "{before:?}");
-        look();
-        assert_eq!(count(), before, "attr, lookup, read_dir, read_link of {numbering:?}");
+        assert!(count().iter().all(|count| *count > 0), "{:?}", count());
+        // Whoever drops the caches of the machine meanwhile makes the kernel ask again.
+        let is_kept = (0..5).any(|_| {
+            let before = count();
+            look();
+            count() == before
+        });
+        assert!(is_kept, "attr, lookup, read_dir, read_link of {numbering:?}: {:?}", count());
     }
 }
 
