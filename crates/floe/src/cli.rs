@@ -24,7 +24,9 @@ enum Command {
     Extract(command::extract::Arguments),
     Check(command::check::Arguments),
     Mkfs(command::mkfs::Arguments),
+    Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
+    Lab(command::lab::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -52,7 +54,9 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Extract(arguments) => command::extract::run(&arguments),
         Command::Check(arguments) => command::check::run(&arguments),
         Command::Mkfs(arguments) => command::mkfs::run(&arguments),
+        Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
+        Command::Lab(arguments) => command::lab::run(arguments),
     }
 }
 

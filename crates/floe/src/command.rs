@@ -3,7 +3,9 @@
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod demo;
+pub(crate) mod dump;
 pub(crate) mod extract;
+pub(crate) mod lab;
 pub(crate) mod ls;
 pub(crate) mod mkfs;
 pub(crate) mod mount;

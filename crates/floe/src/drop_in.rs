@@ -1,5 +1,11 @@
 //! Other programs that this one can stand in for, by the name it is called by.
 
+mod dump_erofs;
+mod erofs_tool;
+mod fsck_erofs;
+mod fuse_tool;
+mod unsquashfs;
+
 use std::{
     ffi::{OsStr, OsString},
     path::Path,
@@ -10,8 +16,16 @@ use crate::{command, fail::Fail};
 /// A program: it takes all arguments, its name first, and gives the exit code.
 type Program = fn(&[OsString]) -> Result<u8, Fail>;
 
-const PROGRAMS: [(&str, Program); 2] =
-    [("mount.fuse.floe", command::mount_helper::run), ("mount.floe", command::mount_helper::run)];
+const PROGRAMS: &[(&str, Program)] = &[
+    ("mount.fuse.floe", command::mount_helper::run),
+    ("mount.floe", command::mount_helper::run),
+    ("dump.erofs", dump_erofs::run),
+    ("fsck.erofs", fsck_erofs::run),
+    ("erofsfuse", fuse_tool::run_erofsfuse),
+    ("squashfuse", fuse_tool::run_squashfuse),
+    ("squashfuse_ll", fuse_tool::run_squashfuse),
+    ("unsquashfs", unsquashfs::run),
+];
 
 /// The program that a name stands for, if it is not our own.
 pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {

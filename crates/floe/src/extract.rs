@@ -21,7 +21,7 @@ use std::{
     thread,
 };
 
-use crate::{Attr, Image};
+use crate::{Attr, Image, Nid};
 
 use ledger::Ledger;
 pub use ledger::{ExtractSummary, Setback, SetbackCause};
@@ -48,6 +48,8 @@ pub struct ExtractOptions {
     pub times: bool,
     /// Which extended attributes are set.
     pub xattrs: XattrSelection,
+    /// The directory of the image that is taken for its root.
+    pub root: Option<Nid>,
 }
 
 /// Which extended attributes are set.
@@ -64,8 +66,19 @@ pub enum XattrSelection {
 impl Default for ExtractOptions {
     fn default() -> Self {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
-        Self { jobs, force: false, owners: true, modes: true, times: true, xattrs: XattrSelection::All }
+        Self { jobs, force: false, owners: true, modes: true, times: true, xattrs: XattrSelection::All, root: None }
     }
+}
+
+/// Which parts of an image are extracted. Paths are kept, so the directories that lead to a part are made too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parts<'a> {
+    /// All of it.
+    All,
+    /// What lies under these paths.
+    Below(&'a [Vec<u8>]),
+    /// What these paths name, and nothing that lies below.
+    Only(&'a [Vec<u8>]),
 }
 
 /// What an extraction tells while it runs, from any of its threads.
@@ -103,8 +116,7 @@ pub enum ExtractError {
     Cancelled,
 }
 
-/// Extracts what lies under `paths` (the whole image where there are none) into the directory `target`, which is made
-/// if it is missing.
+/// Extracts `parts` of an image into the directory `target`, which is made if it is missing.
 ///
 /// Owners, modes, times to the nanosecond, extended attributes, hard links, holes and special files are kept. Nothing is
 /// ever written outside `target`: every name is looked up in a directory that this extraction made or found there as a
@@ -119,15 +131,16 @@ pub enum ExtractError {
 /// summary and told as [`ExtractEvent::Setback`].
 pub fn extract(
     image: &Image,
-    paths: &[Vec<u8>],
+    parts: Parts<'_>,
     target: &Path,
     options: &ExtractOptions,
     tell: &(dyn Fn(ExtractEvent<'_>) + Sync),
     cancel: &AtomicBool,
 ) -> Result<ExtractSummary, ExtractError> {
-    let selection = selection::select(image, paths).map_err(ExtractError::Path)?;
+    let root_nid = options.root.unwrap_or_else(|| image.root());
+    let selection = selection::select(image, root_nid, parts).map_err(ExtractError::Path)?;
     let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
-    let root_attr = image.attr(image.root()).map_err(|error| ExtractError::Path(error.into()))?;
+    let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     let root = TreeDirectory::open_root(target, root_attr).map_err(at_target)?;
     let ledger = Ledger::new(tell, cancel);
     let worker = |directories| Worker::new(image, options, &ledger, directories);
@@ -150,7 +163,7 @@ pub fn extract(
             }
         }
         let mut planner = Planner::new(image, options, &ledger, sender, root);
-        planner.plan(&selection);
+        planner.plan(&selection, matches!(parts, Parts::Only(_)));
         Ok(planner.into_rest())
     })?;
     // The workers are done: the rest needs the files to be there.

@@ -27,6 +27,21 @@ impl fmt::Display for IsoTime {
     }
 }
 
+impl IsoTime {
+    /// As `ctime` of the C library has it, in UTC: `Tue Nov 14 22:13:20 2023`.
+    pub(crate) fn in_words(&self) -> String {
+        const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let (days, second) = (self.0.seconds.div_euclid(86_400), self.0.seconds.rem_euclid(86_400));
+        let (year, month, day) = date(days);
+        // 1970-01-01 was a Thursday.
+        let weekday = WEEKDAYS[days.rem_euclid(7) as usize];
+        let month = MONTHS[(month - 1) as usize];
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        format!("{weekday} {month} {day:>2} {hour:02}:{minute:02}:{second:02} {year}")
+    }
+}
+
 /// Year, month and day of a day counted from 1970-01-01. Years begin with March, so that the leap day comes last.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(DAYS_TO_EPOCH);
@@ -56,6 +71,9 @@ mod tests {
         ] {
             assert_eq!(format!("{:#}", IsoTime(Timestamp { seconds, nanoseconds })), expected);
         }
+        let in_words = |seconds| IsoTime(Timestamp { seconds, nanoseconds: 0 }).in_words();
+        assert_eq!(in_words(1_700_000_000), "Tue Nov 14 22:13:20 2023");
+        assert_eq!(in_words(951_782_400 + 86_400), "Wed Mar  1 00:00:00 2000");
         // Whatever an image says, it can be shown.
         for seconds in [i64::MIN, i64::MAX] {
             assert!(IsoTime(Timestamp { seconds, nanoseconds: 0 }).to_string().ends_with('Z'));

@@ -25,7 +25,7 @@ mod walk;
 pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use extract::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Setback, SetbackCause, XattrSelection, extract,
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, Setback, SetbackCause, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
-use floe::{EngineOptions, ExtractEvent, ExtractOptions, Image, Offset, OpenOptions, extract};
+use floe::{EngineOptions, ExtractEvent, ExtractOptions, Image, Offset, OpenOptions, Parts, extract};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, ImageRecord, Materialised},
@@ -71,7 +71,8 @@ fn images_extract_as_their_manifests_say() {
                 }
             };
             let options = ExtractOptions { jobs: 3, ..ExtractOptions::default() };
-            let summary = extract(&image, &[], &target, &options, &tell, &AtomicBool::new(false)).expect("extracted");
+            let summary =
+                extract(&image, Parts::All, &target, &options, &tell, &AtomicBool::new(false)).expect("extracted");
             let mut told = setbacks.into_inner().expect("no panic");
             let comparison = Comparison { directory_shape_is_free: true, ..Comparison::default() };
             let found = walk::directory(&target, walk::DirectoryWalk::default()).expect("readable");

@@ -27,7 +27,7 @@ pub trait BlockReader: Send + Sync {
     /// There is no such source.
     fn device_len(&self, device: DeviceId) -> Result<u64>;
 
-    /// The `len` bytes of the image from `offset` on. `len` is at most [`BlockReader::STORED_LEN_MAX`].
+    /// The `len` bytes of the image from `offset` on. `len` is at most `<dyn BlockReader>::STORED_LEN_MAX`.
     ///
     /// # Errors
     /// The source cannot be read or ends before; `len` is beyond the limit.

@@ -100,7 +100,8 @@ fn perfetto_finds_the_same_slices_and_the_same_latency() {
     let mut compared = 0;
     for (tid, thread) in &schedule.threads {
         // Perfetto counts a new thread from when it was made, not from when it was let loose.
-        let ours = thread.latency_ns(None) + made_to_woken_ns(&trace, *tid);
+        let before_woken_ns = if thread.waits.is_empty() { 0 } else { made_to_woken_ns(&trace, *tid) };
+        let ours = thread.latency_ns(None) + before_woken_ns;
         let theirs = latency.get(tid).copied().unwrap_or(0);
         let preempted = thread.latency_ns(Some(WaitKind::Preempt));
         eprintln!("{tid} {}: {ours} ns ({preempted} preempted), Perfetto {theirs}", thread.name);

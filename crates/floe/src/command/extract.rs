@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, SetbackCause, XattrSelection, extract};
+use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, SetbackCause, XattrSelection, extract};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -84,7 +84,9 @@ struct SummaryRecord {
     files: u64,
     directories: u64,
     symlinks: u64,
-    specials: u64,
+    devices: u64,
+    fifos: u64,
+    sockets: u64,
     hard_links: u64,
     bytes: u64,
     failures: u64,
@@ -105,6 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
+    let parts = if paths.is_empty() { Parts::All } else { Parts::Below(&paths) };
     let bar = progress_bar(arguments.quiet || arguments.json);
     let told = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
@@ -118,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Found { .. } | ExtractEvent::Made => {}
     };
     let start = Instant::now();
-    let result = extract(&image, &paths, &arguments.directory, &options, &tell, &cancel);
+    let result = extract(&image, parts, &arguments.directory, &options, &tell, &cancel);
     bar.finish_and_clear();
     let untold = told.into_inner().saturating_sub(TOLD_MAX);
     if untold > 0 {
@@ -161,14 +164,17 @@ fn progress_bar(hidden: bool) -> ProgressBar {
 
 fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Duration) -> Result<(), Fail> {
     let seconds = elapsed.as_secs_f64();
-    let ExtractSummary { files, directories, symlinks, specials, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { files, directories, symlinks, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { devices, fifos, sockets, .. } = *summary;
     let ExtractSummary { owners_denied, devices_denied, xattrs_denied, .. } = *summary;
     if arguments.json {
         let record = SummaryRecord {
             files,
             directories,
             symlinks,
-            specials,
+            devices,
+            fifos,
+            sockets,
             hard_links,
             bytes,
             failures,
@@ -203,7 +209,7 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
             HumanCount(files),
             HumanCount(directories),
             HumanCount(symlinks + hard_links),
-            HumanCount(specials),
+            HumanCount(devices + fifos + sockets),
             HumanBytes(bytes)
         )
         .map(|()| Exit::Done.code())

@@ -1,10 +1,11 @@
 //! `floe mount`: mounts an image and serves it.
 
 use std::{
-    io,
+    io::{self, Write},
     num::NonZero,
     path::{Path, PathBuf},
     process, thread,
+    time::Duration,
 };
 
 use floe::{Image, Offset};
@@ -19,6 +20,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     fault_log,
+    idle::unmount_when_idle,
     mount_users::MountUsers,
     quantity,
     switches::{Strictness, Switches},
@@ -91,6 +93,18 @@ pub(crate) struct Order {
     pub(crate) directory: PathBuf,
     pub(crate) switches: Switches,
     pub(crate) in_background: bool,
+    /// Unmount when nobody used the mount for so long.
+    pub(crate) idle: Option<Duration>,
+    /// A pipe that is told when the mount works.
+    pub(crate) notify_pipe: Option<PathBuf>,
+}
+
+impl Order {
+    /// A mount in the foreground that stays until somebody unmounts it.
+    pub(crate) fn new(image: impl Into<PathBuf>, directory: impl Into<PathBuf>, switches: Switches) -> Self {
+        let (image, directory) = (image.into(), directory.into());
+        Self { image, directory, switches, in_background: false, idle: None, notify_pipe: None }
+    }
 }
 
 /// Runs the command.
@@ -116,7 +130,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     }
     switches.open.devices.extend(arguments.device);
     let Arguments { image, directory, daemon: in_background, .. } = arguments;
-    fulfil(Order { image, directory, switches, in_background })
+    fulfil(Order { in_background, ..Order::new(image, directory, switches) })
 }
 
 /// Mounts, and serves until the end; in the background if that is wanted. Gives the exit code.
@@ -133,7 +147,8 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
-    let Order { image: path, directory, switches: Switches { open, mount: mut options, source }, .. } = order;
+    let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
+    let Switches { open, mount: mut options, source } = switches;
     let mountpoint = Mountpoint::find(&directory)?;
     let image = Image::open(&path, &open)?;
     options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
@@ -152,6 +167,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("nobody waits for the mount any more: {error}"))
     })?;
+    if let Some(idle) = idle {
+        unmount_when_idle(image, unmounter, idle);
+    }
+    if let Some(pipe) = notify_pipe {
+        notify(&pipe, true);
+    }
     match mount.wait() {
         Ended::Unmounted => Ok(Exit::Done),
         Ended::Stuck => {
@@ -164,7 +185,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
 }
 
 fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Option<Report>) -> io::Result<()> {
-    use std::io::Write;
     let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
     match report {
         Some(report) => report.works(&message),
@@ -173,6 +193,13 @@ fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Optio
             let _ = writeln!(io::stdout(), "{message}");
             Ok(())
         }
+    }
+}
+
+/// Tells who waits at the other end of a pipe, as squashfuse does; if nobody does, there is nobody to tell.
+pub(crate) fn notify(pipe: &Path, works: bool) {
+    if let Ok(mut pipe) = std::fs::OpenOptions::new().write(true).open(pipe) {
+        let _ = pipe.write_all(if works { b"s" } else { b"f" });
     }
 }
 

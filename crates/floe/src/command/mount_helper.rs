@@ -61,8 +61,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     if arguments.fake {
         return Ok(Exit::Done.code());
     }
-    let order =
-        Order { image: arguments.image.into(), directory: arguments.directory.into(), switches, in_background: true };
+    let order = Order { in_background: true, ..Order::new(arguments.image, arguments.directory, switches) };
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),

@@ -20,8 +20,12 @@ pub struct ExtractSummary {
     pub directories: u64,
     /// Symbolic links made.
     pub symlinks: u64,
-    /// Devices, fifos and sockets made.
-    pub specials: u64,
+    /// Devices made.
+    pub devices: u64,
+    /// Named pipes made.
+    pub fifos: u64,
+    /// Sockets made.
+    pub sockets: u64,
     /// Further names of files that were already made.
     pub hard_links: u64,
     /// Bytes written to files.
@@ -73,7 +77,9 @@ pub(super) struct Ledger<'a> {
     files: AtomicU64,
     directories: AtomicU64,
     symlinks: AtomicU64,
-    specials: AtomicU64,
+    devices: AtomicU64,
+    fifos: AtomicU64,
+    sockets: AtomicU64,
     hard_links: AtomicU64,
     bytes: AtomicU64,
     failures: AtomicU64,
@@ -100,7 +106,9 @@ impl<'a> Ledger<'a> {
             files: AtomicU64::default(),
             directories: AtomicU64::default(),
             symlinks: AtomicU64::default(),
-            specials: AtomicU64::default(),
+            devices: AtomicU64::default(),
+            fifos: AtomicU64::default(),
+            sockets: AtomicU64::default(),
             hard_links: AtomicU64::default(),
             bytes: AtomicU64::default(),
             failures: AtomicU64::default(),
@@ -124,7 +132,9 @@ impl<'a> Ledger<'a> {
             FileType::Regular => &self.files,
             FileType::Directory => &self.directories,
             FileType::Symlink => &self.symlinks,
-            FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => &self.specials,
+            FileType::CharacterDevice | FileType::BlockDevice => &self.devices,
+            FileType::Fifo => &self.fifos,
+            FileType::Socket => &self.sockets,
         };
         counter.fetch_add(1, Relaxed);
         self.tell(ExtractEvent::Made);
@@ -176,7 +186,9 @@ impl<'a> Ledger<'a> {
             files: self.files.into_inner(),
             directories: self.directories.into_inner(),
             symlinks: self.symlinks.into_inner(),
-            specials: self.specials.into_inner(),
+            devices: self.devices.into_inner(),
+            fifos: self.fifos.into_inner(),
+            sockets: self.sockets.into_inner(),
             hard_links: self.hard_links.into_inner(),
             bytes: self.bytes.into_inner(),
             failures: self.failures.into_inner(),

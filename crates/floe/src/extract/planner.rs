@@ -71,12 +71,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub(super) fn plan(&mut self, selection: &[Selected]) {
+    /// Plans what was selected, with all that lies below unless it is `only` that.
+    pub(super) fn plan(&mut self, selection: &[Selected], only: bool) {
         for selected in selection {
-            let Some((parent, nid)) = self.make_way(selected) else { continue };
-            match selected.names.last() {
-                None => self.plan_tree(&parent, None, nid),
-                Some(name) => self.plan_tree(&parent, Some(name), nid),
+            if self.ledger.is_over() {
+                return;
+            }
+            let lead = selected.names.len().saturating_sub(1);
+            let Some(parent) = self.make_way(selected, lead) else { continue };
+            let (name, nid) = match (selected.names.last(), selected.nids.last()) {
+                (Some(name), Some(nid)) => (Some(name.as_slice()), *nid),
+                _ => (None, self.root.attr.nid),
+            };
+            if only {
+                self.plan_one(&parent, name, nid, selected);
+            } else {
+                self.plan_tree(&parent, name, nid);
             }
         }
         self.flush();
@@ -86,34 +96,51 @@ impl<'a> Planner<'a> {
         Rest { links: self.links, made: self.made, directories: self.directories }
     }
 
-    /// Makes the directories that lead to what was selected; gives the last of them, and the selected inode.
-    fn make_way(&mut self, selected: &Selected) -> Option<(Arc<TreeDirectory>, Nid)> {
+    /// Makes the first `count` directories that lead to what was selected; gives the last of them.
+    fn make_way(&mut self, selected: &Selected, count: usize) -> Option<Arc<TreeDirectory>> {
         let mut directory = Arc::clone(&self.root);
-        let mut nid = self.image.root();
-        for (index, (name, next)) in selected.names.iter().zip(&selected.nids).enumerate() {
-            let way = &selected.names[..index];
-            if index > 0 {
-                if let Some(found) = self.on_the_way.get(way) {
-                    directory = Arc::clone(found);
-                } else {
-                    let attr = match self.image.attr(nid) {
-                        Ok(attr) => attr,
-                        Err(error) => {
-                            self.ledger.fail(directory.path_of(&way[index - 1]), SetbackCause::Image(error));
-                            return None;
-                        }
-                    };
-                    directory = self.make_directory(&directory, &way[index - 1], attr)?;
-                    self.on_the_way.insert(way.to_vec(), Arc::clone(&directory));
-                }
+        for (index, (name, nid)) in selected.names.iter().zip(&selected.nids).take(count).enumerate() {
+            let way = &selected.names[..=index];
+            if let Some(found) = self.on_the_way.get(way) {
+                directory = Arc::clone(found);
+                continue;
             }
-            if let Some(rule) = Names::default().refuse(self.image, nid, name) {
+            if let Some(rule) = Names::default().refuse(self.image, directory.attr.nid, name) {
                 self.ledger.fail(directory.path_of(name), SetbackCause::Refused(rule));
                 return None;
             }
-            nid = *next;
+            let attr = self.attr(&directory, name, *nid)?;
+            directory = self.make_directory(&directory, name, attr)?;
+            self.on_the_way.insert(way.to_vec(), Arc::clone(&directory));
         }
-        Some((directory, nid))
+        Some(directory)
+    }
+
+    /// What an inode says; takes it down if it cannot be read.
+    fn attr(&self, directory: &TreeDirectory, name: &[u8], nid: Nid) -> Option<Attr> {
+        match self.image.attr(nid) {
+            Ok(attr) => Some(attr),
+            Err(error) => {
+                self.ledger.fail(directory.path_of(name), SetbackCause::Image(error));
+                None
+            }
+        }
+    }
+
+    /// Plans an inode alone.
+    fn plan_one(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid, selected: &Selected) {
+        let name = name.unwrap_or_default();
+        let Some(attr) = self.attr(parent, name, nid) else { return };
+        let path = if name.is_empty() { b"/".to_vec() } else { parent.path_of(name) };
+        if attr.file_type == FileType::Directory {
+            self.ledger.tell(ExtractEvent::Found { path: &path, attr: &attr });
+            self.make_way(selected, selected.names.len());
+        } else if let Some(rule) = Names::default().refuse(self.image, parent.attr.nid, name) {
+            self.ledger.fail(path, SetbackCause::Refused(rule));
+        } else {
+            self.ledger.tell(ExtractEvent::Found { path: &path, attr: &attr });
+            self.add(Arc::clone(parent), name, attr);
+        }
     }
 
     /// Plans what lies under an inode: the root's content, or `name` in `parent` with all that is below.

@@ -1,5 +1,6 @@
 //! Which parts of an image are extracted.
 
+use super::Parts;
 use crate::{Image, Nid, PathError};
 
 /// A part of an image, by the names that lead to it from the root. No name leads through a link.
@@ -10,8 +11,11 @@ pub(super) struct Selected {
     pub(super) nids: Vec<Nid>,
 }
 
-/// The parts under `paths`, none within another; all of it where there are no paths.
-pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
+/// The parts that are wanted; where what lies below them is wanted too, none within another.
+pub(super) fn select(image: &Image, root: Nid, parts: Parts<'_>) -> Result<Vec<Selected>, PathError> {
+    let (Parts::Below(paths) | Parts::Only(paths)) = parts else {
+        return Ok(vec![Selected { names: Vec::new(), nids: Vec::new() }]);
+    };
     let mut selection = Vec::new();
     for path in paths {
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -23,7 +27,7 @@ pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, 
             }
         }
         let mut nids = Vec::new();
-        let mut nid = image.root();
+        let mut nid = root;
         for (index, name) in names.iter().enumerate() {
             let told = || names[..=index].iter().flat_map(|name| [b"/", name.as_slice()].concat()).collect();
             let found = match image.file_system().lookup(nid, name) {
@@ -35,11 +39,13 @@ pub(super) fn select(image: &Image, paths: &[Vec<u8>]) -> Result<Vec<Selected>, 
         }
         selection.push(Selected { names, nids });
     }
-    if paths.is_empty() {
-        selection.push(Selected { names: Vec::new(), nids: Vec::new() });
-    }
     selection.sort();
     // In order, what lies within another comes behind it.
-    selection.dedup_by(|later, earlier| later.names.starts_with(&earlier.names));
+    let is_only = matches!(parts, Parts::Only(_));
+    selection.dedup_by(
+        |later, earlier| {
+            if is_only { later.names == earlier.names } else { later.names.starts_with(&earlier.names) }
+        },
+    );
     Ok(selection)
 }

@@ -82,10 +82,22 @@ impl Served {
         told
     }
 
+    /// Unmounts; for a while also where the mount is in use: a process that another test has just begun holds a copy of
+    /// this one's descriptors until it becomes another program.
     fn unmount(&self) -> Vec<String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-        let output = command.arg("umount").arg(self.directory.path()).output().expect("floe runs");
-        if output.status.success() { Vec::new() } else { vec![String::from_utf8_lossy(&output.stderr).into_owned()] }
+        let started = Instant::now();
+        loop {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+            let output = command.arg("umount").arg(self.directory.path()).output().expect("floe runs");
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            match output.status.success() {
+                true => return Vec::new(),
+                false if words.contains("in use") && started.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                false => return vec![words],
+            }
+        }
     }
 }
 

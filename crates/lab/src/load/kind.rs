@@ -26,11 +26,13 @@ pub enum LoadKind {
         /// From this file.
         file: PathBuf,
     },
-    /// `memory=40M`: what is measured lives in a control group with this limit, beside a process that takes half of it
-    /// over and over, and one that fills the rest with a file's pages.
+    /// `memory=40M` or `memory=40M:30M`: what is measured lives in a control group with this limit, beside a process
+    /// that takes half of it, or as much as is said, over and over, and one that fills the rest with a file's pages.
     Memory {
         /// The limit in bytes.
         limit_bytes: u64,
+        /// What is taken over and over.
+        hog_bytes: u64,
     },
     /// `fio:JOB.fio`: the real fio with this job file.
     Fio {
@@ -43,7 +45,8 @@ impl FromStr for LoadKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let unknown = || Error::new(format!("load {text:?}: use cpu=8x90%, randread=FILE, memory=40M or fio:JOB.fio"));
+        let unknown =
+            || Error::new(format!("load {text:?}: use cpu=8x90%, randread=FILE, memory=40M[:HOG] or fio:JOB.fio"));
         if let Some(job) = text.strip_prefix("fio:").filter(|job| !job.is_empty()) {
             return Ok(Self::Fio { job: job.into() });
         }
@@ -62,11 +65,16 @@ impl FromStr for LoadKind {
             }
             "randread" => Ok(Self::RandomRead { file: value.into() }),
             "memory" => {
-                let limit_bytes = parse_size(value).ok_or_else(unknown)?;
+                let (limit, hog) = value.split_once(':').map_or((value, None), |(limit, hog)| (limit, Some(hog)));
+                let limit_bytes = parse_size(limit).ok_or_else(unknown)?;
+                let hog_bytes = hog.map_or(Some(limit_bytes / 2), parse_size).ok_or_else(unknown)?;
                 if limit_bytes < MEMORY_BYTES_MIN {
                     return Err(Error::new(format!("load {text:?}: no program begins in less than 8M")));
                 }
-                Ok(Self::Memory { limit_bytes })
+                if hog_bytes > limit_bytes - limit_bytes / 16 {
+                    return Err(Error::new(format!("load {text:?}: the hog has to leave a sixteenth of the limit")));
+                }
+                Ok(Self::Memory { limit_bytes, hog_bytes })
             }
             _ => Err(unknown()),
         }
@@ -78,13 +86,17 @@ impl fmt::Display for LoadKind {
         match self {
             Self::Cpu { count, percent } => write!(out, "cpu={count}x{percent}%"),
             Self::RandomRead { file } => write!(out, "randread={}", file.display()),
-            Self::Memory { limit_bytes } if limit_bytes % (1 << 20) == 0 => {
-                write!(out, "memory={}M", limit_bytes >> 20)
+            Self::Memory { limit_bytes, hog_bytes } => {
+                write!(out, "memory={}", size_text(*limit_bytes))?;
+                if *hog_bytes == limit_bytes / 2 { Ok(()) } else { write!(out, ":{}", size_text(*hog_bytes)) }
             }
-            Self::Memory { limit_bytes } => write!(out, "memory={limit_bytes}"),
             Self::Fio { job } => write!(out, "fio:{}", job.display()),
         }
     }
+}
+
+fn size_text(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { bytes.to_string() }
 }
 
 /// A number of bytes with an optional K, M or G (of 1024).
@@ -117,6 +129,9 @@ mod tests {
             ("randread=", None),
             ("memory=40M", Some("memory=40M")),
             ("memory=41943041", Some("memory=41943041")),
+            ("memory=64M:48M", Some("memory=64M:48M")),
+            ("memory=64M:61M", None),
+            ("memory=64M:x", None),
             ("memory=1k", None),
             ("memory=99999999999G", None),
             ("memory=M", None),

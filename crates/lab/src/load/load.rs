@@ -48,7 +48,7 @@ impl Load {
                         load.notes.push(format!("{} {note}", file.display()));
                     }
                 }
-                LoadKind::Memory { limit_bytes } => load.start_hog(undo, *limit_bytes)?,
+                LoadKind::Memory { limit_bytes, hog_bytes } => load.start_hog(undo, *limit_bytes, *hog_bytes)?,
                 LoadKind::Fio { job } => load.fio.push(start_fio(job)?),
             }
         }
@@ -103,10 +103,10 @@ impl Load {
         notes
     }
 
-    fn start_hog(&mut self, undo: &Undo, limit_bytes: u64) -> Result<()> {
+    fn start_hog(&mut self, undo: &Undo, limit_bytes: u64, hog_bytes: u64) -> Result<()> {
         let group = ControlGroup::with_memory_limit(undo, limit_bytes)?;
         let entrance = group.entrance()?;
-        let size_bytes = usize::try_from(limit_bytes / 2).map_err(|_| Error::new("memory limit too large"))?;
+        let size_bytes = usize::try_from(hog_bytes).map_err(|_| Error::new("memory limit too large"))?;
         let page_bytes = rustix::param::page_size();
         let hog = ForkedChild::spawn(c"floe-hog", Some(entrance.as_fd()), |kept| {
             join_group_in_child(kept);

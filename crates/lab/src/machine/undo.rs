@@ -168,6 +168,10 @@ impl Shared {
         }
         let lines: String = marks.open.values().rev().map(Mark::line).collect::<Vec<_>>().join("\n") + "\n";
         let fresh = self.journal.with_extension("new");
+        if let Some(directory) = self.journal.parent().filter(|directory| !directory.exists()) {
+            // Another run was the last to leave.
+            let _ = fs::DirBuilder::new().mode(0o700).create(directory);
+        }
         fs::write(&fresh, lines)
             .and_then(|()| fs::rename(&fresh, &self.journal))
             .doing(|| format!("cannot write {}", self.journal.display()))
@@ -180,6 +184,10 @@ impl Drop for Shared {
         if let Some((mut child, stdin)) = keeper {
             drop(stdin);
             let _ = child.wait();
+        }
+        // Fails, as it should, while another run has a journal there.
+        if let Some(directory) = self.journal.parent() {
+            let _ = fs::remove_dir(directory);
         }
     }
 }
@@ -280,6 +288,7 @@ mod tests {
         assert!(!undo.shared.journal.exists());
         drop(undo);
         assert_eq!(fs::read_to_string(&setting).unwrap(), "now");
+        assert!(home.path().exists(), "a directory with something in it was removed");
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
         let base = (3 << 59) | 77;
         let bytes = page(base, 16, &[header(31, 5), 2, header(1, 1), 0]);
         let records: Vec<_> = layout().page(&bytes).unwrap().records().map(Result::unwrap).collect();
-        assert_eq!(records[0].0, (3 << 59) | (2 << 27 | 5) + 1);
+        assert_eq!(records[0].0, (3 << 59) | ((2 << 27 | 5) + 1));
     }
 
     #[test]

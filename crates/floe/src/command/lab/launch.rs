@@ -1,0 +1,162 @@
+//! `floe lab launch`.
+
+use std::{
+    io::{IsTerminal, Write, stderr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::ValueEnum;
+use floe_lab::{
+    Interrupt,
+    launch::{self, LaunchOptions, Progress, Temperature, Tier},
+    report::{launch_page, launch_text},
+};
+
+use super::{end, failed, outputs, surroundings};
+use crate::fail::Fail;
+
+/// Launch a command from a mounted image over variants that take turns, and compare
+///
+/// Without COMMAND every file of the image is read. Without --variant Floe is compared with the workqueue model, the
+/// kernel, and what is installed of erofsfuse and squashfuse_ll.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    floe lab launch --image app.erofs -- {mount}/bin/app --version\n  \
+    floe lab launch --image app.erofs --compare workers --load cpu=8x90% --launches 50 --html report.html\n  \
+    floe lab launch --image 64k.erofs --image-b 16k.erofs --compare windows --load memory=40M -- {mount}/bin/app\n\n\
+    {mount} in COMMAND stands for the directory of the mounted image, which is its working directory too.\n\n\
+    Exit codes:\n  \
+    0  all launches were made\n  \
+    1  a launch failed, or something cannot be mounted or written\n  \
+    2  wrong usage\n  \
+    130  ended early by a signal; what was measured until then is shown")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    surroundings: surroundings::Surroundings,
+    /// The settings of a published comparison, in place of --variant
+    #[arg(long, value_enum)]
+    compare: Option<Comparison>,
+    /// What is in memory: nothing of the image, what an earlier launch left, or the process itself
+    #[arg(long, value_name = "cold|warm|hot", default_value = "cold")]
+    temperature: Temperature,
+    /// Traced launches of each variant in each block; the published table has 50
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    launches: usize,
+    /// Launches without tracing of each variant in each block
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    controls: usize,
+    /// Blocks
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    blocks: usize,
+    /// How to measure [default: tracing where root, else counting]
+    #[arg(long, value_enum)]
+    tier: Option<TierName>,
+    /// Drop all of the machine's caches before each cold launch, not only the image's
+    #[arg(long)]
+    drop_caches: bool,
+    /// A launch that takes longer than this many seconds ends the run
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// For hot launches: the line that the command is given; it answers with one line
+    #[arg(long, value_name = "LINE", default_value = "")]
+    hot_line: String,
+    /// Write a trace of one launch of each variant for ui.perfetto.dev into this directory
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: outputs::Outputs,
+    /// The command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Comparison {
+    /// Workqueue model against per-CPU threads at a real-time priority, and the kernel's own workqueue
+    Workers,
+    /// No page pool against one
+    Pool,
+    /// Sliding windows of --image and --image-b
+    Windows,
+    /// Read-around off, waiting for pages, and giving up at once
+    ReadAround,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum TierName {
+    /// Every switch and wakeup, by the kernel's tracing
+    Tracing,
+    /// The kernel's totals for each thread
+    Counting,
+}
+
+impl Comparison {
+    fn variants(self) -> &'static [&'static str] {
+        match self {
+            Self::Workers => &[
+                "shared=floe:workers=shared,priority=normal,sync-decompress=never",
+                "per-cpu=floe:workers=per-cpu,priority=fifo,sync-decompress=never",
+                "floe",
+                "kernel=kernel:loop",
+            ],
+            Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
+            Self::Windows => &["floe:reserved-pages=0"],
+            Self::ReadAround => &[
+                "off=floe:noread-around",
+                "wait=floe:readahead-alloc=wait",
+                "best-effort=floe:readahead-alloc=best-effort",
+            ],
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A launch fails, or something cannot be mounted or written.
+pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fail> {
+    let preset = arguments.compare.map_or(&[][..], Comparison::variants);
+    let mut command = arguments.command;
+    if command.is_empty() {
+        command = ["find", ".", "-type", "f", "-exec", "cat", "{}", "+"].map(str::to_owned).to_vec();
+    }
+    let mut options = LaunchOptions::new(command, arguments.surroundings.variants(preset)?);
+    options.temperature = arguments.temperature;
+    options.launch_count = arguments.launches;
+    options.control_count = arguments.controls;
+    options.block_count = arguments.blocks;
+    options.stage = arguments.surroundings.stage();
+    options.programs = arguments.surroundings.programs()?;
+    options.drop_all_caches = arguments.drop_caches;
+    options.tier = arguments.tier.map(|tier| match tier {
+        TierName::Tracing => Tier::Tracing,
+        TierName::Counting => Tier::Counting,
+    });
+    options.launch_time_max = Duration::from_secs(arguments.timeout);
+    options.hot_line = arguments.hot_line;
+    options.trace_directory = arguments.traces;
+    let is_shown = stderr().is_terminal();
+    let report = launch::run(&options, interrupt, &mut |progress| {
+        if is_shown {
+            show(progress);
+        }
+    });
+    if is_shown {
+        eprint!("\r\x1b[K");
+    }
+    let report = report.map_err(failed)?;
+    arguments.outputs.write(&launch_text(&report), || launch_page(&report), &report)?;
+    Ok(end(interrupt))
+}
+
+fn show(progress: Progress<'_>) {
+    let Progress { done, total, variant, wall_ns } = progress;
+    let mut out = stderr();
+    let _ = write!(
+        out,
+        "\r\x1b[K{done} of {total}: {variant}, {:.1} ms",
+        Duration::from_nanos(wall_ns).as_secs_f64() * 1e3
+    );
+    let _ = out.flush();
+}

@@ -1,0 +1,73 @@
+//! `floe lab sched`.
+
+use std::{
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+
+use floe_lab::{
+    Interrupt,
+    sched::{NamePattern, SchedOptions, watch},
+};
+
+use super::{end, failed, outputs};
+use crate::fail::Fail;
+
+/// Rows shown while it runs.
+const LIVE_ROWS_MAX: usize = 20;
+
+/// Watch the scheduling latency of threads that are running anyway, by name
+///
+/// Shows them once a second on a terminal, and a summary at the end, after --seconds or Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    floe lab sched --thread 'floe-dec/*' --seconds 10\n  \
+    floe lab sched --process firefox --html firefox.html\n  \
+    floe lab sched --workqueue erofs_worker\n\n\
+    In names * stands for any text and ? for any one character.\n\n\
+    Exit codes:\n  \
+    0  done\n  \
+    1  nothing could be measured\n  \
+    2  wrong usage\n  \
+    130  ended by a signal, after showing the summary")]
+pub(super) struct Arguments {
+    /// Threads of this name; may be given several times
+    #[arg(long = "thread", value_name = "NAME")]
+    threads: Vec<String>,
+    /// All threads of processes of this name; may be given several times
+    #[arg(long = "process", value_name = "NAME")]
+    processes: Vec<String>,
+    /// Work items of the kernel's queues of this name; may be given several times
+    #[arg(long = "workqueue", value_name = "NAME")]
+    workqueues: Vec<String>,
+    /// For how long [default: until Ctrl-C]
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    #[command(flatten)]
+    outputs: outputs::Outputs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Nothing can be measured, or a result cannot be written.
+pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fail> {
+    let patterns = |names: Vec<String>| names.into_iter().map(NamePattern::new).collect();
+    let duration = arguments.seconds.map(Duration::try_from_secs_f64).transpose();
+    let options = SchedOptions {
+        threads: patterns(arguments.threads),
+        processes: patterns(arguments.processes),
+        workqueues: patterns(arguments.workqueues),
+        duration: duration.map_err(|error| Fail::usage(format!("--seconds: {error}")))?,
+        tier: None,
+    };
+    let is_shown = stderr().is_terminal();
+    let report = watch(&options, interrupt, &mut |report| {
+        if is_shown {
+            eprintln!("\x1b[H\x1b[2J{}", report.table(LIVE_ROWS_MAX));
+        }
+    });
+    let report = report.map_err(failed)?;
+    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    Ok(end(interrupt))
+}

@@ -1,0 +1,98 @@
+//! Options that most measurements share: images, variants, peers, load.
+
+use std::path::{Path, PathBuf};
+
+use floe_lab::{
+    StageOptions,
+    launch::{ImageKind, Programs, Variant},
+    load::LoadKind,
+};
+
+use super::failed;
+use crate::fail::Fail;
+
+/// What is measured, and beside what.
+#[derive(clap::Args)]
+pub(super) struct Surroundings {
+    /// The image
+    #[arg(long, value_name = "IMAGE")]
+    pub(super) image: PathBuf,
+    /// A second image; each variant is measured over both
+    #[arg(long, value_name = "IMAGE")]
+    image_b: Option<PathBuf>,
+    /// A way to mount, the baseline first: [NAME=]READER[:OPTIONS][@IMAGE]; may be given several times
+    ///
+    /// READER is floe, kernel (with the option loop: through a loop device, as from a disk), erofsfuse, squashfuse_ll,
+    /// or directory, for which IMAGE is a directory that is taken as it is.
+    #[arg(long = "variant", value_name = "VARIANT")]
+    variants: Vec<String>,
+    /// Load beside it: cpu=8x90%, randread=FILE, memory=40M or fio:JOB.fio; may be given several times
+    #[arg(long, value_name = "LOAD")]
+    load: Vec<LoadKind>,
+    /// Where a program is: NAME=PATH; NAME is floe, erofsfuse or squashfuse_ll
+    #[arg(long = "peer", value_name = "NAME=PATH")]
+    peers: Vec<String>,
+    /// Leave autogroup as it is; else it is off during the run, as on Android, where it does not hold load off
+    #[arg(long)]
+    keep_autogroup: bool,
+}
+
+impl Surroundings {
+    pub(super) fn programs(&self) -> Result<Programs, Fail> {
+        let mut programs = Programs::default();
+        for peer in &self.peers {
+            programs.set(peer).map_err(failed)?;
+        }
+        Ok(programs)
+    }
+
+    pub(super) fn stage(&self) -> StageOptions {
+        StageOptions { load: self.load.clone(), keep_autogroup: self.keep_autogroup, ..StageOptions::default() }
+    }
+
+    /// The variants that are asked for; else those of `preset`; else Floe, the kernel, and the peers that are there.
+    pub(super) fn variants(&self, preset: &[&str]) -> Result<Vec<Variant>, Fail> {
+        let kind = ImageKind::of(&self.image).map_err(failed)?;
+        let chosen: Vec<String> = match (self.variants.as_slice(), preset) {
+            ([], []) => usual(kind, &self.programs()?),
+            ([], preset) => preset.iter().map(|&text| text.to_owned()).collect(),
+            (given, _) => given.to_vec(),
+        };
+        let over = |image: &Path, mark: &str| -> Result<Vec<Variant>, Fail> {
+            let parsed = chosen.iter().map(|text| {
+                let mut variant = Variant::parse(text, image).map_err(failed)?;
+                variant.name.push_str(mark);
+                Ok(variant)
+            });
+            parsed.collect()
+        };
+        let Some(second) = &self.image_b else { return over(&self.image, "") };
+        let (first, second) = (over(&self.image, " (a)")?, over(second, " (b)")?);
+        Ok(std::iter::zip(first, second).flat_map(|(first, second)| [first, second]).collect())
+    }
+}
+
+/// Floe as the workqueue model and as it is by default, the kernel, and the peer for this kind of image if it is there.
+fn usual(kind: ImageKind, programs: &Programs) -> Vec<String> {
+    let mut variants = vec!["shared=floe:workers=shared,priority=normal".to_owned(), "floe".to_owned()];
+    let (kernel, peer, program) = match kind {
+        ImageKind::Erofs => ("kernel=kernel:loop", "erofsfuse", &programs.erofsfuse),
+        ImageKind::Squashfs => ("kernel", "squashfuse_ll", &programs.squashfuse),
+    };
+    if rustix::process::geteuid().is_root() {
+        variants.push(kernel.to_owned());
+    }
+    if is_there(program) {
+        variants.push(peer.to_owned());
+    }
+    variants
+}
+
+/// Whether a program is where its path says, or on PATH.
+fn is_there(program: &Path) -> bool {
+    if program.components().count() > 1 {
+        return program.exists();
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(program).exists())
+}

@@ -1,0 +1,80 @@
+//! `floe lab metadata` and `floe lab read`.
+
+use floe_lab::{
+    Interrupt,
+    metadata::{self, MetadataOptions},
+    read::{self, ReadOptions},
+};
+
+use super::{end, failed, outputs, size, surroundings};
+use crate::fail::Fail;
+
+/// Walk a cold tree with many finds at once
+#[derive(clap::Args)]
+pub(super) struct MetadataArguments {
+    #[command(flatten)]
+    surroundings: surroundings::Surroundings,
+    /// Numbers of walkers
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16")]
+    walkers: Vec<usize>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Compare designs of the metadata cache, in place of --variant: the kernel's eight blocks under one lock, and ours
+    #[arg(long)]
+    compare_caches: bool,
+    #[command(flatten)]
+    outputs: outputs::Outputs,
+}
+
+/// Read a whole cold tree, and random places of its files
+#[derive(clap::Args)]
+pub(super) struct ReadArguments {
+    #[command(flatten)]
+    surroundings: surroundings::Surroundings,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Random reads in each round
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    random: usize,
+    /// The size of a random read
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    random_size: u64,
+    #[command(flatten)]
+    outputs: outputs::Outputs,
+}
+
+/// Runs `floe lab metadata`.
+///
+/// # Errors
+/// Something cannot be mounted, walked or written.
+pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
+    let caches = ["single-lock=floe:metadata-cache=single-lock:8", "floe"];
+    let preset = if arguments.compare_caches { &caches[..] } else { &[] };
+    let mut options = MetadataOptions::new(arguments.surroundings.variants(preset)?);
+    options.walker_counts = arguments.walkers;
+    options.round_count = arguments.rounds;
+    options.stage = arguments.surroundings.stage();
+    options.programs = arguments.surroundings.programs()?;
+    let report = metadata::run(&options, interrupt).map_err(failed)?;
+    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    Ok(end(interrupt))
+}
+
+/// Runs `floe lab read`.
+///
+/// # Errors
+/// Something cannot be mounted, read or written.
+pub(super) fn read(arguments: ReadArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
+    let mut options = ReadOptions::new(arguments.surroundings.variants(&[])?);
+    options.round_count = arguments.rounds;
+    options.random_count = arguments.random;
+    options.random_bytes =
+        usize::try_from(arguments.random_size).map_err(|_| Fail::usage("--random-size is too large"))?;
+    options.stage = arguments.surroundings.stage();
+    options.programs = arguments.surroundings.programs()?;
+    let report = read::run(&options, interrupt).map_err(failed)?;
+    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    Ok(end(interrupt))
+}

@@ -1,0 +1,201 @@
+//! What the tools of erofs-utils have in common: how they take options, and how they complain.
+
+use std::{
+    collections::VecDeque,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+};
+
+use floe::{EngineOptions, Offset, OpenError, OpenOptions, WorkerMode};
+
+use crate::fail::Fail;
+
+/// A tool of erofs-utils.
+pub(super) struct ErofsTool {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    /// What it exits with when it is called wrongly.
+    pub(super) usage_exit: u8,
+}
+
+/// One option, as getopt_long gives it.
+pub(super) struct GivenOption {
+    /// Its name without dashes; a letter for a short one.
+    pub(super) name: String,
+    /// What stands behind `=`, or behind the letter.
+    attached: Option<OsString>,
+}
+
+/// The options of a command line, as getopt_long goes through them: operands may stand anywhere, `--` ends options.
+pub(super) struct Options {
+    rest: VecDeque<OsString>,
+    /// Letters that take no value.
+    flags: &'static str,
+    operands: Vec<OsString>,
+}
+
+/// What every tool takes of the image.
+#[derive(Default)]
+pub(super) struct Wanted {
+    pub(super) offset: u64,
+    pub(super) devices: Vec<PathBuf>,
+}
+
+impl ErofsTool {
+    /// Says something on stderr.
+    pub(super) fn say(&self, message: &str) {
+        eprintln!("<E> erofs: {message}");
+    }
+
+    /// Says where help is.
+    pub(super) fn hint(&self) {
+        eprintln!("Try '{} --help' for more information.", self.name);
+    }
+
+    /// Ends because of a wrong call.
+    pub(super) fn wrong(&self, message: &str) -> Result<u8, Fail> {
+        self.say(message);
+        self.hint();
+        Ok(self.usage_exit)
+    }
+
+    /// Ends because there is no operand, or too many.
+    pub(super) fn wrong_operands(&self, operands: &[OsString], missing: &str) -> Result<u8, Fail> {
+        match operands.get(1) {
+            Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.display())),
+            None => self.wrong(&format!("missing argument: {missing}")),
+        }
+    }
+
+    /// Ends because of something else.
+    pub(super) fn failed(&self, message: &str, exit: u8) -> Result<u8, Fail> {
+        self.say(message);
+        Ok(exit)
+    }
+
+    /// Ends because the image cannot be opened.
+    pub(super) fn unopened(&self, error: &OpenError) -> Result<u8, Fail> {
+        let errno = match error {
+            OpenError::File { error, .. } => error.raw_os_error().unwrap_or(5),
+            _ => 22,
+        };
+        let exit = if self.usage_exit == 1 { 1 } else { u8::try_from(256 - errno.clamp(1, 255)).unwrap_or(1) };
+        self.failed(&error.to_string(), exit)
+    }
+
+    /// Answers the options that every tool has, or says that there is no such option.
+    pub(super) fn standard(&self, option: &GivenOption) -> Result<u8, Fail> {
+        match option.name.as_str() {
+            "h" | "help" => print!("{}", self.help),
+            "V" | "version" => println!("{} (floe) {}", self.name, env!("CARGO_PKG_VERSION")),
+            name if name.chars().count() == 1 => {
+                eprintln!("{}: invalid option -- '{name}'", self.name);
+                self.hint();
+                return Ok(self.usage_exit);
+            }
+            name => {
+                eprintln!("{}: unrecognized option '--{name}'", self.name);
+                self.hint();
+                return Ok(self.usage_exit);
+            }
+        }
+        Ok(0)
+    }
+}
+
+impl Options {
+    /// The options in `arguments`, of which the first is the program's name.
+    pub(super) fn new(arguments: &[OsString], flags: &'static str) -> Self {
+        Self { rest: arguments.iter().skip(1).cloned().collect(), flags, operands: Vec::new() }
+    }
+
+    /// The next option.
+    pub(super) fn next(&mut self) -> Option<GivenOption> {
+        loop {
+            let argument = self.rest.pop_front()?;
+            let bytes = argument.as_bytes();
+            if bytes == b"--" {
+                self.operands.extend(self.rest.drain(..));
+                return None;
+            }
+            if let Some(long) = bytes.strip_prefix(b"--") {
+                let (name, value) = match long.iter().position(|byte| *byte == b'=') {
+                    Some(sign) => (&long[..sign], Some(OsStr::from_bytes(&long[sign + 1..]).to_owned())),
+                    None => (long, None),
+                };
+                return Some(GivenOption { name: String::from_utf8_lossy(name).into_owned(), attached: value });
+            }
+            if let Some([letter, rest @ ..]) = bytes.strip_prefix(b"-") {
+                let name = char::from(*letter);
+                let mut attached = None;
+                if !rest.is_empty() && self.flags.contains(name) {
+                    // Letters without values may stand together.
+                    self.rest.push_front(OsString::from_vec([b"-", rest].concat()));
+                } else if !rest.is_empty() {
+                    attached = Some(OsStr::from_bytes(rest).to_owned());
+                }
+                return Some(GivenOption { name: name.into(), attached });
+            }
+            self.operands.push(argument);
+        }
+    }
+
+    /// The value of an option that needs one.
+    pub(super) fn value(&mut self, option: &GivenOption) -> Option<OsString> {
+        option.attached.clone().or_else(|| self.rest.pop_front())
+    }
+
+    /// What is no option.
+    pub(super) fn into_operands(mut self) -> Vec<OsString> {
+        self.operands.extend(self.rest.drain(..));
+        self.operands
+    }
+}
+
+impl GivenOption {
+    /// The value behind `=`, for an option that may have one.
+    pub(super) fn attached(&self) -> Option<&OsStr> {
+        self.attached.as_deref()
+    }
+}
+
+impl Wanted {
+    /// Takes an option if it is about the image; gives whether it was.
+    pub(super) fn take(&mut self, option: &GivenOption, options: &mut Options) -> Result<bool, String> {
+        match option.name.as_str() {
+            "offset" => {
+                let value = options.value(option).unwrap_or_default();
+                self.offset = number(&value).ok_or_else(|| format!("invalid disk offset {}", value.display()))?;
+            }
+            "device" => {
+                let value = options.value(option).ok_or("option '--device' requires an argument")?;
+                self.devices.push(value.into());
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// How the image is opened.
+    pub(super) fn open_options(&self) -> OpenOptions {
+        let engine = EngineOptions {
+            workers: WorkerMode::Inline,
+            reserved_pages: 0,
+            read_around: false,
+            ..EngineOptions::default()
+        };
+        let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
+        OpenOptions { offset, devices: self.devices.clone(), engine }
+    }
+}
+
+/// A number as strtoull reads it: decimal, hexadecimal after `0x`, octal after `0`.
+pub(super) fn number(text: &OsStr) -> Option<u64> {
+    let text = text.to_str()?;
+    match (text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")), text.strip_prefix('0')) {
+        (Some(digits), _) => u64::from_str_radix(digits, 16).ok(),
+        (None, Some(digits)) if !digits.is_empty() => u64::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}

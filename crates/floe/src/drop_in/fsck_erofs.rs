@@ -1,0 +1,273 @@
+//! `fsck.erofs`: its options, and its form of output.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
+};
+
+use floe::{
+    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, Parts, Severity, XattrSelection,
+    check, extract,
+};
+
+use super::erofs_tool::{ErofsTool, Options, Wanted, number};
+use crate::{cancellation, fail::Fail, shown::Shown};
+
+const HELP: &str = "\
+Usage: fsck.erofs [OPTIONS] IMAGE
+Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
+
+ -d<0-9>                what is told: 0 nothing, 2 faults, 3 all is well too
+ -p                     tell the compression ratio (with -d3)
+ --device=X             an extra device, in the order of the image's table
+ --extract[=X]          decode all data; with X, extract to X
+ --offset=#             the image begins at this byte
+ --nid=#, --path=X      check or extract only what lies below this directory
+ --no-sbcrc             pass over a wrong checksum of the superblock
+ --[no-]xattrs          extract extended attributes (not by default)
+ -a, -A, -p, -y         have no effect
+ --force                extract to / too
+ --overwrite            replace files that exist
+ --[no-]preserve        --[no-]preserve-owner and --[no-]preserve-perms
+ --[no-]preserve-owner  keep owners (the default for root)
+ --[no-]preserve-perms  keep modes whatever the umask (the default for root)
+ -h, --help, -V, --version
+";
+
+/// What is told if nothing else is asked for: faults.
+const VERBOSITY: u64 = 2;
+
+/// From here on it is told that all is well.
+const VERBOSITY_INFORMED: u64 = 3;
+
+struct Order {
+    wanted: Wanted,
+    verbosity: u64,
+    decode: bool,
+    ratio: bool,
+    target: Option<PathBuf>,
+    root: Option<Root>,
+    to_root: bool,
+    without_checksum: bool,
+    extract: ExtractOptions,
+}
+
+/// Where to begin instead of the root.
+enum Root {
+    Nid(u64),
+    Path(OsString),
+}
+
+/// Runs the program.
+///
+/// # Errors
+/// Signals cannot be watched for.
+pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+    let tool = ErofsTool { name: "fsck.erofs", help: HELP, usage_exit: 1 };
+    let is_root = rustix::process::geteuid().is_root();
+    let mut order = Order {
+        wanted: Wanted::default(),
+        verbosity: VERBOSITY,
+        decode: false,
+        ratio: false,
+        target: None,
+        root: None,
+        to_root: false,
+        without_checksum: false,
+        extract: ExtractOptions {
+            owners: is_root,
+            modes: is_root,
+            xattrs: XattrSelection::None,
+            ..ExtractOptions::default()
+        },
+    };
+    let mut options = Options::new(arguments, "hVpaAy");
+    while let Some(option) = options.next() {
+        match option.name.as_str() {
+            "d" => match options.value(&option).as_deref().and_then(number).filter(|level| *level <= 9) {
+                Some(level) => order.verbosity = level,
+                None => return tool.wrong("invalid debug level"),
+            },
+            "p" => order.ratio = true,
+            "a" | "A" | "y" => {}
+            "extract" => {
+                order.decode = true;
+                order.target = option.attached().map(PathBuf::from);
+            }
+            "nid" => match options.value(&option).as_deref().and_then(number) {
+                Some(nid) => order.root = Some(Root::Nid(nid)),
+                None => return tool.wrong("invalid NID"),
+            },
+            "path" => order.root = options.value(&option).map(Root::Path),
+            "no-sbcrc" => order.without_checksum = true,
+            "force" => order.to_root = true,
+            "overwrite" => order.extract.force = true,
+            "xattrs" => order.extract.xattrs = XattrSelection::All,
+            "no-xattrs" => order.extract.xattrs = XattrSelection::None,
+            "preserve" => (order.extract.owners, order.extract.modes) = (true, true),
+            "no-preserve" => (order.extract.owners, order.extract.modes) = (false, false),
+            "preserve-owner" => order.extract.owners = true,
+            "no-preserve-owner" => order.extract.owners = false,
+            "preserve-perms" => order.extract.modes = true,
+            "no-preserve-perms" => order.extract.modes = false,
+            _ => match order.wanted.take(&option, &mut options) {
+                Ok(true) => {}
+                Ok(false) => return tool.standard(&option),
+                Err(message) => return tool.wrong(&message),
+            },
+        }
+    }
+    let [image] = match <[OsString; 1]>::try_from(options.into_operands()) {
+        Ok(operands) => operands,
+        Err(operands) => return tool.wrong_operands(&operands, "IMAGE"),
+    };
+    if order.target.as_deref().is_some_and(|target| target == Path::new("/")) && !order.to_root {
+        return tool.wrong("--extract=/ needs --force too");
+    }
+    let cancel = cancellation::on_signals()?;
+    match &order.target {
+        Some(target) => extract_image(&tool, Path::new(&image), target, &order, &cancel),
+        None => check_image(&tool, Path::new(&image), &order, &cancel),
+    }
+}
+
+fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBool) -> Result<u8, Fail> {
+    if order.root.is_some() {
+        return check_below(tool, image, order);
+    }
+    let has_errors = Mutex::new(false);
+    let tell = |finding: &Finding| {
+        let is_checksum = finding.rule.contains("checksum");
+        if finding.severity == Severity::Warning || is_checksum && order.without_checksum {
+            return;
+        }
+        let mut has_errors = has_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        *has_errors = true;
+        if order.verbosity > 0 {
+            let path = finding.path.as_deref().map(|path| format!(" @ {}", Shown(path))).unwrap_or_default();
+            tool.say(&format!("{}{}{path}", finding.rule, finding.place));
+        }
+    };
+    let options = CheckOptions { data: order.decode, ..CheckOptions::default() };
+    let summary = match check(image, &order.wanted.open_options(), &options, &tell, cancel) {
+        Ok(summary) if summary.format == Format::Erofs => summary,
+        Ok(_) => return tool.failed("cannot find valid erofs superblock", 1),
+        Err(error) => return tool.unopened(&error),
+    };
+    if summary.is_cancelled || has_errors.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if order.verbosity > 0 {
+            tool.say("Found some filesystem corruption");
+        }
+        return Ok(1);
+    }
+    say_all_is_well(order, (summary.stored_bytes, summary.decoded_bytes));
+    Ok(0)
+}
+
+fn extract_image(
+    tool: &ErofsTool,
+    image: &Path,
+    target: &Path,
+    order: &Order,
+    cancel: &AtomicBool,
+) -> Result<u8, Fail> {
+    let image = match open(tool, image, order) {
+        Ok(image) => image,
+        Err(exit) => return Ok(exit),
+    };
+    let mut options = order.extract.clone();
+    match find(&image, order) {
+        Ok(root) => options.root = root,
+        Err(message) => return tool.failed(&message, 1),
+    }
+    let tell = |event: ExtractEvent<'_>| {
+        if let ExtractEvent::Setback(setback) = event
+            && order.verbosity > 0
+        {
+            tool.say(&format!("{} @ {}", setback.cause, Shown(&setback.path)));
+        }
+    };
+    match extract(&image, Parts::All, target, &options, &tell, cancel) {
+        Ok(summary) if summary.failures == 0 => {
+            say_all_is_well(order, (0, 0));
+            Ok(0)
+        }
+        Ok(_) => tool.failed("Failed to extract filesystem", 1),
+        Err(ExtractError::Cancelled) => Ok(1),
+        Err(error) => tool.failed(&error.to_string(), 1),
+    }
+}
+
+/// Reads everything below a directory.
+fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail> {
+    let image = match open(tool, image, order) {
+        Ok(image) => image,
+        Err(exit) => return Ok(exit),
+    };
+    let root = match find(&image, order) {
+        Ok(root) => root.unwrap_or_else(|| image.root()),
+        Err(message) => return tool.failed(&message, 1),
+    };
+    let (mut has_errors, mut piece) = (false, vec![0; 1 << 20]);
+    for entry in image.walk_from(root, b"") {
+        let read = entry.map_err(|failed| (failed.path, failed.error)).and_then(|entry| {
+            if !order.decode || entry.attr.file_type != floe::FileType::Regular {
+                return Ok(());
+            }
+            let mut position = 0;
+            while position < entry.attr.size {
+                let len =
+                    image.read_at(entry.attr.nid, position, &mut piece).map_err(|error| (entry.path.clone(), error))?;
+                position += len.max(1) as u64;
+            }
+            Ok(())
+        });
+        if let Err((path, error)) = read {
+            has_errors = true;
+            if order.verbosity > 0 {
+                tool.say(&format!("{error} @ {}", Shown(&path)));
+            }
+        }
+    }
+    if has_errors {
+        return tool.failed("Found some filesystem corruption", 1);
+    }
+    say_all_is_well(order, (0, 0));
+    Ok(0)
+}
+
+fn open(tool: &ErofsTool, path: &Path, order: &Order) -> Result<Image, u8> {
+    match Image::open(path, &order.wanted.open_options()) {
+        Ok(image) if image.format() == Format::Erofs => Ok(image),
+        Ok(_) => {
+            tool.say("cannot find valid erofs superblock");
+            Err(1)
+        }
+        Err(error) => {
+            tool.say(&error.to_string());
+            Err(1)
+        }
+    }
+}
+
+fn find(image: &Image, order: &Order) -> Result<Option<floe::Nid>, String> {
+    match &order.root {
+        None => Ok(None),
+        Some(Root::Nid(nid)) => Ok(Some(floe::Nid(*nid))),
+        Some(Root::Path(path)) => {
+            let found = image.resolve_link(path.as_encoded_bytes());
+            found.map(Some).map_err(|_| format!("failed to lookup {}", path.display()))
+        }
+    }
+}
+
+fn say_all_is_well(order: &Order, (stored, decoded): (u64, u64)) {
+    if order.verbosity < VERBOSITY_INFORMED {
+        return;
+    }
+    eprintln!("<I> erofs: No errors found");
+    if order.ratio && decoded > 0 {
+        eprintln!("<I> erofs: Compression ratio: {:.2}(%)", 100.0 * stored as f64 / decoded as f64);
+    }
+}

@@ -1,0 +1,142 @@
+//! `erofsfuse`, `squashfuse` and `squashfuse_ll`: their options.
+
+use std::{ffi::OsString, num::NonZero, path::PathBuf, time::Duration};
+
+use super::erofs_tool::number;
+use crate::{
+    command::mount::{Order, fulfil, notify},
+    exit::Exit,
+    fail::Fail,
+    switches::{Strictness, Switches},
+};
+
+const EROFSFUSE_HELP: &str = "\
+usage: erofsfuse [options] IMAGE MOUNTPOINT
+Mount an EROFS image. This is floe under the name of erofsfuse; see floe mount --help.
+
+    --offset=#     the image begins at this byte
+    --device=#     an extra device, in the order of the image's table
+    --dbglevel=#   has no effect
+";
+
+const SQUASHFUSE_HELP: &str = "\
+usage: squashfuse [options] ARCHIVE MOUNTPOINT
+Mount a SquashFS image. This is floe under the name of squashfuse; see floe mount --help.
+
+    -o offset=N            the image begins at this byte
+    -o uid=N, -o gid=N     the owner and the group of everything
+    -o timeout=N           unmount when nobody used it for N seconds
+    -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
+";
+
+const FUSE_HELP: &str = "\
+    -f, -d         stay in the foreground
+    -s             one thread
+    -o opt,…       options of floe mount, and of FUSE
+    -h, --help, -V, --version
+";
+
+/// Runs `erofsfuse`.
+///
+/// # Errors
+/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+pub(super) fn run_erofsfuse(arguments: &[OsString]) -> Result<u8, Fail> {
+    run("erofsfuse", EROFSFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+}
+
+/// Runs `squashfuse` or `squashfuse_ll`.
+///
+/// # Errors
+/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+pub(super) fn run_squashfuse(arguments: &[OsString]) -> Result<u8, Fail> {
+    run("squashfuse", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+}
+
+fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
+    let (mut switches, mut operands) = (Switches::default(), Vec::new());
+    let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        let Some(text) = argument.to_str().filter(|text| text.len() > 1 && text.starts_with('-')) else {
+            operands.push(PathBuf::from(argument));
+            continue;
+        };
+        match text {
+            "-h" | "--help" => {
+                print!("{help}{FUSE_HELP}");
+                return Ok(0);
+            }
+            "-V" | "--version" => {
+                println!("{name} (floe) {}", env!("CARGO_PKG_VERSION"));
+                return Ok(0);
+            }
+            "-f" | "-d" => fuse.in_background = false,
+            "-s" => switches.mount.threads = NonZero::<usize>::MIN,
+            "-o" => {
+                let list = rest.next().and_then(|list| list.to_str());
+                let list = list.ok_or_else(|| Fail::usage("-o needs options: -o option,…"))?;
+                fuse.take_list(&mut switches, list)?;
+            }
+            _ if text.starts_with("-o") => {
+                fuse.take_list(&mut switches, &text[2..])?;
+            }
+            _ => {
+                let unknown = || Fail::usage(format!("no such option: {text} (see {name} --help)"));
+                let (key, value) = text.strip_prefix("--").and_then(|long| long.split_once('=')).ok_or_else(unknown)?;
+                match key {
+                    "offset" => {
+                        let at =
+                            number(value.as_ref()).ok_or_else(|| Fail::usage(format!("invalid offset {value}")))?;
+                        switches.open.offset = floe::Offset::At(at);
+                    }
+                    "device" => switches.open.devices.push(value.into()),
+                    "dbglevel" => {}
+                    _ => return Err(unknown()),
+                }
+            }
+        }
+    }
+    let Ok([image, directory]) = <[PathBuf; 2]>::try_from(operands) else {
+        return Err(Fail::usage(format!("give an image and a directory: {name} [options] IMAGE MOUNTPOINT")));
+    };
+    let FuseOptions { in_background, idle, notify_pipe } = fuse;
+    let pipe = notify_pipe.clone();
+    let result = fulfil(Order { in_background, idle, notify_pipe, ..Order::new(image, directory, switches) });
+    if let Some(pipe) = pipe
+        && !matches!(result, Ok(0))
+    {
+        notify(&pipe, false);
+    }
+    result
+}
+
+/// The options that only these programs have.
+#[derive(Default)]
+struct FuseOptions {
+    in_background: bool,
+    idle: Option<Duration>,
+    notify_pipe: Option<PathBuf>,
+}
+
+impl FuseOptions {
+    /// Takes options for FUSE; those that are not about these programs alone go to `switches`.
+    fn take_list(&mut self, switches: &mut Switches, list: &str) -> Result<(), Fail> {
+        let mut kept = Vec::new();
+        for option in list.split(',') {
+            match option.split_once('=') {
+                Some(("notify_pipe", pipe)) => self.notify_pipe = Some(pipe.into()),
+                Some(("timeout", seconds)) => {
+                    let seconds: u64 = seconds
+                        .parse()
+                        .map_err(|_| Fail::usage(format!("-o timeout: '{seconds}' is not a number of seconds")))?;
+                    self.idle = Some(Duration::from_secs(seconds)).filter(|idle| !idle.is_zero());
+                }
+                Some(("max_idle_threads" | "max_threads", _)) => {}
+                None if option == "debug" => self.in_background = false,
+                None if option == "allow_root" => kept.push("allow_other"),
+                _ => kept.push(option),
+            }
+        }
+        switches.take_list(&kept.join(","), Strictness::MountHelper)
+    }
+}

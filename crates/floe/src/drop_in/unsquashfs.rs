@@ -1,0 +1,246 @@
+//! `unsquashfs`: its options, and its form of output.
+
+mod arguments;
+mod listing;
+mod pattern;
+mod superblock;
+
+use std::{
+    ffi::OsString,
+    io::Write,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Parts, SetbackCause, WalkEntry, extract};
+
+use crate::{cancellation, fail::Fail, output::Output, shown::Shown};
+use arguments::{Arguments, Task};
+use listing::{Form, Listing};
+use pattern::Patterns;
+
+/// Something that ends the program went wrong.
+const FATAL: u8 = 1;
+
+/// Something went wrong that did not end it.
+const NOT_FATAL: u8 = 2;
+
+/// Runs the program.
+///
+/// # Errors
+/// Standard output cannot be written, or signals cannot be watched for.
+pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+    let arguments = match Arguments::parse(arguments) {
+        Ok(arguments) => arguments,
+        Err(exit) => return Ok(exit),
+    };
+    let image = match Image::open(&arguments.image, &arguments.open_options()) {
+        Ok(image) => image,
+        Err(floe::OpenError::File { path, error }) => {
+            eprintln!("Could not open {}, because {error}", path.display());
+            return Ok(FATAL);
+        }
+        Err(error) => {
+            eprintln!("FATAL ERROR: {error}");
+            return Ok(FATAL);
+        }
+    };
+    let FormatImage::Squashfs(squashfs) = image.format_image() else {
+        eprintln!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
+        return Ok(FATAL);
+    };
+    match arguments.task {
+        Task::Superblock => Output::run(|output| {
+            superblock::write(squashfs, image.reader().engine().as_ref(), &arguments.image, output).map(|()| 0)
+        }),
+        Task::BuiltTime => {
+            let seconds = image.file_system().info().built.seconds;
+            Output::run(|output| writeln!(output, "{seconds}").map(|()| 0))
+        }
+        Task::Cat => cat(&image, &arguments),
+        Task::List => list(&image, &arguments),
+        Task::Extract => extract_all(&image, &arguments),
+    }
+}
+
+/// Writes the files that were named.
+fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
+    Output::run(|output| {
+        let (mut exit, mut piece) = (0, vec![0; 1 << 20]);
+        for path in &arguments.names {
+            let found = image.resolve(path.as_bytes()).map_err(|error| error.to_string());
+            let mut position = 0;
+            let result = found.and_then(|nid| {
+                loop {
+                    match image.read_at(nid, position, &mut piece) {
+                        Ok(0) => return Ok(Ok(())),
+                        Ok(len) => {
+                            if let Err(error) = output.write_all(&piece[..len]) {
+                                return Ok(Err(error));
+                            }
+                            position += len as u64;
+                        }
+                        Err(error) => return Err(error.to_string()),
+                    }
+                }
+            });
+            match result {
+                Ok(written) => written?,
+                Err(message) => {
+                    eprintln!("cat: {message}");
+                    exit = NOT_FATAL;
+                }
+            }
+        }
+        Ok(exit)
+    })
+}
+
+fn list(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
+    Output::run(|output| {
+        let listing = Listing::new(arguments, image);
+        let mut exit = 0;
+        for entry in Selection::new(image, arguments) {
+            match entry {
+                Ok(entry) => listing.write(&entry, output)?,
+                Err(message) => {
+                    eprintln!("{message}");
+                    exit = FATAL;
+                }
+            }
+        }
+        Ok(exit)
+    })
+}
+
+fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
+    if arguments.target.exists() && !arguments.force {
+        eprintln!("FATAL ERROR: {} is there already; with -f files are written over", arguments.target.display());
+        return Ok(FATAL);
+    }
+    let cancel = cancellation::on_signals()?;
+    let options = ExtractOptions {
+        jobs: arguments.jobs.unwrap_or_else(|| ExtractOptions::default().jobs),
+        force: arguments.force,
+        owners: rustix::process::geteuid().is_root(),
+        xattrs: arguments.xattrs,
+        ..ExtractOptions::default()
+    };
+    let is_partial = !arguments.names.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
+    let (mut paths, mut has_fault) = (Vec::new(), false);
+    if is_partial {
+        for entry in Selection::new(image, arguments) {
+            match entry {
+                Ok(entry) => paths.push(entry.path),
+                Err(message) => {
+                    eprintln!("{message}");
+                    has_fault = true;
+                }
+            }
+        }
+    }
+    let parts = if is_partial { Parts::Only(&paths) } else { Parts::All };
+    if !arguments.quiet {
+        println!("Parallel unsquashfs: Using {} processors", options.jobs);
+    }
+    let form = arguments.form.filter(|_| arguments.info);
+    let listing = Listing::new(arguments, image);
+    let failures = AtomicU64::new(0);
+    let tell = |event: ExtractEvent<'_>| match event {
+        ExtractEvent::Found { path, attr } if form.is_some() => {
+            let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: *attr };
+            let mut line = Vec::new();
+            // Writing to memory does not fail, and whoever closed stdout does not want to know.
+            let _ = listing.write(&entry, &mut line);
+            let _ = std::io::stdout().write_all(&line);
+        }
+        ExtractEvent::Setback(setback) => {
+            failures.fetch_add(1, Relaxed);
+            let kind = if matches!(setback.cause, SetbackCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
+            eprintln!("{kind}: {}: {}", Shown(&setback.path), setback.cause);
+        }
+        _ => {}
+    };
+    let extracted = extract(image, parts, &arguments.target, &options, &tell, &cancel);
+    let summary = match extracted {
+        Ok(summary) => summary,
+        Err(error) => {
+            eprintln!("FATAL ERROR: {error}");
+            return Ok(FATAL);
+        }
+    };
+    if !arguments.quiet {
+        say_created(&summary);
+    }
+    let exit = match (summary.failures, summary.denied()) {
+        _ if has_fault => FATAL,
+        (0, 0) => 0,
+        (0, _) if !arguments.strict => 0,
+        _ if arguments.strict => FATAL,
+        _ => NOT_FATAL,
+    };
+    Ok(if arguments.no_exit_code && exit == NOT_FATAL { 0 } else { exit })
+}
+
+fn say_created(summary: &ExtractSummary) {
+    let count = |count: u64, one: &str, many: &str| println!("created {count} {}", if count == 1 { one } else { many });
+    println!();
+    count(summary.files, "file", "files");
+    count(summary.directories, "directory", "directories");
+    count(summary.symlinks, "symlink", "symlinks");
+    count(summary.devices, "device", "devices");
+    count(summary.fifos, "fifo", "fifos");
+    count(summary.sockets, "socket", "sockets");
+    count(summary.hard_links, "hardlink", "hardlinks");
+}
+
+/// What of an image the names on the command line stand for.
+struct Selection {
+    walk: floe::Walk,
+    patterns: Patterns,
+    excluded: Patterns,
+    depth_max: Option<usize>,
+}
+
+impl Selection {
+    fn new(image: &Image, arguments: &Arguments) -> Self {
+        Self {
+            walk: image.walk(),
+            patterns: Patterns::new(&arguments.names, arguments.wildcards),
+            excluded: Patterns::new(&arguments.excluded, arguments.wildcards),
+            depth_max: arguments.depth_max,
+        }
+    }
+}
+
+impl Iterator for Selection {
+    type Item = Result<WalkEntry, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let entry = match self.walk.next()? {
+                Ok(entry) => entry,
+                Err(failed) => return Some(Err(format!("FATAL ERROR: {failed}"))),
+            };
+            let is_directory = entry.attr.file_type == floe::FileType::Directory;
+            let is_wanted = (self.patterns.is_empty() || self.patterns.match_or_lead(&entry.path, is_directory))
+                && !self.excluded.match_whole(&entry.path)
+                && self.depth_max.is_none_or(|max| entry.depth <= max);
+            if is_wanted {
+                return Some(Ok(entry));
+            }
+            if is_directory {
+                self.walk.skip_directory();
+            }
+        }
+    }
+}
+
+/// The form of the lines that tell what is extracted.
+fn default_target() -> PathBuf {
+    PathBuf::from("squashfs-root")
+}
+
+/// How a listing looks if nothing else is asked for.
+const PLAIN: Form = Form { has_attributes: false, is_numeric: false, is_concise: false };

@@ -1,0 +1,193 @@
+//! The command line of `unsquashfs`.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+
+use floe::{EngineOptions, Offset, OpenOptions, WorkerMode, XattrSelection};
+
+use super::{FATAL, default_target, listing::Form};
+use crate::quantity;
+
+const HELP: &str = "\
+SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to leave out (with -excludes) or to write (with -cat)]
+Extract or list a SquashFS image. This is floe under the name of unsquashfs.
+
+  -d[est] DIR        extract to DIR [squashfs-root]; also what listings begin with
+  -f[orce]           extract into a directory that exists, and replace files
+  -max[-depth] N     no deeper than N directories
+  -excludes          the files on the command line are left out
+  -ex[clude-list] FILE… ;      -exc[f] FILE, -exclude-file FILE
+  -e[f] FILE, -extract-file FILE                  a list of what to extract, one a line
+  -no-wild[cards]    names are taken as they are
+  -cat               write the files to standard output
+  -l[s], -ll[s], -lln[umeric], -lc, -llc          list, do not extract
+  -i[nfo], -li[nfo]  list what is extracted
+  -full[-precision], -UTC      times with seconds; times are in UTC in any case
+  -s[tat]            what the superblock says; -mkfs-time, -fstime: when the image was made
+  -x[attrs], -no[-xattrs]      with or without extended attributes
+  -p[rocessors] N    how many threads
+  -o[ffset] BYTES    where the image begins
+  -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code], -ig[nore-errors]
+  -mem SIZE, -mem-percent N, -percentage          have no effect
+  -v[ersion], -h[elp]
+";
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    Extract,
+    List,
+    Cat,
+    Superblock,
+    BuiltTime,
+}
+
+/// The command line.
+pub(super) struct Arguments {
+    pub(super) task: Task,
+    pub(super) image: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) names: Vec<OsString>,
+    pub(super) excluded: Vec<OsString>,
+    pub(super) wildcards: bool,
+    pub(super) depth_max: Option<usize>,
+    pub(super) form: Option<Form>,
+    pub(super) info: bool,
+    pub(super) full_precision: bool,
+    pub(super) force: bool,
+    pub(super) xattrs: XattrSelection,
+    pub(super) jobs: Option<usize>,
+    pub(super) quiet: bool,
+    pub(super) strict: bool,
+    pub(super) no_exit_code: bool,
+    offset: u64,
+}
+
+impl Arguments {
+    /// Reads a command line, of which the first is the program's name. What is wrong is told here; the error is the exit
+    /// code.
+    pub(super) fn parse(arguments: &[OsString]) -> Result<Self, u8> {
+        let mut parsed = Self {
+            task: Task::Extract,
+            image: PathBuf::new(),
+            target: default_target(),
+            names: Vec::new(),
+            excluded: Vec::new(),
+            wildcards: true,
+            depth_max: None,
+            form: None,
+            info: false,
+            full_precision: false,
+            force: false,
+            xattrs: XattrSelection::All,
+            jobs: None,
+            quiet: false,
+            strict: false,
+            no_exit_code: false,
+            offset: 0,
+        };
+        let (mut operands, mut are_excludes) = (Vec::new(), false);
+        let mut rest = arguments.iter().skip(1);
+        let plain = Form { has_attributes: false, is_numeric: false, is_concise: false };
+        while let Some(argument) = rest.next() {
+            let option = argument.to_string_lossy();
+            if !operands.is_empty() || !option.starts_with('-') || option == "-" {
+                operands.push(argument.clone());
+                continue;
+            }
+            let mut value = || rest.next().ok_or_else(|| wrong(&format!("{option} needs a value")));
+            match option.trim_start_matches('-') {
+                "d" | "dest" => parsed.target = value()?.into(),
+                "f" | "force" => parsed.force = true,
+                "max" | "max-depth" => parsed.depth_max = Some(count(&option, value()?)?),
+                "excludes" => are_excludes = true,
+                "ex" | "exclude-list" => {
+                    parsed.excluded.extend(rest.by_ref().take_while(|name| *name != ";").cloned());
+                }
+                "exc" | "excf" | "exclude-file" => parsed.excluded.extend(lines(value()?)?),
+                "e" | "ef" | "extract-file" => parsed.names.extend(lines(value()?)?),
+                "no-wild" | "no-wildcards" => parsed.wildcards = false,
+                "cat" => parsed.task = Task::Cat,
+                "l" | "ls" => (parsed.task, parsed.form) = (Task::List, Some(plain)),
+                "ll" | "lls" => {
+                    (parsed.task, parsed.form) = (Task::List, Some(Form { has_attributes: true, ..plain }));
+                }
+                "lln" | "llnumeric" => {
+                    let form = Form { has_attributes: true, is_numeric: true, ..plain };
+                    (parsed.task, parsed.form) = (Task::List, Some(form));
+                }
+                "lc" => (parsed.task, parsed.form) = (Task::List, Some(Form { is_concise: true, ..plain })),
+                "llc" => {
+                    let form = Form { has_attributes: true, is_concise: true, ..plain };
+                    (parsed.task, parsed.form) = (Task::List, Some(form));
+                }
+                "i" | "info" => (parsed.info, parsed.form) = (true, Some(plain)),
+                "li" | "linfo" => (parsed.info, parsed.form) = (true, Some(Form { has_attributes: true, ..plain })),
+                "full" | "full-precision" => parsed.full_precision = true,
+                "UTC" | "n" | "no-progress" | "percentage" | "ig" | "ignore-errors" => {}
+                "s" | "stat" => parsed.task = Task::Superblock,
+                "mkfs-time" | "fstime" => parsed.task = Task::BuiltTime,
+                "x" | "xattrs" => parsed.xattrs = XattrSelection::All,
+                "u" | "user-xattrs" => parsed.xattrs = XattrSelection::User,
+                "no" | "no-xattrs" => parsed.xattrs = XattrSelection::None,
+                "p" | "processors" => parsed.jobs = Some(count(&option, value()?)?.max(1)),
+                "o" | "offset" => parsed.offset = bytes(&option, value()?)?,
+                "q" | "quiet" => parsed.quiet = true,
+                "st" | "strict-errors" => parsed.strict = true,
+                "no-exit" | "no-exit-code" => parsed.no_exit_code = true,
+                "mem" | "mem-percent" | "da" | "data-queue" | "fr" | "frag-queue" => {
+                    value()?;
+                }
+                "v" | "version" => {
+                    println!("unsquashfs version {} (floe)", env!("CARGO_PKG_VERSION"));
+                    return Err(0);
+                }
+                "h" | "help" | "ha" | "help-all" => {
+                    print!("{HELP}");
+                    return Err(0);
+                }
+                _ => return Err(wrong(&format!("{option} is an invalid option"))),
+            }
+        }
+        let mut operands = operands.into_iter();
+        parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();
+        if are_excludes {
+            parsed.excluded.extend(operands)
+        } else {
+            parsed.names.extend(operands)
+        }
+        Ok(parsed)
+    }
+
+    /// How the image is opened.
+    pub(super) fn open_options(&self) -> OpenOptions {
+        let engine = EngineOptions {
+            workers: WorkerMode::Inline,
+            reserved_pages: 0,
+            read_around: false,
+            ..EngineOptions::default()
+        };
+        let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
+        OpenOptions { offset, devices: Vec::new(), engine }
+    }
+}
+
+/// Says what is wrong with the command line.
+fn wrong(message: &str) -> u8 {
+    eprintln!("unsquashfs: {message}; see unsquashfs -help");
+    FATAL
+}
+
+fn count(option: &str, value: &OsString) -> Result<usize, u8> {
+    let number = value.to_str().and_then(|value| value.parse().ok());
+    number.ok_or_else(|| wrong(&format!("{option}: '{}' is not a number", value.display())))
+}
+
+fn bytes(option: &str, value: &OsString) -> Result<u64, u8> {
+    quantity::bytes(&value.to_string_lossy()).map_err(|error| wrong(&format!("{option}: {error}")))
+}
+
+fn lines(file: &OsString) -> Result<Vec<OsString>, u8> {
+    let content = std::fs::read(file).map_err(|error| wrong(&format!("{}: {error}", file.display())))?;
+    let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    Ok(lines.map(|line| OsString::from_vec(line.to_vec())).collect())
+}

@@ -1,0 +1,110 @@
+//! Listings.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt,
+};
+
+use floe::{FileType, Image, WalkEntry};
+
+use super::arguments::Arguments;
+use crate::{iso_time::IsoTime, mode_text::ModeText};
+
+/// How wide owner, group and size are together.
+const COLUMNS_WIDTH: usize = 27;
+
+/// How a listing looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Form {
+    /// Like `ls -l`.
+    pub(super) has_attributes: bool,
+    /// Owners and groups are numbers.
+    pub(super) is_numeric: bool,
+    /// Directories that hold something are left out.
+    pub(super) is_concise: bool,
+}
+
+/// Writes a listing.
+pub(super) struct Listing<'a> {
+    form: Form,
+    image: &'a Image,
+    /// What stands in the place of the root.
+    prefix: Vec<u8>,
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+    with_seconds: bool,
+}
+
+impl<'a> Listing<'a> {
+    pub(super) fn new(arguments: &Arguments, image: &'a Image) -> Self {
+        let form = arguments.form.unwrap_or(super::PLAIN);
+        let names = form.has_attributes && !form.is_numeric;
+        Self {
+            form,
+            image,
+            prefix: arguments.target.as_os_str().as_bytes().to_vec(),
+            users: if names { ids("/etc/passwd") } else { HashMap::new() },
+            groups: if names { ids("/etc/group") } else { HashMap::new() },
+            with_seconds: arguments.full_precision,
+        }
+    }
+
+    pub(super) fn write(&self, entry: &WalkEntry, output: &mut dyn Write) -> io::Result<()> {
+        let has_content = || self.image.read_dir(entry.attr.nid).next().is_some();
+        if self.form.is_concise && entry.attr.file_type == FileType::Directory && has_content() {
+            return Ok(());
+        }
+        output.write_all(&self.line(entry))
+    }
+
+    fn line(&self, entry: &WalkEntry) -> Vec<u8> {
+        let attr = &entry.attr;
+        let mut line = Vec::new();
+        if self.form.has_attributes {
+            let name =
+                |names: &HashMap<u32, String>, id: u32| names.get(&id).cloned().unwrap_or_else(|| id.to_string());
+            let owners = format!("{}/{}", name(&self.users, attr.uid), name(&self.groups, attr.gid));
+            let width = COLUMNS_WIDTH.saturating_sub(owners.len());
+            let size = match attr.file_type {
+                FileType::CharacterDevice | FileType::BlockDevice => {
+                    format!("{:3},{:3}", attr.device.major, attr.device.minor)
+                }
+                _ => attr.size.to_string(),
+            };
+            let time = IsoTime(attr.modified).to_string().replace('T', " ");
+            let time = time.trim_end_matches('Z');
+            let time = if self.with_seconds { time } else { time.get(..time.len() - 3).unwrap_or(time) };
+            line.extend_from_slice(format!("{} {owners}{size:>width$} {time} ", ModeText(attr)).as_bytes());
+        }
+        line.extend_from_slice(&self.prefix);
+        if entry.path != b"/" {
+            line.extend_from_slice(&entry.path);
+        }
+        if self.form.has_attributes
+            && attr.file_type == FileType::Symlink
+            && let Ok(target) = self.image.file_system().read_link(attr.nid)
+        {
+            line.extend_from_slice(b" -> ");
+            line.extend_from_slice(&target);
+        }
+        line.push(b'\n');
+        line
+    }
+}
+
+/// The names of users or groups of this machine.
+fn ids(file: &str) -> HashMap<u32, String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut names = HashMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(':');
+        if let (Some(name), Some(_), Some(id)) = (fields.next(), fields.next(), fields.next())
+            && let Ok(id) = id.parse()
+        {
+            names.entry(id).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
+}

@@ -1,0 +1,146 @@
+//! Names with wildcards.
+
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+
+/// Paths with wildcards, each a list of names.
+pub(super) struct Patterns {
+    patterns: Vec<Vec<Vec<u8>>>,
+    has_wildcards: bool,
+}
+
+impl Patterns {
+    pub(super) fn new(paths: &[OsString], has_wildcards: bool) -> Self {
+        let patterns = paths.iter().map(|path| names(path.as_bytes()).map(<[u8]>::to_vec).collect()).collect();
+        Self { patterns, has_wildcards }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Whether a path matches a pattern, lies below one that does, or is a directory that may lead to one.
+    pub(super) fn match_or_lead(&self, path: &[u8], is_directory: bool) -> bool {
+        let path: Vec<&[u8]> = names(path).collect();
+        self.patterns.iter().any(|pattern| {
+            (is_directory || path.len() >= pattern.len())
+                && pattern.iter().zip(&path).all(|(pattern, name)| self.match_name(pattern, name))
+        })
+    }
+
+    /// Whether a path matches a pattern.
+    pub(super) fn match_whole(&self, path: &[u8]) -> bool {
+        let path: Vec<&[u8]> = names(path).collect();
+        self.patterns.iter().any(|pattern| {
+            pattern.len() == path.len()
+                && pattern.iter().zip(&path).all(|(pattern, name)| self.match_name(pattern, name))
+        })
+    }
+
+    fn match_name(&self, pattern: &[u8], name: &[u8]) -> bool {
+        if self.has_wildcards { matches(pattern, name) } else { pattern == name }
+    }
+}
+
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+/// Whether a name matches a pattern with `*`, `?`, `[…]` and `\`. Takes no more steps than the product of the lengths.
+fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
+    // Where to go on when the last star has to take one byte more.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        let step = match (pattern.split_first(), name.split_first()) {
+            (None, None) => return true,
+            (Some((b'*', rest)), _) => {
+                retry = Some((rest, name));
+                pattern = rest;
+                continue;
+            }
+            (Some((b'?', rest)), Some(_)) => Some(rest),
+            (Some((b'[', rest)), Some((byte, _))) => match class(rest, *byte) {
+                Some((true, rest)) => Some(rest),
+                Some((false, _)) => None,
+                None => (*byte == b'[').then_some(rest),
+            },
+            (Some((b'\\', [escaped, rest @ ..])), Some((byte, _))) => (escaped == byte).then_some(rest),
+            (Some((expected, rest)), Some((byte, _))) => (expected == byte).then_some(rest),
+            (None, Some(_)) | (Some(_), None) => None,
+        };
+        match (step, &mut retry) {
+            (Some(rest), _) => {
+                pattern = rest;
+                name = &name[1..];
+            }
+            (None, Some((after_star, from))) if !from.is_empty() => {
+                *from = &from[1..];
+                (pattern, name) = (after_star, from);
+            }
+            (None, _) => return false,
+        }
+    }
+}
+
+/// Whether a byte is in a class, and what follows the class; `None` where it has no end.
+fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
+    let (is_negated, mut rest) = match pattern {
+        [b'!' | b'^', rest @ ..] => (true, rest),
+        _ => (false, pattern),
+    };
+    let (mut found, mut is_first) = (false, true);
+    loop {
+        match rest {
+            [] => return None,
+            [b']', after @ ..] if !is_first => return Some((found != is_negated, after)),
+            [low, b'-', high, after @ ..] if *high != b']' => {
+                found |= (*low..=*high).contains(&byte);
+                rest = after;
+            }
+            [one, after @ ..] => {
+                found |= *one == byte;
+                rest = after;
+            }
+        }
+        is_first = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_as_in_shells() {
+        for (pattern, name, expected) in [
+            ("abc", "abc", true),
+            ("abc", "abcd", false),
+            ("*", "", true),
+            ("*.txt", "a.txt", true),
+            ("*.txt", "a.txt.gz", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("?", "", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]x]", "]", true),
+            ("[a", "[a", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("a*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+        let patterns = Patterns::new(&["etc/*.conf".into(), "/usr".into()], true);
+        for (path, is_directory, expected) in [
+            ("/", true, true),
+            ("/etc", true, true),
+            ("/etc", false, false),
+            ("/etc/a.conf", false, true),
+            ("/etc/a.txt", false, false),
+            ("/usr/lib/x", false, true),
+            ("/var", true, false),
+        ] {
+            assert_eq!(patterns.match_or_lead(path.as_bytes(), is_directory), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Invoked by the names of other programs, Floe takes their options, and prints and ends as they do.
+
+use std::{
+    fs,
+    os::unix::{fs::symlink, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, differences, sha256_hex},
+    peer,
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+    workspace_root,
+};
+
+/// Runs Floe by another name, with the same working directory as the original would have.
+fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.arg0(name).args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null());
+    command.output().expect("floe runs")
+}
+
+fn original(name: &str, arguments: &[String], directory: &Path) -> Output {
+    let program = peer(name).expect("it was asked for");
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null());
+    command.output().expect("it runs")
+}
+
+fn demo() -> String {
+    workspace_root().join("fixtures/demo.erofs").to_str().expect("a plain path").to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// How the outputs of both differ, but for the lines of ours that `may_differ` from those of the original.
+fn differing(
+    arguments: &[String],
+    ours: &Output,
+    theirs: &Output,
+    may_differ: &dyn Fn(&str, Option<&str>) -> bool,
+) -> Vec<String> {
+    let mut told = Vec::new();
+    if ours.status.code() != theirs.status.code() {
+        told.push(format!("{arguments:?}: {} instead of {}: {}", ours.status, theirs.status, text(&ours.stderr)));
+    }
+    let (ours, theirs) = (text(&ours.stdout), text(&theirs.stdout));
+    let mut expected = theirs.lines().peekable();
+    for line in ours.lines() {
+        if expected.peek() == Some(&line) {
+            expected.next();
+        } else if may_differ(line, expected.peek().copied()) {
+            // A line of theirs stands in its place, unless it is one that follows in ours.
+            let follows = expected.peek().is_some_and(|next| ours.lines().any(|line| line == *next));
+            if !follows {
+                expected.next();
+            }
+        } else {
+            told.push(format!("{arguments:?}:\n      {line}\n      instead of\n      {:?}", expected.peek()));
+            return told;
+        }
+    }
+    told.extend(expected.next().map(|line| format!("{arguments:?}: without\n      {line}")));
+    told
+}
+
+fn strings(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| (*argument).to_owned()).collect()
+}
+
+/// Images of one format that are read whole in a moment.
+fn images(corpus: &Corpus, format: Format) -> Vec<ImageRecord> {
+    let images = corpus.images().into_iter();
+    images.filter(|image| image.format == format && !image.huge && image.kernel_is_truth()).collect()
+}
+
+/// The options that say where an image and its devices are.
+fn places(corpus: &Corpus, record: &ImageRecord) -> (Vec<String>, String) {
+    let files = corpus.materialise(record);
+    let mut options = Vec::new();
+    if files.offset > 0 {
+        options.push(format!("--offset={}", files.offset));
+    }
+    options.extend(files.devices.iter().map(|device| format!("--device={}", device.display())));
+    (options, files.path.to_str().expect("a plain path").to_owned())
+}
+
+#[test]
+fn dump_erofs_prints_what_the_original_prints() {
+    if !skip::ready(&[Need::Peer("dump.erofs")]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let here = workspace_root();
+    check_rows(
+        &images(&corpus, Format::Erofs),
+        |record| record.name.clone(),
+        |record| {
+            let (place, image) = places(&corpus, record);
+            let mut told = Vec::new();
+            let mut rows: Vec<Vec<String>> =
+                [&["-s"][..], &[], &["--blkid-udev"], &["-S"]].into_iter().map(strings).collect();
+            let manifest = corpus.manifest(record);
+            let plain = |path: &&[u8]| path.iter().all(|byte| byte.is_ascii_graphic()) && path.len() < 200;
+            for letter in ['f', 'd', 'l'] {
+                let paths = manifest.entries().filter(|(_, entry)| entry.file_type == letter).map(|(path, _)| path);
+                for path in paths.filter(plain).take(3) {
+                    let path = format!("--path={}", text(path));
+                    rows.push(vec![path.clone()]);
+                    match letter {
+                        'f' => {
+                            // The original reads some old images wrongly.
+                            let arguments =
+                                [vec!["--cat".into(), path.clone()], place.clone(), vec![image.clone()]].concat();
+                            let digest = sha256_hex(&floe_as("dump.erofs", &arguments, &here).stdout);
+                            let name = path.trim_start_matches("--path=");
+                            if manifest
+                                .entry(name.as_bytes())
+                                .is_none_or(|entry| entry.sha256.as_ref() != Some(&digest))
+                            {
+                                told.push(format!("{arguments:?}: {digest}"));
+                            }
+                            rows.push(vec!["-e".into(), path]);
+                        }
+                        'd' => rows.push(vec!["--ls".into(), path]),
+                        _ => {}
+                    }
+                }
+            }
+            for options in rows {
+                let arguments: Vec<String> = [options, place.clone(), vec![image.clone()]].concat();
+                let (ours, theirs) =
+                    (floe_as("dump.erofs", &arguments, &here), original("dump.erofs", &arguments, &here));
+                // The original shows holes at the address that stands for none; and directories as they are stored, some
+                // without an entry for themselves.
+                told.extend(differing(&arguments, &ours, &theirs, &|ours, theirs| {
+                    ours.ends_with(":          0..         0 |       0")
+                        && theirs.is_some_and(|line| line.contains(" | "))
+                        || ours.ends_with("    2  .") && theirs != Some(ours)
+                }));
+            }
+            told
+        },
+    );
+}
+
+#[test]
+fn erofs_tools_end_as_the_originals_do() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (no_image, broken) = (folder.path().join("none"), folder.path().join("broken"));
+    fs::write(&no_image, [1; 8192]).expect("written");
+    let mut bytes = fs::read(demo()).expect("the demonstration image");
+    bytes[1024 + 64] ^= 0xff;
+    fs::write(&broken, bytes).expect("written");
+    let [no_image, broken] = [no_image, broken].map(|path| path.to_str().expect("a plain path").to_owned());
+    for (name, arguments) in [
+        ("dump.erofs", vec![]),
+        ("dump.erofs", vec!["--frob"]),
+        ("dump.erofs", vec!["-x", &demo()]),
+        ("dump.erofs", vec!["/no/such/file"]),
+        ("dump.erofs", vec![&no_image]),
+        ("dump.erofs", vec!["--path=/nope", &demo()]),
+        ("dump.erofs", vec!["--nid=xyz", &demo()]),
+        ("dump.erofs", vec![&demo(), "more"]),
+        ("dump.erofs", vec!["-e", &demo()]),
+        ("fsck.erofs", vec![]),
+        ("fsck.erofs", vec!["--frob"]),
+        ("fsck.erofs", vec!["/no/such/file"]),
+        ("fsck.erofs", vec![&no_image]),
+        ("fsck.erofs", vec![&demo()]),
+        ("fsck.erofs", vec!["-d3", &demo()]),
+        ("fsck.erofs", vec!["-a", "-y", "--extract", &demo()]),
+        ("fsck.erofs", vec!["--no-sbcrc", &broken]),
+        ("fsck.erofs", vec!["--path=/records", "--extract", &demo()]),
+        ("fsck.erofs", vec!["--path=/nope", "--extract", &demo()]),
+    ] {
+        if !skip::ready(&[Need::Peer("dump.erofs"), Need::Peer("fsck.erofs")]) {
+            return;
+        }
+        let arguments = strings(&arguments);
+        let (ours, theirs) = (floe_as(name, &arguments, folder.path()), original(name, &arguments, folder.path()));
+        assert_eq!(ours.status.code(), theirs.status.code(), "{name} {arguments:?}: {}", text(&ours.stderr));
+        assert_eq!(ours.stderr.is_empty(), theirs.stderr.is_empty(), "{name} {arguments:?}: {}", text(&ours.stderr));
+    }
+    // The original tells of a wrong checksum, but ends as if all were well.
+    assert_eq!(floe_as("fsck.erofs", &[broken], folder.path()).status.code(), Some(1));
+}
+
+#[test]
+fn fsck_erofs_extracts_what_the_original_extracts() {
+    if !skip::ready(&[Need::Root, Need::Peer("fsck.erofs")]) {
+        return;
+    }
+    for options in [
+        &["--preserve"][..],
+        &["--no-preserve"],
+        &["--xattrs"],
+        &["--path=/records"],
+        &["--no-preserve-owner", "--preserve-perms"],
+    ] {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let mut found = Vec::new();
+        for run in [floe_as as fn(&str, &[String], &Path) -> Output, original] {
+            let target = folder.path().join(format!("target{}", found.len()));
+            let mut arguments = strings(options);
+            arguments.extend([format!("--extract={}", target.display()), demo()]);
+            let output = run("fsck.erofs", &arguments, folder.path());
+            assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
+            found.push(walk::directory(&target, DirectoryWalk::default()).expect("readable"));
+        }
+        assert_eq!(differences(&found[1], &found[0], &Comparison::default()), Vec::<String>::new(), "{options:?}");
+    }
+}
+
+#[test]
+fn unsquashfs_lists_what_the_original_lists() {
+    if !skip::ready(&[Need::Peer("unsquashfs")]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let here = workspace_root();
+    check_rows(
+        &images(&corpus, Format::Squashfs),
+        |record| record.name.clone(),
+        |record| {
+            let files = corpus.materialise(record);
+            let image = files.path.to_str().expect("a plain path").to_owned();
+            let mut told = Vec::new();
+            for options in [
+                &["-s"][..],
+                &["-mkfs-time"],
+                &["-l"],
+                &["-ll"],
+                &["-lln", "-full", "-d", "there"],
+                &["-lc"],
+                &["-llc", "-max", "2"],
+                &["-d", "", "-ls"],
+            ] {
+                let mut arguments = strings(options);
+                if files.offset > 0 {
+                    arguments.extend(["-o".to_owned(), files.offset.to_string()]);
+                }
+                arguments.push(image.clone());
+                let (ours, theirs) =
+                    (floe_as("unsquashfs", &arguments, &here), original("unsquashfs", &arguments, &here));
+                // The original takes device numbers apart as they were before they had more than 8 bits, and does not
+                // know the options of all of its own images.
+                told.extend(differing(&arguments, &ours, &theirs, &|ours, _| ours.starts_with(['b', 'c'])));
+            }
+            told
+        },
+    );
+}
+
+#[test]
+fn unsquashfs_extracts_what_the_original_extracts() {
+    if !skip::ready(&[Need::Root, Need::Peer("unsquashfs")]) {
+        return;
+    }
+    let corpus = Corpus::fixtures();
+    let image = corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path;
+    let image = image.to_str().expect("a plain path").to_owned();
+    let manifest = corpus.manifest(&corpus.image("sqfs-cbase-gzip"));
+    let names: Vec<String> = manifest.entries().map(|(path, _)| text(path)).filter(|path| path != "/").collect();
+    let some = names[names.len() / 2].trim_start_matches('/').to_owned();
+    let first = names[0].trim_start_matches('/').chars().next().expect("a name");
+    for operands in [vec![], vec![some.clone()], vec![format!("{first}*")], vec!["nothing".to_owned()]] {
+        for options in [&["-n"][..], &["-n", "-q", "-no-xattrs"], &["-n", "-excludes"], &["-n", "-max", "1"]] {
+            if options.contains(&"-excludes") && operands.is_empty() {
+                continue;
+            }
+            let folder = tempfile::tempdir().expect("a scratch folder");
+            let (mut found, mut said) = (Vec::new(), Vec::new());
+            for run in [floe_as as fn(&str, &[String], &Path) -> Output, original] {
+                let target = folder.path().join(format!("target{}", found.len()));
+                let mut arguments = strings(options);
+                arguments.extend(["-d".to_owned(), target.display().to_string(), image.clone()]);
+                arguments.extend(operands.clone());
+                let output = run("unsquashfs", &arguments, folder.path());
+                assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+                found.push(walk::directory(&target, DirectoryWalk::default()).expect("readable"));
+                let created = text(&output.stdout)
+                    .lines()
+                    .filter(|line| line.starts_with("created "))
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>();
+                said.push(created);
+                // A second time something is in the way.
+                if operands.is_empty() && !options.contains(&"-q") {
+                    assert_eq!(run("unsquashfs", &arguments, folder.path()).status.code(), Some(1), "{arguments:?}");
+                    arguments.insert(0, "-f".to_owned());
+                    assert_eq!(run("unsquashfs", &arguments, folder.path()).status.code(), Some(0), "{arguments:?}");
+                }
+            }
+            let differing = differences(&found[1], &found[0], &Comparison::default());
+            assert_eq!(differing, Vec::<String>::new(), "{options:?} {operands:?}");
+            assert_eq!(said[0], said[1], "{options:?} {operands:?}");
+        }
+    }
+}
+
+#[test]
+fn images_mount_by_the_names_of_fuse_programs() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let corpus = Corpus::fixtures();
+    let squashfs = corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path;
+    let squashfs = squashfs.to_str().expect("a plain path").to_owned();
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mountpoint = folder.path().join("mount");
+    fs::create_dir(&mountpoint).expect("made");
+    let mount = mountpoint.to_str().expect("a plain path").to_owned();
+    let is_mounted = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("readable");
+        table.lines().any(|line| line.contains(&mount))
+    };
+    for (name, arguments) in [
+        ("erofsfuse", vec![demo(), mount.clone()]),
+        ("erofsfuse", strings(&["--offset=0", "--dbglevel=1", "-s", "-oallow_other", &demo(), &mount])),
+        ("squashfuse", vec![squashfs.clone(), mount.clone()]),
+        ("squashfuse_ll", strings(&["-o", "uid=12,gid=34,offset=0", &squashfs, &mount])),
+    ] {
+        let output = floe_as(name, &arguments, folder.path());
+        assert!(output.status.success(), "{name} {arguments:?}: {}", text(&output.stderr));
+        assert!(is_mounted(), "{name}");
+        let first = fs::read_dir(&mountpoint).expect("listed").next().expect("not empty").expect("readable").path();
+        if arguments.iter().any(|argument| argument.contains("uid=12")) {
+            let metadata = fs::symlink_metadata(first).expect("there");
+            use std::os::unix::fs::MetadataExt;
+            assert_eq!((metadata.uid(), metadata.gid()), (12, 34));
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_floe")).args(["umount", &mount]).output().expect("floe runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(!is_mounted(), "{name}");
+    }
+
+    // Unmounted when idle, and told when it works.
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).expect("made");
+    let reader = std::thread::spawn({
+        let pipe: PathBuf = pipe.clone();
+        move || fs::read(pipe).expect("readable")
+    });
+    let options = format!("timeout=1,notify_pipe={}", pipe.display());
+    let output = floe_as("squashfuse_ll", &strings(&["-o", &options, &squashfs, &mount]), folder.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(reader.join().expect("no panic"), b"s");
+    let start = Instant::now();
+    while is_mounted() && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!is_mounted(), "it is still mounted");
+
+    for (name, arguments) in [
+        ("erofsfuse", vec![]),
+        ("erofsfuse", vec![demo()]),
+        ("erofsfuse", strings(&["--frob=1", &demo(), &mount])),
+        ("squashfuse", strings(&["/no/such/file", &mount])),
+        ("squashfuse", strings(&["-o", "frob", &squashfs, &mount])),
+    ] {
+        let output = floe_as(name, &arguments, folder.path());
+        assert_eq!(output.status.code(), Some(1), "{name} {arguments:?}");
+        assert_eq!(text(&output.stderr).lines().count(), 1, "{name} {arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_symbolic_link_is_enough_for_a_name() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for name in ["dump.erofs", "fsck.erofs", "erofsfuse", "squashfuse", "squashfuse_ll", "unsquashfs"] {
+        let link = folder.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_floe"), &link).expect("linked");
+        let version = if name == "unsquashfs" { "-v" } else { "-V" };
+        let output = Command::new(link).arg(version).output().expect("floe runs");
+        let said = text(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("(floe)") && said.contains(name.trim_end_matches("_ll")),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! `floe lab` from outside: a run that is killed leaves nothing behind, and mistakes get one line.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use floe_testkit::{
+    peer,
+    skip::{Need, ready},
+};
+
+const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+
+fn floe(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.arg("lab").args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn image(home: &Path) -> String {
+    let tree = home.join("tree");
+    fs::create_dir(&tree).expect("made");
+    for index in 0..8_u32 {
+        let text: String = (0..20_000).map(|line| format!("{index} {} {}\n", line % 97, line * index)).collect();
+        fs::write(tree.join(format!("file{index}")), text).expect("written");
+    }
+    let image = home.join("tree.erofs");
+    let mut mkfs = Command::new(peer("mkfs.erofs").expect("asked for before"));
+    assert!(
+        mkfs.args(["--quiet", "-zlz4"]).args([&image, &tree]).stdout(Stdio::null()).status().expect("runs").success()
+    );
+    image.to_str().expect("text").to_owned()
+}
+
+/// What a run of the process `pid` may have left, in words.
+fn left_by(pid: u32) -> Vec<String> {
+    let own = format!("floe-lab-{pid}-");
+    let mut left = Vec::new();
+    for line in fs::read_to_string("/proc/mounts").expect("mounts").lines().filter(|line| line.contains(&own)) {
+        left.push(format!("mount {line}"));
+    }
+    for folder in ["/tmp", "/var/tmp", "/run/floe-lab", "/sys/kernel/tracing/instances", "/sys/fs/cgroup/memory"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(&own) || name.starts_with(&format!("{pid}-")) {
+                left.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let environment = fs::read_to_string(entry.path().join("environ")).unwrap_or_default();
+        if environment.contains("FLOE_LAB_TEST_MARK=") {
+            left.push(format!("process {}", entry.path().display()));
+        }
+    }
+    left
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_behind() {
+    if !ready(&[Need::Root, Need::Fuse, Need::KernelErofs, Need::Peer("mkfs.erofs")]) {
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let image = image(home.path());
+    let before = fs::read_to_string(AUTOGROUP).ok();
+    for signal in [rustix::process::Signal::KILL, rustix::process::Signal::INT] {
+        let arguments =
+            ["launch", "--image", &image, "--load", "cpu=2x20%", "--load", "memory=64M", "--launches", "1000"];
+        let mut run = floe(&arguments).env("FLOE_LAB_TEST_MARK", "run").spawn().expect("runs");
+        thread::sleep(Duration::from_secs(3));
+        assert!(run.try_wait().expect("waited").is_none(), "the run is over already");
+        assert!(!left_by(run.id()).is_empty(), "a run in progress is not seen");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(run.id()).expect("small")).expect("a number");
+        rustix::process::kill_process(pid, signal).expect("signalled");
+        run.wait().expect("waited");
+        let is_clean = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(100));
+            left_by(run.id()).is_empty() && fs::read_to_string(AUTOGROUP).ok() == before
+        });
+        assert!(is_clean, "{signal:?} left {:?}, autogroup {:?}", left_by(run.id()), fs::read_to_string(AUTOGROUP));
+    }
+}
+
+#[test]
+fn mistakes_get_one_line() {
+    let home = tempfile::tempdir().expect("a directory");
+    let no_image = home.path().join("none");
+    fs::write(&no_image, "no image").expect("written");
+    let no_image = no_image.to_str().expect("text");
+    let rows: [(&[&str], i32, &str); 6] = [
+        (&["launch", "--image", no_image], 1, "is neither EROFS nor SquashFS"),
+        (&["launch"], 2, "--image"),
+        (&["launch", "--image", no_image, "--load", "cpu=0x3%"], 2, "processes of 1 to 100 %"),
+        (&["launch", "--image", no_image, "--temperature", "tepid"], 2, "use cold, warm or hot"),
+        (&["sched"], 1, "nothing to watch"),
+        (&["alloc", "--pages", "0"], 1, "pages: 1 to"),
+    ];
+    for (arguments, code, expected) in rows {
+        let output = floe(arguments).stderr(Stdio::piped()).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(expected) && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
