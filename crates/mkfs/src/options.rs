@@ -150,7 +150,7 @@ impl Options {
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
-            memory_bytes: (jobs.get().min(Self::JOBS_MAX) * MEMORY_BYTES_PER_JOB).max(64 << 20),
+            memory_bytes: (jobs.get().min(Self::JOBS_MAX) * MEMORY_BYTES_PER_JOB).max(32 << 20),
         }
     }
 
