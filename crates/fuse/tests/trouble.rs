@@ -195,7 +195,9 @@ fn an_unmount_ends_reads_that_are_under_way() {
     assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Unmounted));
     for reader in readers {
         let last = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
-        assert_eq!(last, Some(libc::ENOENT), "the directory is empty again");
+        // The directory is empty again; who was just going through it is told that the mount went away.
+        let ends = [libc::ENOENT, libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
+        assert!(last.is_some_and(|last| ends.contains(&last)), "{last:?}");
     }
 }
 
