@@ -1,6 +1,6 @@
 //! Building EROFS images.
 //!
-//! [`build`] takes [`Options`] and sources, scans them into a tree, compresses what is in the files on several threads,
+//! [`build()`] takes [`Options`] and sources, scans them into a tree, compresses what is in the files on several threads,
 //! lays out the metadata and writes the image under its name when it is whole. The same input and options give the same
 //! bytes, however many threads there are.
 //!

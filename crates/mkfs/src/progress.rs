@@ -17,7 +17,7 @@ pub enum Phase {
     Metadata,
 }
 
-/// Is told how far a build is, from the thread that called [`build`](crate::build).
+/// Is told how far a build is, from the thread that called [`build`](crate::build()).
 pub trait Progress {
     /// `done` of `total` is done; `total` is 0 where it is not known. To break stops the build.
     fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()>;
