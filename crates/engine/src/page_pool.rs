@@ -42,7 +42,7 @@ pub(crate) struct PagePool {
     high_water_pages: AtomicU64,
 }
 
-/// What a [`PagePool`] has done so far.
+/// What a page pool has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PagePoolCounters {
     /// Pages held in reserve.

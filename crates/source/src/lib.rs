@@ -1,6 +1,6 @@
 //! Where image bytes come from.
 //!
-//! A [`FileSource`] is a file or a block device, or a part of it. [`locate`] finds the file system in one that holds
+//! A [`FileSource`] is a file or a block device, or a part of it. [`locate()`] finds the file system in one that holds
 //! something else too: an AppImage, a SIF container, a disk.
 #![forbid(unsafe_code)]
 
