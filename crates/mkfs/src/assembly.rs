@@ -1,6 +1,6 @@
 //! Putting pieces, which come in order, into the image.
 
-use floe_erofs::write::{Chunk, CompressedExtent};
+use floe_erofs::write::{Chunk, CompressedExtent, ExtentKind};
 
 use crate::{
     chunks::ChunkStore,
@@ -9,13 +9,15 @@ use crate::{
     error::Result,
     image_file::ImageFile,
     options::Options,
-    packed::Packed,
-    segment::{CompressedSegment, Tail, index_len, inline_len_max},
+    packed::{Packed, Places},
+    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule, index_len, inline_len_max},
     stored_file::StoredFile,
 };
 
 /// How much is copied at once, in bytes.
 const COPY_LEN: usize = 1 << 20;
+/// The end of a file is taken from another file's fragment if it is this many times what the part before then takes.
+const KNOWN_END_FACTOR: usize = 3;
 
 /// Puts pieces into the image and says what became of each file.
 pub(crate) struct Assembler<'a> {
@@ -23,6 +25,10 @@ pub(crate) struct Assembler<'a> {
     blob: Option<ImageFile>,
     options: &'a Options,
     packed: Option<Packed>,
+    /// By place, which files are alike.
+    kinds: &'a [u64],
+    /// For what is before an end that is known.
+    compressor: Option<SegmentCompressor>,
     chunk_store: ChunkStore,
     current: Current,
 }
@@ -43,8 +49,11 @@ impl<'a> Assembler<'a> {
         blob: Option<ImageFile>,
         options: &'a Options,
         packed: Option<Packed>,
-    ) -> Self {
-        Self { image, blob, options, packed, chunk_store: ChunkStore::default(), current: Current::default() }
+        kinds: &'a [u64],
+    ) -> Result<Self> {
+        let compressor = if packed.is_some() { SegmentCompressor::new(options)? } else { None };
+        let (chunk_store, current) = (ChunkStore::default(), Current::default());
+        Ok(Self { image, blob, options, packed, kinds, compressor, chunk_store, current })
     }
 
     /// How many bytes were there already.
@@ -52,8 +61,8 @@ impl<'a> Assembler<'a> {
         self.packed.as_ref().map_or(0, Packed::duplicate_bytes) + self.chunk_store.duplicate_bytes()
     }
 
-    /// The packed inode's content, which cannot be added to any more.
-    pub(crate) fn take_packed(&mut self) -> Result<Option<Content>> {
+    /// The packed inode's content, which cannot be added to any more, and where fragments are there.
+    pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
         let packed = self.packed.take().filter(|packed| packed.len() > 0);
         packed.map(Packed::into_content).transpose()
     }
@@ -70,10 +79,12 @@ impl<'a> Assembler<'a> {
         }
         let is_last = piece.offset + piece.len as u64 == size;
         let is_whole = is_last && piece.offset == 0;
+        let kind = self.kinds.get(piece.place).copied().unwrap_or(0);
         match piece.data {
             PieceData::Flat(bytes) => self.add_flat(&bytes, is_last)?,
-            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash)?,
-            PieceData::Packed(bytes) => self.add_packed(&bytes, is_whole.then_some(piece.hash))?,
+            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash, kind)?,
+            PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash, kind)?,
+            PieceData::Packed(bytes) => self.append_packed(&bytes)?,
             PieceData::Chunks(bytes, chunks) => {
                 let block_size = self.options.block_size();
                 let (device, file) = match &mut self.blob {
@@ -121,26 +132,75 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64) -> Result<()> {
+    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64, kind: u64) -> Result<()> {
         let base = self.image.len() / self.options.block_size();
         self.image.append(&segment.stored)?;
-        self.current
-            .extents
-            .extend(segment.extents.iter().map(|extent| CompressedExtent { block: base + extent.block, ..*extent }));
+        let extents = segment.extents.iter().filter(|extent| extent.kind != ExtentKind::Fragment);
+        let moved = extents.map(|extent| CompressedExtent { block: base + extent.block, ..*extent });
+        self.current.extents.extend(moved);
         match segment.tail {
             Tail::None => {}
             Tail::Inline(bytes) => self.current.inline = bytes,
-            Tail::Fragment(bytes) => self.add_packed(&bytes, Some(fragment_hash))?,
+            Tail::Fragment(bytes) => self.add_fragment(&bytes, fragment_hash, kind)?,
         }
         Ok(())
     }
 
-    fn add_packed(&mut self, bytes: &[u8], hash: Option<u64>) -> Result<()> {
+    /// Puts the last part of a file into the packed inode, or what of it is not there yet somewhere else.
+    fn add_fragment(&mut self, bytes: &[u8], hash: u64, kind: u64) -> Result<()> {
         let Some(packed) = &mut self.packed else { return Ok(()) };
-        let offset = match hash {
-            Some(hash) => packed.add(bytes, hash)?,
-            None => packed.append(bytes)?,
-        };
+        if let Some(known) = packed.known_end(bytes, hash)? {
+            // The end then begins with an lcluster: the extent before it must reach the end of its own.
+            let start: u64 = self.current.extents.iter().map(|extent| u64::from(extent.len)).sum();
+            let within = usize::try_from(start % self.options.block_size()).unwrap_or(0);
+            let before = bytes.len() - known.len;
+            let rest = match before {
+                0 => 0,
+                _ => (within + before).next_multiple_of(self.options.block_len()) - within,
+            };
+            if let Some(len) = bytes.len().checked_sub(rest).filter(|len| *len > 0)
+                && self.add_before_end(&bytes[..rest], len)?
+            {
+                self.put_fragment(known.offset + (rest - before) as u64, len);
+                return Ok(());
+            }
+        }
+        if let Some(packed) = &mut self.packed {
+            let offset = packed.add(bytes, hash, kind)?;
+            self.put_fragment(offset, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Stores what is before an end of this length that is known, if that pays.
+    fn add_before_end(&mut self, bytes: &[u8], known_len: usize) -> Result<bool> {
+        if !bytes.is_empty() {
+            let Some(compressor) = &mut self.compressor else { return Ok(false) };
+            if known_len < self.options.block_len() * KNOWN_END_FACTOR {
+                return Ok(false);
+            }
+            let segment = compressor.compress(bytes, TailRule::Blocks)?;
+            if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
+                return Ok(false);
+            }
+            self.add_compressed(segment, 0, 0)?;
+        }
+        if let Some(packed) = &mut self.packed {
+            packed.count_duplicate(known_len);
+        }
+        Ok(true)
+    }
+
+    fn put_fragment(&mut self, offset: u64, len: usize) {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let block = self.image.len() / self.options.block_size();
+        self.current.extents.push(CompressedExtent { len, stored_len: 0, block, kind: ExtentKind::Fragment });
+        self.current.fragment_offset = Some(offset);
+    }
+
+    fn append_packed(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(packed) = &mut self.packed else { return Ok(()) };
+        let offset = packed.append(bytes)?;
         self.current.fragment_offset.get_or_insert(offset);
         Ok(())
     }

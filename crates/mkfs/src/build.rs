@@ -15,6 +15,7 @@ use crate::{
     duplicates::duplicates,
     error::{Error, Result},
     image_file::ImageFile,
+    kinds::kinds,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
     progress::{Phase, Progress, report},
@@ -50,7 +51,7 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
     image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
     image.pad(options.block_size())?;
     let data_start = image.len();
-    let mut stored = data::store(&contents, &same, &mut image, options, progress)?;
+    let mut stored = data::store(&contents, &same, &kinds(&tree, &visits), &mut image, options, progress)?;
     put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
     let data_time = begin.elapsed() - scan_time;
 

@@ -76,10 +76,12 @@ pub(crate) struct StoredData {
     pub(crate) digest: [u8; 32],
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content.
+/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `kinds` tells
+/// which files are alike.
 pub(crate) fn store(
     files: &[Option<&Content>],
     same: &[Option<usize>],
+    kinds: &[u64],
     image: &mut ImageFile,
     options: &Options,
     progress: &mut dyn Progress,
@@ -98,14 +100,19 @@ pub(crate) fn store(
             _ => {}
         }
     }
-    let packed = if options.fragments == Fragments::None { None } else { Some(Packed::new(&options.output)?) };
+    let packed = if options.fragments == Fragments::None {
+        None
+    } else {
+        Some(Packed::new(&options.output, options.segment_len())?)
+    };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
-    let mut assembler = Assembler::new(image, blob, options, packed);
+    let mut assembler = Assembler::new(image, blob, options, packed, kinds)?;
     let treatment = options.treatment();
     store_pieces(&to_store, treatment, &mut assembler, &mut stored, &mut digest, options, Phase::Data, progress)?;
     let duplicate_bytes = assembler.duplicate_bytes();
     let mut packed_inode = None;
-    if let Some(content) = assembler.take_packed()? {
+    if let Some((content, places)) = assembler.take_packed()? {
+        stored.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
         let mut alone = [StoredFile::EMPTY];
         let treatment = Treatment::Compress(TailRule::Blocks);
         let whole = [(0, &content)];

@@ -21,6 +21,7 @@ mod data;
 mod duplicates;
 mod error;
 mod image_file;
+mod kinds;
 mod metadata;
 mod options;
 mod packed;
