@@ -11,6 +11,7 @@ use crate::{
     options::Options,
     packed::{Packed, Places},
     segment::{CompressedSegment, SegmentCompressor, Tail, TailRule, index_len, inline_len_max},
+    stored_blocks::{StoredBlocks, Verdict},
     stored_file::StoredFile,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Assembler<'a> {
     /// For what is before an end that is known.
     compressor: Option<SegmentCompressor>,
     chunk_store: ChunkStore,
+    /// Where equal data is to be stored once.
+    stored_blocks: Option<StoredBlocks>,
     current: Current,
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct Assembler<'a> {
 #[derive(Default)]
 struct Current {
     start: u64,
+    size: u64,
     extents: Vec<CompressedExtent>,
     chunks: Vec<Chunk>,
     inline: Vec<u8>,
@@ -53,12 +57,15 @@ impl<'a> Assembler<'a> {
     ) -> Result<Self> {
         let compressor = if packed.is_some() { SegmentCompressor::new(options)? } else { None };
         let (chunk_store, current) = (ChunkStore::default(), Current::default());
-        Ok(Self { image, blob, options, packed, kinds, compressor, chunk_store, current })
+        let stored_blocks = options.shares_files().then(StoredBlocks::default);
+        Ok(Self { image, blob, options, packed, kinds, compressor, chunk_store, stored_blocks, current })
     }
 
     /// How many bytes were there already.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
-        self.packed.as_ref().map_or(0, Packed::duplicate_bytes) + self.chunk_store.duplicate_bytes()
+        self.packed.as_ref().map_or(0, Packed::duplicate_bytes)
+            + self.stored_blocks.as_ref().map_or(0, StoredBlocks::duplicate_bytes)
+            + self.chunk_store.duplicate_bytes()
     }
 
     /// The packed inode's content, which cannot be added to any more, and where fragments are there.
@@ -75,7 +82,8 @@ impl<'a> Assembler<'a> {
     /// Adds a piece of a file of this size; with the last one says what became of the file.
     pub(crate) fn add(&mut self, piece: PieceOutput, size: u64, content: &Content) -> Result<Option<StoredFile>> {
         if piece.offset == 0 {
-            self.current = Current { start: self.image.len(), ..Current::default() };
+            self.current = Current { start: self.image.len(), size, ..Current::default() };
+            self.stored_blocks.iter_mut().for_each(StoredBlocks::begin_file);
         }
         let is_last = piece.offset + piece.len as u64 == size;
         let is_whole = is_last && piece.offset == 0;
@@ -116,6 +124,7 @@ impl<'a> Assembler<'a> {
         }
         let stored_len = self.image.len() - start + inline.len() as u64;
         if fragment_offset.is_none() && stored_len + index_len(size, self.options.block_size()) >= size {
+            self.stored_blocks.iter_mut().for_each(StoredBlocks::forget_file);
             self.image.rewind(start)?;
             return self.copy_flat(size, content);
         }
@@ -133,16 +142,47 @@ impl<'a> Assembler<'a> {
     }
 
     fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64, kind: u64) -> Result<()> {
-        let base = self.image.len() / self.options.block_size();
-        self.image.append(&segment.stored)?;
-        let extents = segment.extents.iter().filter(|extent| extent.kind != ExtentKind::Fragment);
-        let moved = extents.map(|extent| CompressedExtent { block: base + extent.block, ..*extent });
-        self.current.extents.extend(moved);
+        self.put_extents(&segment)?;
         match segment.tail {
             Tail::None => {}
             Tail::Inline(bytes) => self.current.inline = bytes,
             Tail::Fragment(bytes) => self.add_fragment(&bytes, fragment_hash, kind)?,
         }
+        Ok(())
+    }
+
+    /// Stores what of a segment's pclusters is not there yet.
+    fn put_extents(&mut self, segment: &CompressedSegment) -> Result<()> {
+        let fragment = segment.extents.last().is_some_and(|extent| extent.kind == ExtentKind::Fragment);
+        let extents = &segment.extents[..segment.extents.len() - usize::from(fragment)];
+        let block_size = self.options.block_size();
+        let base = self.image.len() / block_size;
+        let Some(known) = &mut self.stored_blocks else {
+            self.image.append(&segment.stored)?;
+            let moved = extents.iter().map(|extent| CompressedExtent { block: base + extent.block, ..*extent });
+            self.current.extents.extend(moved);
+            return Ok(());
+        };
+        let verdicts = known.verdicts(extents, &segment.stored, self.image, block_size, self.current.size)?;
+        let mut blocks = Vec::with_capacity(extents.len());
+        let mut rest = segment.stored.as_slice();
+        for (extent, verdict) in extents.iter().zip(&verdicts) {
+            let len = usize::try_from(extent.stored_len).unwrap_or(usize::MAX);
+            // What is inline takes no place here.
+            let (bytes, after) = rest.split_at(len.min(rest.len()));
+            rest = after;
+            blocks.push(match verdict {
+                Verdict::Known(block) => *block,
+                Verdict::Store => {
+                    let block = self.image.len() / block_size;
+                    self.image.append(bytes)?;
+                    block
+                }
+            });
+        }
+        known.learn(extents, &segment.stored, &verdicts, &blocks);
+        let moved = extents.iter().zip(blocks).map(|(extent, block)| CompressedExtent { block, ..*extent });
+        self.current.extents.extend(moved);
         Ok(())
     }
 

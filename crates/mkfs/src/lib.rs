@@ -28,6 +28,7 @@ mod packed;
 mod progress;
 mod scan;
 mod segment;
+mod stored_blocks;
 mod stored_file;
 mod summary;
 mod tree;
