@@ -69,9 +69,9 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
         options,
         rules: InodeRules { epoch, wide: options.wide, form: options.inode_form },
     };
-    let area = plan.lay_out(u64::from(record.metadata_block))?;
-    report(progress, Phase::Metadata, area.bytes.len() as u64, area.bytes.len() as u64)?;
-    image.append(&area.bytes)?;
+    let area = plan.write(&mut image)?;
+    let metadata_len = image.len() - metadata_start;
+    report(progress, Phase::Metadata, metadata_len, metadata_len)?;
 
     record.feature_compat |= compat_features(&xattrs, &tree, &visits, &area);
     record.feature_incompat |= incompat_features(options, &area);
@@ -86,7 +86,7 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
         let tag = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
-    record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
+    record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.digest));
     image.overwrite(0, &superblock_bytes(&record))?;
 
     let sizes = contents.iter().flatten().map(|content| content.size());
@@ -247,7 +247,7 @@ fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {
 }
 
 /// A UUID that depends on all there is in the image (version 8: of one's own making).
-fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8]) -> [u8; 16] {
+fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8; 32]) -> [u8; 16] {
     let mut hasher = Sha256::new();
     hasher.update(superblock_bytes(record));
     hasher.update(data);
