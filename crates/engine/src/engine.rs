@@ -9,7 +9,7 @@ use std::{
 };
 
 use floe_image::{
-    BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
+    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
     StoredBlock, StoredLen,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     metadata_cache::{MetadataCache, Weight},
     page_pool::{Effort, PagePool},
     patience,
+    spent::Spent,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -50,6 +51,7 @@ pub struct Engine {
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
+    spent: Spent,
     pub(crate) sync_decompress: SyncDecompress,
     read_around: bool,
     readahead_alloc: ReadaheadAlloc,
@@ -96,6 +98,7 @@ impl Engine {
             workers,
             latencies,
             costs: DecodeCosts::new(),
+            spent: Spent::new(),
             sync_decompress: options.sync_decompress,
             read_around: options.read_around,
             readahead_alloc: options.readahead_alloc,
@@ -161,6 +164,11 @@ impl Engine {
         self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
+        let fetched = ByteRange::new(offset, output.len() as u64);
+        if let Some((device, spent)) = self.spent.note(device, fetched) {
+            let source = self.source(device)?;
+            self.workers.run_around(Box::new(move || source.done_with(spent.offset(), spent.len())));
+        }
         Ok(())
     }
 

@@ -24,6 +24,7 @@ mod read_plan;
 mod reader;
 mod scheduling_sys;
 mod shared_pages_sys;
+mod spent;
 mod streams;
 mod sync;
 mod task_queue;
