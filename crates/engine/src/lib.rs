@@ -12,6 +12,7 @@ mod engine;
 mod fetch_around;
 mod flight;
 mod free_pages;
+mod hot_regions;
 mod latency;
 mod metadata_cache;
 mod options;
