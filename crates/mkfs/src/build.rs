@@ -10,6 +10,7 @@ use floe_image::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    archive::Archive,
     content::Content,
     data,
     duplicates::duplicates,
@@ -118,15 +119,17 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
 
 fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Tree> {
     if sources.is_empty() {
-        return Err(Error::Option("there is no source: name a directory".into()));
+        return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
     for source in sources {
         match source {
             Source::Directory(path) => {
-                Scanner::new(&mut tree, options.xattrs.keep, &options.excludes).scan(path, progress)?;
+                Scanner::new(&mut tree, options).scan(path, progress)?;
             }
+            Source::Tar(path) => Archive::open(path, options, progress)?.import(&mut tree, options, progress)?,
+            Source::TarFromInput => Archive::from_input(options, progress)?.import(&mut tree, options, progress)?,
         }
     }
     Ok(tree)

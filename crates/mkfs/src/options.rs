@@ -50,6 +50,8 @@ pub struct Options {
     pub xattrs: Xattrs,
     /// Paths within the image that are left out, with all that is below, without a leading slash.
     pub excludes: Vec<PathBuf>,
+    /// What whiteouts in a source mean.
+    pub whiteouts: Whiteouts,
     /// The volume's UUID; `None` makes one of the content.
     pub uuid: Option<[u8; 16]>,
     /// The volume's name: at most 15 bytes.
@@ -66,6 +68,24 @@ pub struct Options {
 pub enum Source {
     /// A directory, whose content becomes the root's.
     Directory(PathBuf),
+    /// A tar archive, plain or compressed with gzip, zstd or xz.
+    Tar(PathBuf),
+    /// A tar archive that comes from the standard input.
+    TarFromInput,
+}
+
+/// What the names mean that OCI layers (and aufs) use for what a layer removes from those below: `.wh.NAME` for an
+/// entry, `.wh..wh..opq` for all entries of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Whiteouts {
+    /// Nothing: they are names like others.
+    #[default]
+    Keep,
+    /// They remove what earlier sources have, and are not in the image.
+    Apply,
+    /// They become what overlayfs has for the same: devices with the number 0 and the attribute
+    /// `trusted.overlay.opaque`.
+    Overlay,
 }
 
 /// What is packed together in the packed inode.
@@ -147,6 +167,7 @@ impl Options {
             ownership: Ownership::default(),
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
+            whiteouts: Whiteouts::Keep,
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),

@@ -7,6 +7,8 @@ use std::ops::ControlFlow;
 pub enum Phase {
     /// Listing the sources; done counts inodes.
     Scan,
+    /// Decompressing a tar archive; done counts bytes.
+    Unpack,
     /// Looking for equal files; done counts bytes.
     Compare,
     /// Reading and compressing; done counts bytes of files.

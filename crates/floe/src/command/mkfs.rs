@@ -5,33 +5,36 @@ use std::{
     io::{self, IsTerminal},
     num::{NonZeroU32, NonZeroUsize},
     ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use clap::{Args, ValueEnum};
 use floe_mkfs::{
-    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times, build,
+    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times,
+    Whiteouts, build,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::{cancellation, exit::Exit, fail::Fail, output::Output, quantity};
 
-/// Build an EROFS image of one directory or several
+/// Build an EROFS image of directories and tar archives
 ///
-/// Of several directories the last one counts where they have the same path; directories are merged. The image gets its
+/// Of several sources the last one counts where they have the same path; directories are merged. The image gets its
 /// name when it is whole. The same sources and options give the same bytes, whatever the number of jobs.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe mkfs system.erofs root --compress lz4hc\n  \
     floe mkfs app.erofs tree --compress zstd,9 --pcluster 64k --fragments tails --dedupe\n  \
-    floe mkfs app.erofs tree --compress lz4 --lz4-window 16k")]
+    floe mkfs app.erofs tree --compress lz4 --lz4-window 16k\n  \
+    floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to make
     image: PathBuf,
 
-    /// The directories that go into it
+    /// What goes into it: directories, and tar archives, plain or compressed with gzip, zstd or xz; - is the standard
+    /// input
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
@@ -82,6 +85,10 @@ pub(crate) struct Arguments {
     /// Leave this path out, with all below it; may be given several times
     #[arg(long, value_name = "PATH")]
     exclude: Vec<PathBuf>,
+
+    /// Let .wh.NAME and .wh..wh..opq in a source remove what earlier sources have, as in the layers of containers
+    #[arg(long)]
+    whiteouts: bool,
 
     /// Always use the long form of inodes, which has room for large owners and times
     #[arg(long)]
@@ -147,7 +154,10 @@ struct SummaryRecord {
 /// The arguments contradict each other, a source cannot be read, or the image cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let options = arguments.options()?;
-    let sources: Vec<Source> = arguments.sources.iter().cloned().map(Source::Directory).collect();
+    let sources: Vec<Source> = arguments.sources.iter().map(|path| source(path)).collect();
+    if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return Err(Fail::usage("the standard input can be a source only once"));
+    }
     let stop = cancellation::on_signals()?;
     let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
     let result = build(&options, &sources, &mut progress);
@@ -174,6 +184,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     })
 }
 
+/// What a source is: that a directory is missing is told by whoever reads it.
+fn source(path: &Path) -> Source {
+    match path.metadata() {
+        _ if path.as_os_str() == "-" => Source::TarFromInput,
+        Ok(status) if status.is_dir() => Source::Directory(path.to_path_buf()),
+        _ => Source::Tar(path.to_path_buf()),
+    }
+}
+
 impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
@@ -198,6 +217,9 @@ impl Arguments {
         options.xattrs.keep = !self.no_xattrs;
         options.excludes =
             self.exclude.iter().map(|path| path.strip_prefix("/").unwrap_or(path).to_path_buf()).collect();
+        if self.whiteouts {
+            options.whiteouts = Whiteouts::Apply;
+        }
         if self.extended_inodes {
             options.inode_form = InodeForm::Extended;
         }
@@ -254,6 +276,7 @@ impl Progress for Bar<'_> {
     fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
         self.bar.set_prefix(match phase {
             Phase::Scan => "listing",
+            Phase::Unpack => "unpacking",
             Phase::Compare => "comparing",
             Phase::Data => "compressing",
             Phase::Packed => "compressing fragments",
