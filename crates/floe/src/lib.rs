@@ -20,6 +20,7 @@ mod open_options;
 mod path_error;
 mod resolve;
 mod sources;
+mod verify;
 mod walk;
 
 pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
@@ -42,4 +43,5 @@ pub use likeness::Likeness;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;
+pub use verify::{ImageVerifier, Thoroughness};
 pub use walk::{Walk, WalkEntry, WalkError};

@@ -15,6 +15,7 @@ use crate::{
     data,
     duplicates::duplicates,
     error::{Error, Result},
+    expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
@@ -32,6 +33,28 @@ use crate::{
 /// Something cannot be read, changed meanwhile, has no place in the format, or cannot be written; the options contradict
 /// each other; `progress` asked to stop. Then there is no image under its name, or the one that was there before.
 pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Summary> {
+    build_with(options, sources, None, progress)
+}
+
+/// As [`build`], but `verifier` reads the image back before it gets its name.
+///
+/// # Errors
+/// As [`build`]; or the image is not as it should be.
+pub fn build_verified(
+    options: &Options,
+    sources: &[Source],
+    verifier: &mut dyn Verifier,
+    progress: &mut dyn Progress,
+) -> Result<Summary> {
+    build_with(options, sources, Some(verifier), progress)
+}
+
+fn build_with(
+    options: &Options,
+    sources: &[Source],
+    verifier: Option<&mut dyn Verifier>,
+    progress: &mut dyn Progress,
+) -> Result<Summary> {
     let begin = Instant::now();
     options.check()?;
     let tree = scan(options, sources, progress)?;
@@ -89,6 +112,26 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
     record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
     image.overwrite(0, &superblock_bytes(&record))?;
 
+    let verify_begin = Instant::now();
+    let verified = match verifier {
+        Some(verifier) => {
+            let mut places = vec![0; tree.len()];
+            for (place, visit) in visits.iter().enumerate() {
+                places[visit.node.index()] = place;
+            }
+            let pieces = &stored.pieces;
+            let expected = Expected { tree: &tree, visits: &visits, xattrs: &xattrs, options, pieces, places };
+            let blob = stored.blob.as_mut().map(ImageFile::readable_path).transpose()?;
+            let result = verifier.verify(&image.readable_path()?, blob.as_deref(), &expected, progress);
+            Some(result.map_err(|error| match error {
+                VerifyError::Fault(fault) => Error::Verify(fault),
+                VerifyError::Cancelled => Error::Cancelled,
+            })?)
+        }
+        None => None,
+    };
+    let verify_time = verify_begin.elapsed();
+
     let sizes = contents.iter().flatten().map(|content| content.size());
     let duplicates = same.iter().zip(&contents).filter(|(same, _)| same.is_some());
     let summary = Summary {
@@ -108,6 +151,8 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
         xattrs_left_out: xattrs.left_out(),
         scan_time,
         data_time,
+        verified,
+        verify_time,
         total_time: begin.elapsed(),
     };
     if let Some(blob) = stored.blob.take() {

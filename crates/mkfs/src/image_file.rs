@@ -106,6 +106,16 @@ impl ImageFile {
         self.write(bytes, offset)
     }
 
+    /// Writes what is not written yet, and gives a path by which the file can be opened now.
+    pub(crate) fn readable_path(&mut self) -> Result<PathBuf> {
+        self.flush()?;
+        Ok(match &self.name {
+            Name::None => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+            Name::Temporary(temporary) => temporary.clone(),
+            Name::Final => self.path.clone(),
+        })
+    }
+
     /// Gives the file its name.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;

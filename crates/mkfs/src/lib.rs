@@ -21,6 +21,7 @@ mod content;
 mod data;
 mod duplicates;
 mod error;
+mod expected;
 mod image_file;
 mod metadata;
 mod options;
@@ -35,8 +36,9 @@ mod whiteout;
 mod workers;
 mod xattrs;
 
-pub use build::build;
+pub use build::{build, build_verified};
 pub use error::Error;
+pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
 pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
 pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};

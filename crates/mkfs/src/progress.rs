@@ -17,6 +17,8 @@ pub enum Phase {
     Packed,
     /// Writing the metadata; done counts bytes.
     Metadata,
+    /// Reading the image back; done counts bytes of files.
+    Verify,
 }
 
 /// Is told how far a build is, from the thread that called [`build`](crate::build()).

@@ -10,9 +10,10 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
     Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times,
-    Whiteouts, build,
+    Whiteouts, build, build_verified,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -102,6 +103,10 @@ pub(crate) struct Arguments {
     #[arg(short = 'L', long, value_name = "NAME")]
     label: Option<OsString>,
 
+    /// How much is read back and compared with the sources before the image gets its name
+    #[arg(long, value_enum, default_value_t)]
+    verify: VerifyArgument,
+
     /// How many threads compress [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -130,6 +135,17 @@ enum FragmentsArgument {
     All,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
+enum VerifyArgument {
+    /// Nothing
+    None,
+    /// All metadata, and up to 64 MiB of the data
+    #[default]
+    Sample,
+    /// All
+    Full,
+}
+
 #[derive(Serialize)]
 struct SummaryRecord {
     inodes: u64,
@@ -145,6 +161,9 @@ struct SummaryRecord {
     uuid: String,
     scan_seconds: f64,
     data_seconds: f64,
+    verified_inodes: u64,
+    verified_bytes: u64,
+    verify_seconds: f64,
     seconds: f64,
 }
 
@@ -160,7 +179,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let stop = cancellation::on_signals()?;
     let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
-    let result = build(&options, &sources, &mut progress);
+    let thoroughness = match arguments.verify {
+        VerifyArgument::None => None,
+        VerifyArgument::Sample => Some(Thoroughness::Sample),
+        VerifyArgument::Full => Some(Thoroughness::Full),
+    };
+    let result = match thoroughness {
+        None => build(&options, &sources, &mut progress),
+        Some(thoroughness) => {
+            let mut verifier = ImageVerifier { thoroughness, jobs: options.jobs };
+            build_verified(&options, &sources, &mut verifier, &mut progress)
+        }
+    };
     progress.bar.finish_and_clear();
     let summary = result.map_err(|error| match error {
         Error::Option(_) => Fail::usage(error.to_string()),
@@ -279,6 +309,7 @@ impl Progress for Bar<'_> {
             Phase::Unpack => "unpacking",
             Phase::Compare => "comparing",
             Phase::Data => "compressing",
+            Phase::Verify => "reading back",
             Phase::Packed => "compressing fragments",
             _ => "writing metadata",
         });
@@ -304,12 +335,16 @@ fn progress_bar(hidden: bool) -> ProgressBar {
 
 fn described(summary: &Summary) -> String {
     let percent = 100 * summary.image_bytes / summary.content_bytes.max(1);
+    let verified = summary.verified.map(|verified| {
+        format!("; {} of it read back in {:.1?}", HumanBytes(verified.content_bytes), summary.verify_time)
+    });
     format!(
-        "{} of {} inodes with {} of content, {percent} % of it, in {}",
+        "{} of {} inodes with {} of content, {percent} % of it, in {}{}",
         HumanBytes(summary.image_bytes),
         HumanCount(summary.inodes),
         HumanBytes(summary.content_bytes),
-        HumanDuration(summary.total_time)
+        HumanDuration(summary.total_time),
+        verified.unwrap_or_default()
     )
 }
 
@@ -329,6 +364,9 @@ impl From<&Summary> for SummaryRecord {
             uuid: uuid_text(&summary.uuid),
             scan_seconds: summary.scan_time.as_secs_f64(),
             data_seconds: summary.data_time.as_secs_f64(),
+            verified_inodes: summary.verified.unwrap_or_default().inodes,
+            verified_bytes: summary.verified.unwrap_or_default().content_bytes,
+            verify_seconds: summary.verify_time.as_secs_f64(),
             seconds: summary.total_time.as_secs_f64(),
         }
     }
