@@ -15,6 +15,7 @@ use crate::{
     data,
     duplicates::duplicates,
     error::{Error, Result},
+    excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
     metadata::{MetadataArea, MetadataPlan},
@@ -168,13 +169,18 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
     }
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
+    let excludes = Excludes::new(options)?;
     for source in sources {
         match source {
             Source::Directory(path) => {
-                Scanner::new(&mut tree, options).scan(path, progress)?;
+                Scanner::new(&mut tree, options, &excludes).scan(path, progress)?;
             }
-            Source::Tar(path) => Archive::open(path, options, progress)?.import(&mut tree, options, progress)?,
-            Source::TarFromInput => Archive::from_input(options, progress)?.import(&mut tree, options, progress)?,
+            Source::Tar(path) => {
+                Archive::open(path, options, progress)?.import(&mut tree, options, &excludes, progress)?
+            }
+            Source::TarFromInput => {
+                Archive::from_input(options, progress)?.import(&mut tree, options, &excludes, progress)?
+            }
         }
     }
     Ok(tree)
@@ -192,7 +198,9 @@ fn times(tree: &Tree, visits: &[Visit], options: &Options) -> Result<(Timestamp,
     let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
     let built = match options.times {
         Times::Own => own().max().unwrap_or_default(),
-        Times::OwnBuiltAt(seconds) | Times::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+        Times::OwnBuiltAt(seconds) | Times::All(seconds) | Times::AtMost(seconds) => {
+            Timestamp { seconds, nanoseconds: 0 }
+        }
     };
     if !options.wide {
         return Ok((built, 0));

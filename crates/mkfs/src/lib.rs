@@ -21,6 +21,7 @@ mod content;
 mod data;
 mod duplicates;
 mod error;
+mod excludes;
 mod expected;
 mod image_file;
 mod metadata;

@@ -50,6 +50,9 @@ pub struct Options {
     pub xattrs: Xattrs,
     /// Paths within the image that are left out, with all that is below, without a leading slash.
     pub excludes: Vec<PathBuf>,
+    /// Extended regular expressions: a path within the image, without a leading slash, that one of them matches in some
+    /// part is left out too.
+    pub exclude_expressions: Vec<String>,
     /// What whiteouts in a source mean.
     pub whiteouts: Whiteouts,
     /// The volume's UUID; `None` makes one of the content.
@@ -110,6 +113,8 @@ pub enum Times {
     OwnBuiltAt(i64),
     /// All have this one, in seconds since 1970.
     All(i64),
+    /// Their own, but none later than this, which is the image's, in seconds since 1970.
+    AtMost(i64),
 }
 
 /// Which owners inodes have.
@@ -167,6 +172,7 @@ impl Options {
             ownership: Ownership::default(),
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
+            exclude_expressions: Vec::new(),
             whiteouts: Whiteouts::Keep,
             uuid: None,
             volume_name: Vec::new(),
@@ -278,6 +284,8 @@ impl Times {
         match *self {
             Self::Own | Self::OwnBuiltAt(_) => own,
             Self::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+            Self::AtMost(seconds) if own.seconds < seconds => own,
+            Self::AtMost(seconds) => Timestamp { seconds, nanoseconds: 0 },
         }
     }
 }

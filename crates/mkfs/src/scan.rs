@@ -16,6 +16,7 @@ use floe_image::{DeviceNumber, FileType, Timestamp};
 use crate::{
     content::{Content, Identity},
     error::{Error, Result},
+    excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
     tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
@@ -31,13 +32,14 @@ const LINK_TARGET_LEN_MAX: usize = 4095;
 pub(crate) struct Scanner<'a> {
     tree: &'a mut Tree,
     options: &'a Options,
+    excludes: &'a Excludes,
     links: HashMap<(u64, u64), NodeId>,
     scanned: u64,
 }
 
 impl<'a> Scanner<'a> {
-    pub(crate) fn new(tree: &'a mut Tree, options: &'a Options) -> Self {
-        Self { tree, options, links: HashMap::new(), scanned: 0 }
+    pub(crate) fn new(tree: &'a mut Tree, options: &'a Options, excludes: &'a Excludes) -> Self {
+        Self { tree, options, excludes, links: HashMap::new(), scanned: 0 }
     }
 
     /// Puts the content of `directory` into the root. What is in the tree already stays, unless it has the same name.
@@ -60,7 +62,7 @@ impl<'a> Scanner<'a> {
             }
             for name in names {
                 let (path, inner_path) = (path.join(&name), inner_path.join(&name));
-                if self.options.excludes.contains(&inner_path) {
+                if self.excludes.has(&inner_path) {
                     continue;
                 }
                 let status = fs::symlink_metadata(&path).map_err(Error::source(&path, "look at"))?;

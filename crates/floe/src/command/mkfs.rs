@@ -87,6 +87,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH")]
     exclude: Vec<PathBuf>,
 
+    /// Leave out what this regular expression matches, with all below it: paths without a leading slash
+    #[arg(long, value_name = "EXPRESSION")]
+    exclude_regex: Vec<String>,
+
     /// Let .wh.NAME and .wh..wh..opq in a source remove what earlier sources have, as in the layers of containers
     #[arg(long)]
     whiteouts: bool,
@@ -247,6 +251,7 @@ impl Arguments {
         options.xattrs.keep = !self.no_xattrs;
         options.excludes =
             self.exclude.iter().map(|path| path.strip_prefix("/").unwrap_or(path).to_path_buf()).collect();
+        options.exclude_expressions.clone_from(&self.exclude_regex);
         if self.whiteouts {
             options.whiteouts = Whiteouts::Apply;
         }

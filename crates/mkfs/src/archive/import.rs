@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
     tree::{Body, Metadata, Node, NodeId, Tree},
@@ -37,8 +38,14 @@ const IMPLIED_PERMISSIONS: u16 = 0o755;
 impl Archive {
     /// Puts the members into the tree. What is in the tree already stays, unless a member has the same path or a
     /// whiteout removes it; a whiteout says nothing of members of the same archive.
-    pub(crate) fn import(&self, tree: &mut Tree, options: &Options, progress: &mut dyn Progress) -> Result<()> {
-        let mut importer = Importer { archive: self, tree, options, hidden: HashMap::new() };
+    pub(crate) fn import(
+        &self,
+        tree: &mut Tree,
+        options: &Options,
+        excludes: &Excludes,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let mut importer = Importer { archive: self, tree, options, excludes, hidden: HashMap::new() };
         let whiteouts = options.whiteouts;
         if whiteouts != Whiteouts::Keep {
             let mut members = Members::new(self);
@@ -63,6 +70,7 @@ struct Importer<'a> {
     archive: &'a Archive,
     tree: &'a mut Tree,
     options: &'a Options,
+    excludes: &'a Excludes,
     /// Members that are left out, which may have other names that are not.
     hidden: HashMap<PathBuf, NodeId>,
 }
@@ -249,10 +257,7 @@ impl Importer<'_> {
 
     /// Whether a path or something above it is left out.
     fn is_excluded(&self, components: &[&[u8]]) -> bool {
-        if self.options.excludes.is_empty() {
-            return false;
-        }
-        inner_path(components).ancestors().any(|path| self.options.excludes.iter().any(|exclude| exclude == path))
+        self.excludes.has_within(&inner_path(components))
     }
 }
 
