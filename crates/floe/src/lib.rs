@@ -14,6 +14,7 @@ mod directory;
 mod extract;
 mod format;
 mod image;
+mod launch_ahead;
 mod likeness;
 mod open_error;
 mod open_options;

@@ -18,6 +18,7 @@ use crate::{
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
+    launch::Launch,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
     progress::{Phase, Progress, report},
@@ -75,7 +76,9 @@ fn build_with(
     image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
     image.pad(options.block_size())?;
     let data_start = image.len();
-    let mut stored = data::store(&contents, &same, &mut image, options, progress)?;
+    let launch = options.profile.as_ref().map(|profile| Launch::new(profile, &tree, &visits));
+    let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
+    let mut stored = data::store(&contents, &same, ranks.as_deref(), &mut image, options, progress)?;
     put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
     let data_time = begin.elapsed() - scan_time;
 
@@ -111,6 +114,9 @@ fn build_with(
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
     record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
+    // Behind the last block, where no other reader looks.
+    image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
+    image.pad(options.block_size())?;
     image.overwrite(0, &superblock_bytes(&record))?;
 
     let verify_begin = Instant::now();
@@ -152,6 +158,7 @@ fn build_with(
         xattrs_left_out: xattrs.left_out(),
         scan_time,
         data_time,
+        profile_missing: launch.as_ref().map_or(0, Launch::missing),
         verified,
         verify_time,
         total_time: begin.elapsed(),

@@ -79,10 +79,12 @@ pub(crate) struct StoredData {
     pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content.
+/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `ranks` which
+/// file comes first.
 pub(crate) fn store(
     files: &[Option<&Content>],
     same: &[Option<usize>],
+    ranks: Option<&[usize]>,
     image: &mut ImageFile,
     options: &Options,
     progress: &mut dyn Progress,
@@ -101,6 +103,9 @@ pub(crate) fn store(
             (Some(content), None) if content.size() > 0 => to_store.push((place, *content)),
             _ => {}
         }
+    }
+    if let Some(ranks) = ranks {
+        to_store.sort_by_key(|(place, _)| ranks[*place]);
     }
     let packed = if options.fragments == Fragments::None { None } else { Some(Packed::new(&options.output)?) };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;

@@ -24,9 +24,11 @@ mod error;
 mod excludes;
 mod expected;
 mod image_file;
+mod launch;
 mod metadata;
 mod options;
 mod packed;
+mod profile;
 mod progress;
 mod scan;
 mod segment;
@@ -43,5 +45,6 @@ pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, Ver
 pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
 pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};
+pub use profile::{Profile, ProfileRange};
 pub use progress::{NoProgress, Phase, Progress};
 pub use summary::Summary;

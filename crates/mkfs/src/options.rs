@@ -9,7 +9,10 @@ use floe_erofs::{
 };
 use floe_image::Timestamp;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    profile::Profile,
+};
 
 /// What an image is to be like. [`Options::new`] has the defaults.
 #[derive(Clone, Debug)]
@@ -55,6 +58,9 @@ pub struct Options {
     pub exclude_expressions: Vec<String>,
     /// What whiteouts in a source mean.
     pub whiteouts: Whiteouts,
+    /// What a recorded launch reads: its files come first in the image, and it is listed in it, so that a mount can read
+    /// ahead of it.
+    pub profile: Option<Profile>,
     /// The volume's UUID; `None` makes one of the content.
     pub uuid: Option<[u8; 16]>,
     /// The volume's name: at most 15 bytes.
@@ -174,6 +180,7 @@ impl Options {
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
             whiteouts: Whiteouts::Keep,
+            profile: None,
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),

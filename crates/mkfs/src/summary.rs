@@ -35,6 +35,8 @@ pub struct Summary {
     pub scan_time: Duration,
     /// How long reading and compressing took.
     pub data_time: Duration,
+    /// How many ranges of the profile are of files that the image does not have.
+    pub profile_missing: u64,
     /// What was read back; `None` where nothing was.
     pub verified: Option<Verified>,
     /// How long reading back took.

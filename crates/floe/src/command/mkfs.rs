@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fs,
     io::{self, IsTerminal},
     num::{NonZeroU32, NonZeroUsize},
     ops::ControlFlow,
@@ -12,8 +13,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times,
-    Whiteouts, build, build_verified,
+    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Profile, Progress, Source, Summary,
+    Times, Whiteouts, build, build_verified,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -106,6 +107,10 @@ pub(crate) struct Arguments {
     /// The volume's name, at most 15 bytes
     #[arg(short = 'L', long, value_name = "NAME")]
     label: Option<OsString>,
+
+    /// Put what a launch reads first: a file that floe record has made
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 
     /// How much is read back and compared with the sources before the image gets its name
     #[arg(long, value_enum, default_value_t)]
@@ -207,6 +212,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             summary.xattrs_left_out
         );
     }
+    if summary.profile_missing > 0 {
+        eprintln!("floe: {} ranges of the profile are of files that the image does not have", summary.profile_missing);
+    }
     Output::run(|output| {
         if arguments.json {
             serde_json::to_writer_pretty(&mut *output, &SummaryRecord::from(&summary))?;
@@ -225,6 +233,12 @@ fn source(path: &Path) -> Source {
         Ok(status) if status.is_dir() => Source::Directory(path.to_path_buf()),
         _ => Source::Tar(path.to_path_buf()),
     }
+}
+
+/// A profile that floe record has made.
+fn profile(path: &Path) -> Result<Profile, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+    Profile::parse(&text).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
 }
 
 impl Arguments {
@@ -255,6 +269,7 @@ impl Arguments {
         if self.whiteouts {
             options.whiteouts = Whiteouts::Apply;
         }
+        options.profile = self.profile.as_deref().map(profile).transpose()?;
         if self.extended_inodes {
             options.inode_form = InodeForm::Extended;
         }
