@@ -5,7 +5,9 @@ use std::{
     num::NonZeroUsize,
     os::unix::fs::{FileExt, symlink},
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use floe::{Image, ImageVerifier, OpenOptions, Thoroughness};
@@ -13,6 +15,7 @@ use floe_mkfs::{
     Compression, Error, Expected, LZ4_WINDOW_MAX, NoProgress, Options, Progress, Source, Verified, Verifier,
     VerifyError, build_verified,
 };
+use floe_testkit::skip::{self, Need};
 use tempfile::TempDir;
 
 /// A folder with a small tree in `source`.
@@ -166,5 +169,99 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
         assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {said}");
         assert!(said.contains(words) && said.lines().count() == 1, "{arguments:?}: {said}");
         assert!(!folder.path().join("image").exists(), "{arguments:?}");
+    }
+}
+
+/// A folder with a larger tree in `source`, an archive of it, and an empty folder for images.
+fn large_scene() -> TempDir {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    fs::create_dir(folder.path().join("source")).expect("made");
+    fs::create_dir(folder.path().join("out")).expect("made");
+    for number in 0..30u64 {
+        let word = |at: u64| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15 + number) >> 21).to_le_bytes();
+        let bytes: Vec<u8> = (0..100_000).flat_map(word).collect();
+        fs::write(folder.path().join(format!("source/{number}")), bytes).expect("written");
+    }
+    let tar = Command::new("tar").args(["-czf", "source.tar.gz", "source"]).current_dir(folder.path()).status();
+    assert!(tar.expect("there is tar").success());
+    folder
+}
+
+fn started(folder: &TempDir, source: &str) -> Child {
+    let mut command = floe(folder, &["out/image", source, "-z", "zstd,9", "--dedupe", "--verify=full"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("floe runs")
+}
+
+fn left(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path().join("out")).expect("listed");
+    entries.map(|entry| entry.expect("listed").file_name().into_string().expect("plain")).collect()
+}
+
+#[test]
+fn whatever_ends_it_there_is_a_whole_image_or_none() {
+    let folder = large_scene();
+    for source in ["source", "source.tar.gz"] {
+        let begin = Instant::now();
+        assert!(started(&folder, source).wait().expect("it ends").success());
+        let whole_time = begin.elapsed();
+        let whole = fs::read(folder.path().join("out/image")).expect("read");
+        fs::remove_file(folder.path().join("out/image")).expect("removed");
+        let mut ended_early = 0;
+        for round in 0..20u32 {
+            let mut child = started(&folder, source);
+            thread::sleep(whole_time * (round * 7 % 20) / 20);
+            child.kill().expect("killed");
+            child.wait().expect("it ends");
+            match left(&folder).as_slice() {
+                [] => ended_early += 1,
+                [image] if image == "image" => {
+                    assert!(
+                        fs::read(folder.path().join("out/image")).expect("read") == whole,
+                        "{source}: another image"
+                    );
+                    fs::remove_file(folder.path().join("out/image")).expect("removed");
+                }
+                others => panic!("{source}: {others:?} are left"),
+            }
+        }
+        assert!(ended_early > 5, "{source}: {ended_early} of 20 ended early");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_cleanly() {
+    let folder = large_scene();
+    for (signal, source) in [("-INT", "source"), ("-TERM", "source.tar.gz")] {
+        let child = started(&folder, source);
+        thread::sleep(Duration::from_millis(60));
+        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(kill.expect("kill runs").success());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{signal}: {}", said(&output));
+        assert_eq!(said(&output), "floe: stopped before the image was whole\n", "{signal}");
+        assert_eq!(left(&folder), Vec::<String>::new(), "{signal}");
+    }
+}
+
+#[test]
+fn no_space_is_told_and_leaves_nothing() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let folder = large_scene();
+    for (size, source) in [("2m", "source"), ("2m", "source.tar.gz"), ("27m", "source.tar.gz")] {
+        let size = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "none", "out"]).current_dir(folder.path());
+        assert!(mount.status().expect("mount runs").success());
+        let output = started(&folder, source).wait_with_output().expect("it ends");
+        let left = left(&folder);
+        let unmounted = Command::new("umount").arg(folder.path().join("out")).status();
+        assert!(unmounted.expect("umount runs").success());
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{source}: {said}");
+        assert!(said.contains("No space left") && said.contains("out/image"), "{source}: {said}");
+        assert_eq!(said.lines().count(), 1, "{source}: {said}");
+        assert_eq!(left, Vec::<String>::new(), "{source}");
     }
 }
