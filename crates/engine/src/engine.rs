@@ -9,18 +9,20 @@ use std::{
 };
 
 use floe_image::{
-    BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
-    StoredBlock, StoredLen,
+    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource,
+    Place, Result, StoredBlock, StoredLen,
 };
 
 use crate::{
     Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    fetch_around::FetchAround,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
     page_pool::{Effort, PagePool},
     patience,
+    spent::Spent,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -50,6 +52,9 @@ pub struct Engine {
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
+    spent: Spent,
+    around_data: FetchAround,
+    around_metadata: FetchAround,
     pub(crate) sync_decompress: SyncDecompress,
     read_around: bool,
     readahead_alloc: ReadaheadAlloc,
@@ -90,12 +95,16 @@ impl Engine {
         let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers =
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
+        let fetch_around_bytes = if options.read_around { options.fetch_around_bytes } else { 0 };
         Ok(Arc::new(Self {
             sources: RwLock::new(sources),
             derived: RwLock::default(),
             workers,
             latencies,
             costs: DecodeCosts::new(),
+            spent: Spent::new(),
+            around_data: FetchAround::new(fetch_around_bytes),
+            around_metadata: FetchAround::new(fetch_around_bytes),
             sync_decompress: options.sync_decompress,
             read_around: options.read_around,
             readahead_alloc: options.readahead_alloc,
@@ -124,6 +133,12 @@ impl Engine {
     /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
     pub fn adopt_this_thread(&self) {
         self.workers.adopt_this_thread();
+    }
+
+    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
+    /// changes of threads. Those that are not lent answer what is in memory, whatever the others wait for.
+    pub fn lend_threads(&self, count: usize) {
+        self.workers.lent.add(count);
     }
 
     /// What each thread of the engine asked for, got and did.
@@ -158,9 +173,14 @@ impl Engine {
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
         let source = self.source(device)?;
-        self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
+        self.latencies.time(Stage::Fetch, || self.fill(&self.around_data, source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
+        let fetched = ByteRange::new(offset, output.len() as u64);
+        if let Some((device, spent)) = self.spent.note(device, fetched) {
+            let source = self.source(device)?;
+            self.workers.run_around(Box::new(move || source.done_with(spent.offset(), spent.len())));
+        }
         Ok(())
     }
 
@@ -218,6 +238,35 @@ impl Engine {
         Ok(())
     }
 
+    /// Fills `output` from a source; waits for the bytes, and for what stands around them, if this thread may.
+    fn fill(
+        &self,
+        around: &FetchAround,
+        source: &dyn ImageSource,
+        device: DeviceId,
+        offset: u64,
+        output: &mut [u8],
+    ) -> Result<()> {
+        let wanted = ByteRange::new(offset, output.len() as u64);
+        let read = if patience::may_wait() {
+            if let Some(window) = around.note_miss(device, wanted) {
+                source.will_need(window.offset(), window.len());
+            }
+            source.read_at(offset, output).map(|()| true)
+        } else {
+            source.read_at_hand(offset, output).inspect(|is_read| {
+                if *is_read {
+                    around.note_hit(device, wanted);
+                }
+            })
+        };
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::NotAtHand),
+            Err(error) => Err(Error::io(device, offset, error)),
+        }
+    }
+
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = sources.get(usize::from(device.0)) {
@@ -234,7 +283,7 @@ impl Engine {
             let source = self.source(device)?;
             let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
             let mut bytes = vec![0; len as usize];
-            fill(source.as_ref(), device, offset, &mut bytes)?;
+            self.fill(&self.around_metadata, source.as_ref(), device, offset, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -249,14 +298,14 @@ impl Engine {
             StoredLen::Known(len) => {
                 stored_start = 0;
                 stored.resize(len as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(&self.around_metadata, self.source(device)?.as_ref(), device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
                 // One read brings the length and, since data never grows, all that can follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(&self.around_metadata, self.source(device)?.as_ref(), device, offset, &mut stored)?;
                 let place = Place { nid: None, device, offset: Some(offset) };
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);
@@ -336,20 +385,6 @@ impl BlockReader for Engine {
         let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
         derived.push(source);
         Ok(DeviceId(number))
-    }
-}
-
-/// Fills `output` from a source; waits for the bytes if this thread may.
-fn fill(source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
-    let read = if patience::may_wait() {
-        source.read_at(offset, output).map(|()| true)
-    } else {
-        source.read_at_hand(offset, output)
-    };
-    match read {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::NotAtHand),
-        Err(error) => Err(Error::io(device, offset, error)),
     }
 }
 

@@ -165,7 +165,8 @@ impl Packed {
     /// All of it, as a file to be compressed, and where fragments are there.
     pub(crate) fn into_content(mut self) -> Result<(Content, Places)> {
         self.close_run()?;
-        let content = Content::Region { file: self.file, path: self.path, offset: 0, size: self.written };
+        let content =
+            Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None };
         Ok((content, Places { fragments: self.fragments }))
     }
 

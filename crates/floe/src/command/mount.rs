@@ -67,6 +67,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   priority=auto|fifo[:N]|nice[:N]|normal
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
+  fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
@@ -167,6 +168,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("nobody waits for the mount any more: {error}"))
     })?;
+    // It is only for speed, so that nobody waits for it, nor for a thread that cannot be had.
+    let ahead = image.clone();
+    let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
