@@ -31,6 +31,7 @@ pub(crate) struct BlockCache {
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
+    joins: AtomicU64,
     evictions: AtomicU64,
     ahead_used: AtomicU64,
     ahead_wasted: AtomicU64,
@@ -158,6 +159,7 @@ impl BlockCache {
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             ahead_used: AtomicU64::new(0),
             ahead_wasted: AtomicU64::new(0),
@@ -190,7 +192,10 @@ impl BlockCache {
                 return Found::Ready(Arc::clone(cached));
             }
             // A flight for another length may bring too little; the one that then comes back decodes for itself.
-            Some(Slot::InFlight(flight)) => return Found::InFlight(Arc::clone(flight)),
+            Some(Slot::InFlight(flight)) => {
+                self.joins.fetch_add(1, Relaxed);
+                return Found::InFlight(Arc::clone(flight));
+            }
             Some(Slot::Ready(_)) => shard.remove(&key),
             None => {}
         }
@@ -240,34 +245,49 @@ impl BlockCache {
         if len > pool.cache_bytes() / 2 {
             return None;
         }
-        // Two rounds of the hands, since the first may only take marks away.
         let mut idle_shards = 0;
         loop {
             if let Some(pages) = pool.cached(len, effort) {
                 return Some(pages);
             }
-            if idle_shards >= 2 * SHARD_COUNT || (effort == Effort::BestEffort && pool.is_memory_short()) {
+            let gives_up = effort == Effort::BestEffort && pool.is_memory_short();
+            if gives_up || !self.drop_one(&mut idle_shards) {
                 return None;
             }
+        }
+    }
+
+    /// Drops blocks until no more than the budget are there.
+    pub(crate) fn keep_budget(&self, pool: &PagePool) {
+        let mut idle_shards = 0;
+        while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
+    }
+
+    /// Drops a block that was not used lately; gives whether there was one. `idle_shards` counts those in a row in which
+    /// there was none.
+    fn drop_one(&self, idle_shards: &mut usize) -> bool {
+        // Two rounds of the hands, since the first may only take marks away.
+        while *idle_shards < 2 * SHARD_COUNT {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
             let dropped = self.lock(index).evict();
             match dropped {
                 Some(block) => {
                     self.evictions.fetch_add(1, Relaxed);
                     self.ahead_wasted.fetch_add(block.is_ahead.load(Relaxed).into(), Relaxed);
-                    idle_shards = 0;
-                    drop(block);
+                    *idle_shards = 0;
+                    return true;
                 }
-                None => idle_shards += 1,
+                None => *idle_shards += 1,
             }
         }
+        false
     }
 
     pub(crate) fn counters(&self) -> BlockCacheCounters {
         BlockCacheCounters {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            joins: self.flights.waits.load(Relaxed),
+            joins: self.joins.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
         }
     }

@@ -21,4 +21,8 @@ pub struct Counters {
     pub decodes: u64,
     /// Bytes that they gave.
     pub decoded_bytes: u64,
+    /// Questions under way whose bytes were not at hand, so that they left the thread that took them.
+    pub outstanding: u64,
+    /// The most of them at one time.
+    pub outstanding_max: u64,
 }

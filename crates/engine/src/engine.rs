@@ -2,26 +2,28 @@
 
 use std::{
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
 
 use floe_image::{
-    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
-    StoredBlock, StoredLen,
+    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource,
+    Place, Result, StoredBlock, StoredLen,
 };
 
 use crate::{
-    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    gauge::Gauge,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
-    page_pool::{Effort, PagePool},
+    page_pool::PagePool,
     patience,
     spent::Spent,
+    switches::Switches,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -33,7 +35,7 @@ const PIECE_BYTES: u64 = 16 << 10;
 const STORED_METADATA_BYTES: usize = 8 << 20;
 
 /// The unit in which the budget for decoded metadata is given, in bytes.
-const METADATA_BLOCK_BYTES: usize = 8 << 10;
+pub(crate) const METADATA_BLOCK_BYTES: usize = 8 << 10;
 
 /// No block of either format decodes to more: EROFS bounds a decoded physical cluster to 12 MiB.
 pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
@@ -47,14 +49,15 @@ pub struct Engine {
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) workspaces: Workspaces,
     stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
-    decoded_metadata: MetadataCache<Key, DecodedBlock>,
+    pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
     spent: Spent,
-    pub(crate) sync_decompress: SyncDecompress,
-    read_around: bool,
-    readahead_alloc: ReadaheadAlloc,
+    pub(crate) switches: Switches,
+    pub(crate) options: Mutex<EngineOptions>,
+    /// Questions that left the thread that took them, since their bytes were not at hand.
+    pub(crate) outstanding: Gauge,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
     decodes: AtomicU64,
@@ -99,9 +102,9 @@ impl Engine {
             latencies,
             costs: DecodeCosts::new(),
             spent: Spent::new(),
-            sync_decompress: options.sync_decompress,
-            read_around: options.read_around,
-            readahead_alloc: options.readahead_alloc,
+            switches: Switches::new(options),
+            options: Mutex::new(options.clone()),
+            outstanding: Gauge::default(),
             pool,
             blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
@@ -139,6 +142,11 @@ impl Engine {
         self.latencies.summary(stage)
     }
 
+    /// How many times a stage took no longer than each of `bounds_ns`, which rise; exact to one part in a hundred.
+    pub fn latency_counts(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
+        self.latencies.counts_up_to(stage, bounds_ns)
+    }
+
     /// Forgets the latencies recorded so far.
     pub fn clear_latencies(&self) {
         self.latencies.clear();
@@ -155,6 +163,8 @@ impl Engine {
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
             decoded_bytes: self.decoded_bytes.load(Relaxed),
+            outstanding: self.outstanding.now(),
+            outstanding_max: self.outstanding.max(),
         }
     }
 
@@ -195,17 +205,6 @@ impl Engine {
     pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
         if let Ok(source) = self.source(device) {
             source.will_need(offset, len);
-        }
-    }
-
-    pub(crate) fn reads_ahead(&self) -> bool {
-        self.read_around
-    }
-
-    pub(crate) fn ahead_effort(&self) -> Effort {
-        match self.readahead_alloc {
-            ReadaheadAlloc::BestEffort => Effort::BestEffort,
-            ReadaheadAlloc::Wait => Effort::Demand,
         }
     }
 

@@ -4,6 +4,7 @@
 //! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
 //! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
 
+mod arenas;
 mod batch;
 mod block_cache;
 mod counters;
@@ -11,6 +12,7 @@ mod decode_costs;
 mod engine;
 mod flight;
 mod free_pages;
+mod gauge;
 mod latency;
 mod metadata_cache;
 mod options;
@@ -26,8 +28,10 @@ mod scheduling_sys;
 mod shared_pages_sys;
 mod spent;
 mod streams;
+mod switches;
 mod sync;
 mod task_queue;
+mod tuning;
 mod worker;
 mod workers;
 mod workspace;
@@ -46,4 +50,5 @@ pub use page_run_sys::PageRun;
 pub use pages_sys::PAGE_BYTES;
 pub use read_around::{PageCache, ReadAroundCounters};
 pub use reader::Reader;
+pub use tuning::TuneError;
 pub use worker::WorkerStatus;

@@ -126,7 +126,7 @@ impl Reader {
 
     /// Notes a read, and reads on if it follows others.
     pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange) {
-        if !self.engine().reads_ahead() {
+        if !self.engine().switches.read_around() {
             return;
         }
         let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range);
@@ -223,7 +223,7 @@ impl Reader {
         batch: &Batch,
         steps: &mut [Step],
     ) -> Result<u64> {
-        let effort = self.engine().ahead_effort();
+        let effort = self.engine().switches.ahead_effort();
         let stored = match self.fetch_stored(batch, effort) {
             Err(Error::NoMemory) => return Ok(0),
             stored => stored?,

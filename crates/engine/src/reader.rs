@@ -137,7 +137,11 @@ impl Reader {
         match patience::at_hand(|| work(self.file_system.as_ref())) {
             Err(Error::NotAtHand) => {
                 let file_system = Arc::clone(&self.file_system);
-                self.engine.workers.fetch(Box::new(move || completion(work(file_system.as_ref()))));
+                let outstanding = self.engine.outstanding.enter();
+                self.engine.workers.fetch(Box::new(move || {
+                    completion(work(file_system.as_ref()));
+                    drop(outstanding);
+                }));
             }
             result => completion(result),
         }
@@ -158,7 +162,7 @@ impl Reader {
 
     /// Whether what takes so long to decode is decoded where its bytes are.
     pub(crate) fn decodes_here(&self, cost: Duration) -> bool {
-        match self.engine.sync_decompress {
+        match self.engine.switches.sync_decompress() {
             SyncDecompress::Always => true,
             SyncDecompress::Never => false,
             SyncDecompress::Auto => cost <= CHEAP_DECODE,

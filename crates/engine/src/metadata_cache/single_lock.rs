@@ -117,7 +117,15 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             releases: self.releases.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
             lock_acquisitions: self.lock_acquisitions.load(Relaxed),
+            weight: self.weight() as u64,
+            weight_max: 0,
         }
+    }
+
+    fn weight(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let weight = |entry: &Entry<K, V>| if let Content::Full(value) = &entry.content { value.weight() } else { 0 };
+        state.entries.iter().map(weight).sum()
     }
 
     /// Takes a user's share of an entry, waits until it is filled, copies its value out and gives the share back.
