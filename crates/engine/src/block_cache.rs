@@ -26,6 +26,8 @@ const SHARD_COUNT: usize = 16;
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,
+    /// Larger blocks are not cached.
+    block_bytes_max: AtomicUsize,
     hasher: RandomState,
     next_shard: AtomicUsize,
     flights: FlightCounters,
@@ -151,9 +153,11 @@ enum Slot {
 }
 
 impl BlockCache {
-    pub(crate) fn new() -> Self {
+    /// A cache for as many bytes as the pool has for it.
+    pub(crate) fn new(pool: &PagePool) -> Self {
         Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            block_bytes_max: AtomicUsize::new(pool.cache_bytes() / 2),
             hasher: RandomState::new(),
             next_shard: AtomicUsize::new(0),
             flights: FlightCounters::default(),
@@ -169,6 +173,11 @@ impl BlockCache {
     /// How many blocks that were decoded before anybody asked for them were used, and how many left without.
     pub(crate) fn ahead_used_and_wasted(&self) -> (u64, u64) {
         (self.ahead_used.load(Relaxed), self.ahead_wasted.load(Relaxed))
+    }
+
+    /// Whether a block is worth to be cached. One that takes most of the budget would drive all others out.
+    pub(crate) fn has_room_for(&self, block: &StoredBlock) -> bool {
+        block.decoded_len.bytes() as usize <= self.block_bytes_max.load(Relaxed)
     }
 
     /// The block, if it is there.
@@ -242,7 +251,7 @@ impl BlockCache {
     /// Pages for a block of `len` decoded bytes that is to be cached: blocks that were not used lately are dropped until
     /// there is room. `None` where the budget has no room for so long a run.
     pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
-        if len > pool.cache_bytes() / 2 {
+        if len > self.block_bytes_max.load(Relaxed) {
             return None;
         }
         let mut idle_shards = 0;
@@ -257,8 +266,9 @@ impl BlockCache {
         }
     }
 
-    /// Drops blocks until no more than the budget are there.
+    /// Heeds that the pool has more or fewer bytes for it: drops blocks until they are no more than that.
     pub(crate) fn keep_budget(&self, pool: &PagePool) {
+        self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
         let mut idle_shards = 0;
         while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
     }
@@ -356,7 +366,7 @@ mod tests {
     #[test]
     fn the_budget_holds_and_used_blocks_stay() {
         let pool = pool(64);
-        let cache = Arc::new(BlockCache::new());
+        let cache = Arc::new(BlockCache::new(&pool));
         let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
         put(&cache, &pool, &favourite, PAGE_BYTES);
         for offset in 1..1000 {
@@ -370,7 +380,7 @@ mod tests {
     #[test]
     fn a_prefix_serves_only_what_it_holds() {
         let pool = pool(64);
-        let cache = Arc::new(BlockCache::new());
+        let cache = Arc::new(BlockCache::new(&pool));
         put(&cache, &pool, &block(0, DecodedLen::AtLeast(100)), 100);
         assert!(cache.peek(&block(0, DecodedLen::AtLeast(50))).is_some());
         assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_none());
@@ -381,7 +391,8 @@ mod tests {
 
     #[test]
     fn failures_are_not_remembered() {
-        let cache = Arc::new(BlockCache::new());
+        let pool = pool(64);
+        let cache = Arc::new(BlockCache::new(&pool));
         let wanted = block(0, DecodedLen::Exact(1));
         for _ in 0..2 {
             let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };

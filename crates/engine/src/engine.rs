@@ -24,6 +24,7 @@ use crate::{
     patience,
     spent::Spent,
     switches::Switches,
+    windows::Windows,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -54,6 +55,7 @@ pub struct Engine {
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
     spent: Spent,
+    windows: Windows,
     pub(crate) switches: Switches,
     pub(crate) options: Mutex<EngineOptions>,
     /// Questions that left the thread that took them, since their bytes were not at hand.
@@ -102,11 +104,12 @@ impl Engine {
             latencies,
             costs: DecodeCosts::new(),
             spent: Spent::new(),
+            windows: Windows::default(),
             switches: Switches::new(options),
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
+            blocks: Arc::new(BlockCache::new(&pool)),
             pool,
-            blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
             stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
             decoded_metadata: match options.metadata_cache {
@@ -163,6 +166,7 @@ impl Engine {
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
             decoded_bytes: self.decoded_bytes.load(Relaxed),
+            windows: self.windows.counters(),
             outstanding: self.outstanding.now(),
             outstanding_max: self.outstanding.max(),
         }
@@ -196,6 +200,7 @@ impl Engine {
         let latency = started.elapsed();
         self.latencies.record(Stage::Decode, latency);
         self.costs.learn(&block.encoding, output.len(), latency);
+        self.windows.note(&block.encoding, workspace.decoder.temporary_bytes_last());
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
         decoded.map_err(|error| decode_error(error, block))

@@ -207,7 +207,11 @@ impl Reader {
     /// Whole blocks too are to be cached, where they would else be decoded into the output.
     fn lead_all(&self, steps: &mut [Step]) {
         for step in steps {
-            if let From::Whole { block } = step.from {
+            if let From::Straight { block, .. } = step.from {
+                if !self.engine().blocks.has_room_for(&block) {
+                    step.from = From::Done;
+                    continue;
+                }
                 step.from = match self.engine().blocks.find_or_lead(&block) {
                     Found::Lead(lead) => From::Lead { block, skip: 0, lead },
                     Found::Ready(_) | Found::InFlight(_) => From::Done,

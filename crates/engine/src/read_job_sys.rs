@@ -195,7 +195,7 @@ impl ReadJob {
                     Err(error) => job.end_piece(Err(error)),
                 }));
             }
-            From::Plain { .. } | From::Whole { .. } | From::Lead { .. } | From::Done => {}
+            From::Plain { .. } | From::Straight { .. } | From::Lead { .. } | From::Done => {}
         }
         Ok(())
     }

@@ -287,16 +287,17 @@ impl Reader {
     ) -> Result<()> {
         let Some(block) = block_to_decode(&step).copied() else { return Ok(()) };
         let stored = batch.stored_of(&block, stored);
-        if let From::Lead { skip, lead, .. } = step.from {
-            let cached = self.decode_for_all(workspace, &block, stored, lead)?;
-            copy(&cached, &block, skip, target)?;
-        } else {
-            let decoded = self.engine.decode(workspace, &block, stored, 0, target)?;
-            if decoded < target.len() {
-                return Err(too_short(&block));
+        match step.from {
+            From::Lead { skip, lead, .. } => {
+                let cached = self.decode_for_all(workspace, &block, stored, lead)?;
+                copy(&cached, &block, skip, target)
             }
+            From::Straight { skip, .. } => {
+                let decoded = self.engine.decode(workspace, &block, stored, skip, target)?;
+                if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Decodes a block into pages of the cache and gives it to all who wait for it.
