@@ -176,7 +176,7 @@ impl Workers {
         if ADOPTED_BY.replace(this) == this {
             return;
         }
-        let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let record = WorkerRecord::new(name, None, self.priority());
         record.take_place();
         self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner).push(record);

@@ -11,4 +11,6 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod stat;
+pub(crate) mod status;
+pub(crate) mod tune;
 pub(crate) mod umount;

@@ -4,6 +4,7 @@
 mod cancellation;
 mod cli;
 mod command;
+mod control;
 mod daemon;
 mod drop_in;
 mod erofs_report;
@@ -19,7 +20,9 @@ mod mount_users;
 mod output;
 mod quantity;
 mod shown;
+mod status;
 mod switches;
+mod tuning;
 
 use std::process::ExitCode;
 

@@ -154,6 +154,20 @@ impl Switches {
         true
     }
 
+    /// Moves a switch of the engine of a mount that runs.
+    ///
+    /// # Errors
+    /// It does not take the value.
+    pub(crate) fn take_tunable(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match (name, value) {
+            ("read-around", "on") => self.open.engine.read_around = true,
+            ("read-around", "off") => self.open.engine.read_around = false,
+            ("read-around", _) => return Err(format!("'{value}' is not on or off")),
+            _ => drop(self.take_value(name, value)?),
+        }
+        Ok(())
+    }
+
     /// Sets a switch; gives whether there is such a one.
     fn take_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
         let Self { mount, open, source } = self;

@@ -71,8 +71,9 @@ impl FuseEdge {
     /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
     /// nothing else.
     fn enter(&self) -> Visit<'_> {
+        let visit = self.deadlines.enter();
         self.reader.engine().adopt_this_thread();
-        self.deadlines.enter()
+        visit
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.

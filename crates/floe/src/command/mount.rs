@@ -5,7 +5,7 @@ use std::{
     num::NonZero,
     path::{Path, PathBuf},
     process, thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe::{Image, Offset};
@@ -16,13 +16,14 @@ use signal_hook::{
 };
 
 use crate::{
+    control,
     daemon::{self, Report, Role},
     exit::Exit,
     fail::Fail,
     fault_log,
     idle::unmount_when_idle,
     mount_users::MountUsers,
-    quantity,
+    quantity, status,
     switches::{Strictness, Switches},
 };
 
@@ -163,6 +164,22 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone());
+    let control = unmounter.device().map(|device| {
+        let source = status::Source {
+            image: image.clone(),
+            path: absolute(&path),
+            devices: open.devices,
+            mountpoint: shown.clone(),
+            device,
+            options,
+            requests: mount.request_counts(),
+            started: Instant::now(),
+        };
+        control::Server::start(device, move |question| source.answer(question))
+    });
+    if let Some(Err(error)) = &control {
+        eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
+    }
     say_ready(&path, &shown, image.format(), report).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("nobody waits for the mount any more: {error}"))
@@ -173,7 +190,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(pipe) = notify_pipe {
         notify(&pipe, true);
     }
-    match mount.wait() {
+    let ended = mount.wait();
+    drop(control);
+    match ended {
         Ended::Unmounted => Ok(Exit::Done),
         Ended::Stuck => {
             eprintln!("floe: {}: the source of the image is stuck; what waits for it is given up", path.display());
