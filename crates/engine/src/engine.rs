@@ -17,6 +17,7 @@ use crate::{
     Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    fetch_around::FetchAround,
     gauge::Gauge,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
@@ -60,6 +61,7 @@ pub struct Engine {
     pub(crate) options: Mutex<EngineOptions>,
     /// Questions that left the thread that took them, since their bytes were not at hand.
     pub(crate) outstanding: Gauge,
+    pub(crate) fetch_around: FetchAround,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
     decodes: AtomicU64,
@@ -105,6 +107,7 @@ impl Engine {
             costs: DecodeCosts::new(),
             spent: Spent::new(),
             windows: Windows::default(),
+            fetch_around: FetchAround::new(options),
             switches: Switches::new(options),
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
@@ -133,6 +136,12 @@ impl Engine {
     /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
     pub fn adopt_this_thread(&self) {
         self.workers.adopt_this_thread();
+    }
+
+    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
+    /// changes of threads. Those that are not lent answer what is in memory, whatever the others wait for.
+    pub fn lend_threads(&self, count: usize) {
+        self.workers.lent.add(count);
     }
 
     /// What each thread of the engine asked for, got and did.
@@ -175,7 +184,7 @@ impl Engine {
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
         let source = self.source(device)?;
-        self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
+        self.latencies.time(Stage::Fetch, || self.fill(source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
         let fetched = ByteRange::new(offset, output.len() as u64);
@@ -230,6 +239,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Fills `output` from a source; waits for the bytes, and for what stands around them, if this thread may.
+    fn fill(&self, source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        let read = if patience::may_wait() {
+            if let Some(window) = self.fetch_around.window(device, ByteRange::new(offset, output.len() as u64)) {
+                source.will_need(window.offset(), window.len());
+            }
+            source.read_at(offset, output).map(|()| true)
+        } else {
+            source.read_at_hand(offset, output)
+        };
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::NotAtHand),
+            Err(error) => Err(Error::io(device, offset, error)),
+        }
+    }
+
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = sources.get(usize::from(device.0)) {
@@ -246,7 +272,7 @@ impl Engine {
             let source = self.source(device)?;
             let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
             let mut bytes = vec![0; len as usize];
-            fill(source.as_ref(), device, offset, &mut bytes)?;
+            self.fill(source.as_ref(), device, offset, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -261,14 +287,14 @@ impl Engine {
             StoredLen::Known(len) => {
                 stored_start = 0;
                 stored.resize(len as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
                 // One read brings the length and, since data never grows, all that can follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
                 let place = Place { nid: None, device, offset: Some(offset) };
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);
@@ -348,20 +374,6 @@ impl BlockReader for Engine {
         let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
         derived.push(source);
         Ok(DeviceId(number))
-    }
-}
-
-/// Fills `output` from a source; waits for the bytes if this thread may.
-fn fill(source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
-    let read = if patience::may_wait() {
-        source.read_at(offset, output).map(|()| true)
-    } else {
-        source.read_at_hand(offset, output)
-    };
-    match read {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::NotAtHand),
-        Err(error) => Err(Error::io(device, offset, error)),
     }
 }
 

@@ -10,6 +10,7 @@ mod block_cache;
 mod counters;
 mod decode_costs;
 mod engine;
+mod fetch_around;
 mod flight;
 mod free_pages;
 mod gauge;

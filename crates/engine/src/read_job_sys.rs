@@ -77,7 +77,7 @@ impl ReadJob {
             end: Mutex::new(End { len, neighbours, error: None, completion: Some(completion) }),
             _outstanding: engine.outstanding.enter(),
         });
-        engine.workers.fetch(Box::new(move || job.begin(steps)));
+        engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
     }
 
     /// On a thread that may wait.

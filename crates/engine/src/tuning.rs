@@ -72,9 +72,10 @@ impl Engine {
             self.workers.set_mode(wanted.workers).map_err(|_| TuneError::Workers)?;
             options.workers = wanted.workers;
         }
+        // What is left can always be moved.
         self.switches.set(wanted);
-        let EngineOptions { sync_decompress, read_around, readahead_alloc, .. } = *wanted;
-        *options = EngineOptions { sync_decompress, read_around, readahead_alloc, ..options.clone() };
+        self.fetch_around.set(wanted);
+        *options = wanted.clone();
         Ok(())
     }
 }

@@ -43,6 +43,7 @@ fn any_options(random: &mut Random) -> EngineOptions {
         priority: [Priority::Auto, Priority::Nice(5), Priority::Normal][one_of(3)],
         sync_decompress: [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never][one_of(3)],
         read_around: one_of(2) == 0,
+        fetch_around_bytes: [0, 64 << 10][one_of(2)],
         readahead_alloc: [ReadaheadAlloc::BestEffort, ReadaheadAlloc::Wait][one_of(2)],
     }
 }

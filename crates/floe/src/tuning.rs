@@ -18,7 +18,7 @@ pub(crate) struct Switch {
 }
 
 /// What can be moved while a mount runs.
-const TUNABLE: [&str; 8] = [
+const TUNABLE: [&str; 9] = [
     "cache",
     "metadata-cache",
     "reserved-pages",
@@ -27,6 +27,7 @@ const TUNABLE: [&str; 8] = [
     "sync-decompress",
     "read-around",
     "readahead-alloc",
+    "fetch-around",
 ];
 
 /// The switches of a mount: those of its engine, and those it was made with.
@@ -42,6 +43,7 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         engine.sync_decompress.to_string(),
         on_off(engine.read_around),
         engine.readahead_alloc.to_string(),
+        quantity::exact(engine.fetch_around_bytes),
     ];
     let fixed = [
         ("threads", mount.threads.to_string()),
