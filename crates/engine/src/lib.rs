@@ -14,6 +14,7 @@ mod fetch_around;
 mod flight;
 mod free_pages;
 mod gauge;
+mod hot_regions;
 mod latency;
 mod metadata_cache;
 mod options;
