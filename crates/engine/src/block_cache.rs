@@ -238,7 +238,8 @@ impl BlockCache {
     fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
         let mut shard = self.shard(&key);
         match &result {
-            Ok(cached) if !cached.pages.is_from_system() => {
+            // The pages of a block whose decode began before the cache got another size belong to no budget any more.
+            Ok(cached) if cached.pages.may_stay() => {
                 shard.slots.insert(key, Slot::Ready(Arc::clone(cached)));
                 shard.ring.push(key);
             }

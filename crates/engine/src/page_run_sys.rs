@@ -103,8 +103,17 @@ impl PageRun {
     }
 
     /// Whether the run came straight from the operating system.
+    #[cfg(test)]
     pub(crate) fn is_from_system(&self) -> bool {
         matches!(self.home, Home::System(_))
+    }
+
+    /// Whether the run may be kept: not where its pages are to go back to the operating system.
+    pub(crate) fn may_stay(&self) -> bool {
+        match &self.home {
+            Home::Arena(arena) => !arena.is_retired.load(Relaxed),
+            Home::System(_) => false,
+        }
     }
 
     /// How many pages the run has.

@@ -18,7 +18,7 @@ use floe_engine::{
     TuneError, WorkerMode,
 };
 use floe_image::Nid;
-use floe_testkit::Random;
+use floe_testkit::{Random, SlowSource};
 use patchwork::Patchwork;
 
 fn reader(patchwork: &Arc<Patchwork>, options: &EngineOptions) -> Reader {
@@ -107,6 +107,33 @@ fn a_smaller_cache_keeps_what_it_has_room_for() {
     let bigger = EngineOptions { cache_bytes: 64 << 20, ..options };
     reader.engine().tune(&bigger).expect("it can be moved");
     assert_eq!(reader.engine().counters().pages.cache_pages, after.pages.cache_pages, "growing drops nothing");
+}
+
+#[test]
+fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
+    let patchwork = Arc::new(Patchwork::new(29, 1 << 20));
+    let slow = Arc::new(SlowSource::new(patchwork.source(), Duration::from_millis(100)));
+    let options =
+        EngineOptions { read_around: false, sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
+    let engine = Engine::new(vec![slow], &options).expect("an engine");
+    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    let requests = patchwork.small_requests(30, 200);
+    let (sender, answers) = mpsc::channel();
+    for (offset, len) in &requests {
+        let sender = sender.clone();
+        reader.read_then(Nid(0), *offset, *len, move |result| sender.send(result.is_ok()).expect("somebody waits"));
+    }
+    drop(sender);
+    // Again and again, so that some are caught between getting their pages and their end.
+    for cache_bytes in [1 << 20, 2 << 20, 0].into_iter().cycle() {
+        let is_over = reader.engine().counters().outstanding == 0;
+        reader.engine().tune(&EngineOptions { cache_bytes, ..options.clone() }).expect("it can be moved");
+        if is_over && cache_bytes == 0 {
+            break;
+        }
+    }
+    assert!(answers.iter().all(|is_ok| is_ok));
+    assert_eq!(reader.engine().counters().pages.cache_pages, 0);
 }
 
 #[test]
