@@ -74,7 +74,9 @@ impl Engine {
         }
         // What is left can always be moved.
         self.switches.set(wanted);
-        self.fetch_around.set(wanted);
+        let around_bytes = if wanted.read_around { wanted.fetch_around_bytes } else { 0 };
+        self.around_data.set(around_bytes);
+        self.around_metadata.set(around_bytes);
         *options = wanted.clone();
         Ok(())
     }
