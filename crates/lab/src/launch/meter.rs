@@ -110,6 +110,7 @@ fn fill_traced(
     let schedule = Schedule::new(trace);
     launch.lost_records = trace.lost;
     launch.unexplained_switches = schedule.unexplained_count;
+    launch.restored_switches = schedule.restored_count;
     launch.reader = latency_of(&schedule, &schedule.descendants(reader_pid.cast_signed()), None);
     let server_tids: Option<Vec<i32>> = server.map(|pid| {
         let mut tids: HashSet<i32> = process_totals(pid).unwrap_or_default().into_keys().collect();

@@ -33,6 +33,8 @@ pub struct Launch {
     pub lost_records: u64,
     /// Switches that the kernel did not show.
     pub unexplained_switches: u64,
+    /// Switches that tracing did not show, and perf events did.
+    pub restored_switches: u64,
     /// Why this launch is in no table.
     pub discarded: Option<String>,
 }

@@ -192,15 +192,27 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
         lines.push(format!("{}: {image} ({size} KiB); decompressing: {}", variant.name, variant.decompressors));
     }
     let sum = |value: fn(&crate::launch::Launch) -> u64| report.launches.iter().map(value).sum::<u64>();
-    lines.push(format!(
-        "trace records lost: {}; switches that the kernel did not show: {}; waits left out for it: {}",
-        sum(|launch| launch.lost_records),
-        sum(|launch| launch.unexplained_switches),
-        sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
-    ));
+    if report.launches.iter().any(|launch| launch.is_traced) {
+        lines.push(losses_line(
+            sum(|launch| launch.lost_records),
+            (sum(|launch| launch.restored_switches), sum(|launch| launch.unexplained_switches)),
+            sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
+        ));
+    }
     lines.extend(report.surroundings.lines());
     lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.display())));
     lines
+}
+
+/// What the kernel did not tell: records lost, switches hidden from tracing (told by perf events, by nothing), and waits
+/// that cannot be known for it.
+pub fn losses_line(lost: u64, (restored, unexplained): (u64, u64), invalid: u64) -> String {
+    let mut line = format!("trace records lost: {lost}");
+    if restored > 0 {
+        let _ = write!(line, "; switches that tracing hid and perf events told: {restored}");
+    }
+    let _ = write!(line, "; switches that nothing told: {unexplained}; waits left out for them: {invalid}");
+    line
 }
 
 /// A number with as many digits as say something.
