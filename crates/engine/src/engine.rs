@@ -50,6 +50,7 @@ pub struct Engine {
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
+    decode_marks: DecodeMarks,
     pub(crate) sync_decompress: SyncDecompress,
     read_around: bool,
     readahead_alloc: ReadaheadAlloc,
@@ -126,6 +127,12 @@ impl Engine {
         self.workers.adopt_this_thread();
     }
 
+    /// Writes a line to `file` after each decode from now on: `floe_decode`, the nanoseconds that it took, the bytes that
+    /// it gave. For the `trace_marker` of tracefs, which adds the time and the thread. False if that goes on already.
+    pub fn mark_decodes(&self, file: File) -> bool {
+        self.decode_marks.begin(file)
+    }
+
     /// What each thread of the engine asked for, got and did.
     pub fn worker_status(&self) -> Vec<WorkerStatus> {
         self.workers.status()
@@ -177,6 +184,7 @@ impl Engine {
         let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
         let latency = started.elapsed();
         self.latencies.record(Stage::Decode, latency);
+        self.decode_marks.mark(latency, output.len());
         self.costs.learn(&block.encoding, output.len(), latency);
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);

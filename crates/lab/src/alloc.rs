@@ -80,7 +80,7 @@ pub fn run(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport>
 }
 
 fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
-    let mut stage = Stage::new(&StageOptions::default())?;
+    let mut stage = Stage::new(&StageOptions::default(), interrupt)?;
     let mut columns = Vec::new();
     let mut is_pool_locked = true;
     for is_pressed in [false, true] {

@@ -78,7 +78,7 @@ pub fn run(options: &MetadataOptions, interrupt: &Interrupt) -> Result<MetadataR
 }
 
 fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<MetadataReport> {
-    let mut stage = Stage::new(&options.stage)?;
+    let mut stage = Stage::new(&options.stage, interrupt)?;
     let mut walks = Vec::new();
     'rounds: for round in 0..options.round_count {
         for &walker_count in &options.walker_counts {

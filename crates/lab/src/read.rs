@@ -86,7 +86,7 @@ pub fn run(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> {
 }
 
 fn run_here(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> {
-    let mut stage = Stage::new(&options.stage)?;
+    let mut stage = Stage::new(&options.stage, interrupt)?;
     let mut rounds: Vec<ReadRound> = Vec::new();
     'rounds: for round in 0..options.round_count {
         let count = options.variants.len();

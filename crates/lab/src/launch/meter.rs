@@ -64,8 +64,8 @@ impl Meter {
             None => None,
         };
         let is_traced = is_traced && self.collector.is_some();
-        if is_traced && let Some(collector) = &mut self.collector {
-            collector.start()?;
+        if let Some(collector) = &mut self.collector {
+            if is_traced { collector.start()? } else { collector.rest()? }
         }
         Ok(Begun { is_traced, server })
     }

@@ -103,7 +103,7 @@ struct Live {
 
 impl<'run> Session<'run> {
     fn new(options: &'run LaunchOptions, interrupt: &'run Interrupt) -> Result<Self> {
-        let mut stage = Stage::new(&options.stage)?;
+        let mut stage = Stage::new(&options.stage, interrupt)?;
         let kinds = options.variants.iter().map(image_kind).collect::<Result<Vec<_>>>()?;
         let meter = Meter::new(&stage.undo, options.tier)?;
         meter.notes.iter().chain(&real_time_note()).for_each(|note| stage.note(note));
