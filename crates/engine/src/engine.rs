@@ -1,6 +1,7 @@
 //! One image's sources and what all reads of it share.
 
 use std::{
+    fs::File,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,6 +18,7 @@ use crate::{
     Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    decode_marks::DecodeMarks,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
     page_pool::{Effort, PagePool},
@@ -97,6 +99,7 @@ impl Engine {
             workers,
             latencies,
             costs: DecodeCosts::new(),
+            decode_marks: DecodeMarks::default(),
             sync_decompress: options.sync_decompress,
             read_around: options.read_around,
             readahead_alloc: options.readahead_alloc,

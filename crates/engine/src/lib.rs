@@ -8,6 +8,7 @@ mod batch;
 mod block_cache;
 mod counters;
 mod decode_costs;
+mod decode_marks;
 mod engine;
 mod flight;
 mod free_pages;

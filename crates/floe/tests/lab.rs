@@ -92,9 +92,10 @@ fn mistakes_get_one_line() {
     let no_image = home.path().join("none");
     fs::write(&no_image, "no image").expect("written");
     let no_image = no_image.to_str().expect("text");
-    let rows: [(&[&str], i32, &str); 6] = [
+    let rows: [(&[&str], i32, &str); 7] = [
         (&["launch", "--image", no_image], 1, "is neither EROFS nor SquashFS"),
-        (&["launch"], 2, "--image"),
+        (&["launch", "--compare", "windows"], 2, "--image-b"),
+        (&["launch", "--compare", "pool", "--variant", "floe"], 2, "cannot be used with"),
         (&["launch", "--image", no_image, "--load", "cpu=0x3%"], 2, "processes of 1 to 100 %"),
         (&["launch", "--image", no_image, "--temperature", "tepid"], 2, "use cold, warm or hot"),
         (&["sched"], 1, "nothing to watch"),

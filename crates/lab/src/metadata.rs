@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Mounted, Programs, Reader, Variant, forget_image};
+use crate::launch::{Extras, Mounted, Programs, Reader, Variant, forget_image};
 use crate::process_sys::die_with_parent;
 use crate::report::{Page, Series, Table, line_plot, number, percent};
 use crate::stage::{Stage, StageOptions, Surroundings};
@@ -89,7 +89,8 @@ fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<Metadata
                 if variant.reader != Reader::Directory {
                     forget_image(&variant.image)?;
                 }
-                let mounted = stage.mount_points.mount(variant, index, &options.programs, &stage.load)?;
+                let mounted =
+                    stage.mount_points.mount(variant, index, &options.programs, &stage.load, &Extras::default())?;
                 let Some(wall_ns) = walk(&mounted, walker_count, interrupt)? else {
                     drop(mounted);
                     stage.note("ended early");

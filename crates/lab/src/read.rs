@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::Doing;
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Programs, Reader, Variant, forget_image};
+use crate::launch::{Extras, Programs, Reader, Variant, forget_image};
 use crate::report::{Page, Series, Table, number, percent, strip_plot, tail_plot};
 use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Interval, Summary, difference_percent};
@@ -120,7 +120,7 @@ fn read_round(
         if variant.reader != Reader::Directory {
             forget_image(&variant.image)?;
         }
-        stage.mount_points.mount(variant, index, &options.programs, &stage.load)
+        stage.mount_points.mount(variant, index, &options.programs, &stage.load, &Extras::default())
     };
     let mounted = mount()?;
     let begin = Instant::now();

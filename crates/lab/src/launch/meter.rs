@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -56,6 +57,11 @@ impl Meter {
                 Ok(Self { collector: None, tier: Tier::Counting, notes: vec![note] })
             }
         }
+    }
+
+    /// The file of the recording into which other processes may write; `None` where nothing is traced.
+    pub(crate) fn marker(&self) -> Option<PathBuf> {
+        self.collector.as_ref().map(Collector::marker)
     }
 
     pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<Begun> {

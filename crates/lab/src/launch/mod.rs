@@ -1,6 +1,8 @@
 //! Launches of a command from a mounted image, over variants that take turns.
 
+mod account;
 mod command;
+mod comparison;
 mod meter;
 mod mounted;
 mod options;
@@ -10,8 +12,10 @@ mod run;
 mod said;
 mod variant;
 
+pub use account::{Account, PageAccount, StageAccount};
+pub use comparison::{Comparison, Published, PublishedRow};
 pub use meter::Tier;
-pub(crate) use mounted::{MountPoints, Mounted, forget_image};
+pub(crate) use mounted::{Extras, MountPoints, Mounted, forget_image};
 pub use options::{LaunchOptions, Temperature};
 pub use outcome::{Latency, Launch, METRICS, Metric};
 pub use plan::{Step, block};

@@ -1,6 +1,6 @@
 //! A recording as a trace for ui.perfetto.dev.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -20,6 +20,8 @@ use crate::trace::{BufferStatistics, Event, EventKind, ProcessTree, Trace, Wakeu
 const SEQUENCE: u32 = 1;
 /// The number of the track that shows launches.
 const TRACK: u64 = 0xf10e;
+/// The numbers of the tracks that show decodes begin here; the thread's is added.
+const DECODE_TRACKS: u64 = 0xf10e << 32;
 /// `Trace.packet`: field 1, a message.
 const PACKET_TAG: u8 = 0x0a;
 
@@ -60,17 +62,44 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
         TracePacket { process_tree: Some(processes(before, trace.start_ns)), ..packet(trace.start_ns) },
         TracePacket { ftrace_stats: Some(statistics(trace, schema::START_OF_TRACE)), ..packet(trace.start_ns) },
         TracePacket {
-            track_descriptor: Some(schema::TrackDescriptor { uuid: Some(TRACK), name: Some("floe lab".to_owned()) }),
+            track_descriptor: Some(schema::TrackDescriptor {
+                uuid: Some(TRACK),
+                name: Some("floe lab".to_owned()),
+                thread: None,
+            }),
             ..packet(trace.start_ns)
         },
     ];
-    for (name, start_ns, duration_ns) in lasted {
+    let slice = |track_uuid: u64, name: &str, (start_ns, duration_ns): (u64, u64)| {
         let event =
-            |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(TRACK), name };
-        let begin = event(schema::SLICE_BEGIN, Some(name.clone()));
-        packets.push(TracePacket { track_event: Some(begin), ..packet(*start_ns) });
+            |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(track_uuid), name };
+        let begin = event(schema::SLICE_BEGIN, Some(name.to_owned()));
         let end = event(schema::SLICE_END, None);
-        packets.push(TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) });
+        [
+            TracePacket { track_event: Some(begin), ..packet(start_ns) },
+            TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) },
+        ]
+    };
+    for (name, start_ns, duration_ns) in lasted {
+        packets.extend(slice(TRACK, name, (*start_ns, *duration_ns)));
+    }
+    let mut decoding_tids = BTreeSet::new();
+    for event in &trace.events {
+        let EventKind::Decode { duration_ns, byte_count } = event.kind else { continue };
+        let track_uuid = DECODE_TRACKS + u64::from(event.tid.unsigned_abs());
+        if decoding_tids.insert(event.tid) {
+            // Without the process the viewer would make another thread of that number.
+            let thread = after.threads.get(&event.tid).or_else(|| before.threads.get(&event.tid));
+            let descriptor = schema::TrackDescriptor {
+                uuid: Some(track_uuid),
+                name: None,
+                thread: Some(schema::ThreadDescriptor { pid: thread.map(|thread| thread.pid), tid: Some(event.tid) }),
+            };
+            packets.push(TracePacket { track_descriptor: Some(descriptor), ..packet(trace.start_ns) });
+        }
+        // The mark is written when it is over.
+        let name = format!("decode {} KiB", byte_count.div_ceil(1024));
+        packets.extend(slice(track_uuid, &name, (event.time_ns.saturating_sub(duration_ns), duration_ns)));
     }
     // Bundles have no time of their own: their events have.
     packets.extend(bundles(trace).into_iter().map(|bundle| TracePacket {
@@ -160,8 +189,8 @@ fn ftrace_event(event: &Event) -> Option<FtraceEvent> {
         EventKind::ReclaimEnd { reclaimed_pages } => {
             packet.mm_vmscan_direct_reclaim_end = Some(schema::ReclaimEnd { nr_reclaimed: Some(reclaimed_pages) });
         }
-        // The rename that comes with it says more.
-        EventKind::Exec { .. } => return None,
+        // The rename that comes with the one says more, and the other has a track.
+        EventKind::Exec { .. } | EventKind::Decode { .. } => return None,
     }
     Some(packet)
 }

@@ -280,6 +280,16 @@ pub(super) struct TrackDescriptor {
     pub(super) uuid: Option<u64>,
     #[prost(string, optional, tag = "2")]
     pub(super) name: Option<String>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) thread: Option<ThreadDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    pub(super) tid: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -86,6 +87,7 @@ impl Collector {
                 None => missing_events.push(event),
             }
         }
+        formats.extend(instance.format("ftrace", "print").ok());
         let layout = instance.page_layout()?;
         let readers = instance.cpus()?.into_iter().map(|cpu| Reader::spawn(&instance, cpu, &layout, options)).collect();
         let mut collector = Self {
@@ -114,6 +116,11 @@ impl Collector {
     /// Events that this kernel does not have, so that what is told by them is missing.
     pub fn missing_events(&self) -> &[&'static str] {
         &self.missing_events
+    }
+
+    /// The file into which any process may write lines that become events of the recording.
+    pub fn marker(&self) -> PathBuf {
+        self.instance.shared_file("trace_marker")
     }
 
     /// Takes the tracing out of the kernel's way until the next recording, so that it costs nothing at all.

@@ -52,10 +52,11 @@ pub(super) struct ReadArguments {
 pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
     let caches = ["single-lock=floe:metadata-cache=single-lock:8", "floe"];
     let preset = if arguments.compare_caches { &caches[..] } else { &[] };
-    let mut options = MetadataOptions::new(arguments.surroundings.variants(preset)?);
+    let demo = arguments.surroundings.demo_image()?;
+    let mut options = MetadataOptions::new(arguments.surroundings.variants(demo.as_ref(), preset)?);
     options.walker_counts = arguments.walkers;
     options.round_count = arguments.rounds;
-    options.stage = arguments.surroundings.stage();
+    options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
     let report = metadata::run(&options, interrupt).map_err(failed)?;
     arguments.outputs.write(&report.text(), || report.page(), &report)?;
@@ -67,12 +68,13 @@ pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> R
 /// # Errors
 /// Something cannot be mounted, read or written.
 pub(super) fn read(arguments: ReadArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
-    let mut options = ReadOptions::new(arguments.surroundings.variants(&[])?);
+    let demo = arguments.surroundings.demo_image()?;
+    let mut options = ReadOptions::new(arguments.surroundings.variants(demo.as_ref(), &[])?);
     options.round_count = arguments.rounds;
     options.random_count = arguments.random;
     options.random_bytes =
         usize::try_from(arguments.random_size).map_err(|_| Fail::usage("--random-size is too large"))?;
-    options.stage = arguments.surroundings.stage();
+    options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
     let report = read::run(&options, interrupt).map_err(failed)?;
     arguments.outputs.write(&report.text(), || report.page(), &report)?;
