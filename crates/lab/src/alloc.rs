@@ -98,6 +98,8 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
         let mut getters = [Getter::spawn(false, options)?, Getter::spawn(true, options)?];
         is_pool_locked &= getters[1].is_locked;
         for getter in &getters {
+            // Where a killed hog's memory is slow to come back, the kernel would look for somebody else to kill.
+            let _ = std::fs::write(format!("/proc/{}/oom_score_adj", getter.child.pid()), "-1000");
             stage.load.confine_process(getter.child.pid())?;
         }
         if is_pressed {
@@ -110,6 +112,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
                 stage.note("ended early");
                 break;
             }
+            stage.load.revive()?;
             for turn in 0..2 {
                 let index = (turn + round) % 2;
                 rounds_ns[index].push(getters[index].round()?);

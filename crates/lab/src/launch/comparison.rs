@@ -44,12 +44,13 @@ impl Comparison {
                 "floe",
                 "kernel=kernel:loop",
             ],
-            Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
-            Self::Windows => &["floe:reserved-pages=0"],
+            // The usual budget of the block cache would not fit into the memory that there is.
+            Self::Pool => &["no pool=floe:cache=8M,reserved-pages=0", "pool=floe:cache=8M"],
+            Self::Windows => &["no pool=floe:cache=8M,reserved-pages=0"],
             Self::ReadAround => &[
-                "off=floe:noread-around,reserved-pages=0",
-                "wait=floe:readahead-alloc=wait,reserved-pages=0",
-                "best-effort=floe:readahead-alloc=best-effort,reserved-pages=0",
+                "off=floe:cache=8M,reserved-pages=0,noread-around",
+                "wait=floe:cache=8M,reserved-pages=0,readahead-alloc=wait",
+                "best-effort=floe:cache=8M,reserved-pages=0,readahead-alloc=best-effort",
             ],
         }
     }
@@ -58,7 +59,8 @@ impl Comparison {
     pub fn load(self) -> &'static str {
         match self {
             Self::Workers => "cpu=8x90%",
-            Self::Pool | Self::Windows | Self::ReadAround => "memory=40M",
+            // With a hog of half the limit nothing of the size of an interpreter survives beside it.
+            Self::Pool | Self::Windows | Self::ReadAround => "memory=40M:12M",
         }
     }
 

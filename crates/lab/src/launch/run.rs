@@ -205,6 +205,9 @@ impl<'run> Session<'run> {
         fill(&mut launch, &ran);
         let decompressors = &self.decompressors[step.variant];
         let trace = self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch)?;
+        if ran.is_starved {
+            launch.discarded = Some("the command was killed for want of memory".to_owned());
+        }
         if let (Some(trace), Some(tree), None) = (&trace, tree_before, &launch.discarded) {
             self.write_trace(step.variant, trace, &tree, &launch)?;
         }
@@ -228,6 +231,7 @@ impl<'run> Session<'run> {
             std::fs::write("/proc/sys/vm/drop_caches", "3")
                 .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
         }
+        self.stage.load.revive()?;
         // Marks are for the trace that is written, and cost something: others go without.
         let wants_marks = step.is_traced && self.wants_trace(step.variant) && self.options.programs.is_own_floe();
         let extras = Extras { wants_account: is_cold, decode_marks: self.meter.marker().filter(|_| wants_marks) };

@@ -16,7 +16,8 @@ pub(super) struct Titled {
 pub(super) fn tables(report: &LaunchReport) -> Vec<Titled> {
     let mut tables = Vec::new();
     for metric in in_full(report) {
-        let title = format!("{} per launch ({})", metric.title, metric.unit);
+        let per_launch = if metric.title.contains("launch") { "" } else { " per launch" };
+        let title = format!("{}{per_launch} ({})", metric.title, metric.unit);
         tables.extend(metric_table(report, metric).map(|table| Titled { title, table, metric: Some(metric) }));
         let beside = published_table(report, metric);
         tables.extend(beside.map(|(title, table)| Titled { title, table, metric: None }));

@@ -1,6 +1,6 @@
 //! A recording as a trace for ui.perfetto.dev.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -20,8 +20,6 @@ use crate::trace::{BufferStatistics, Event, EventKind, ProcessTree, Trace, Wakeu
 const SEQUENCE: u32 = 1;
 /// The number of the track that shows launches.
 const TRACK: u64 = 0xf10e;
-/// The numbers of the tracks that show decodes begin here; the thread's is added.
-const DECODE_TRACKS: u64 = 0xf10e << 32;
 /// `Trace.packet`: field 1, a message.
 const PACKET_TAG: u8 = 0x0a;
 
@@ -62,47 +60,21 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
         TracePacket { process_tree: Some(processes(before, trace.start_ns)), ..packet(trace.start_ns) },
         TracePacket { ftrace_stats: Some(statistics(trace, schema::START_OF_TRACE)), ..packet(trace.start_ns) },
         TracePacket {
-            track_descriptor: Some(schema::TrackDescriptor {
-                uuid: Some(TRACK),
-                name: Some("floe lab".to_owned()),
-                thread: None,
-            }),
+            track_descriptor: Some(schema::TrackDescriptor { uuid: Some(TRACK), name: Some("floe lab".to_owned()) }),
             ..packet(trace.start_ns)
         },
     ];
-    let slice = |track_uuid: u64, name: &str, (start_ns, duration_ns): (u64, u64)| {
-        let event =
-            |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(track_uuid), name };
-        let begin = event(schema::SLICE_BEGIN, Some(name.to_owned()));
-        let end = event(schema::SLICE_END, None);
-        [
-            TracePacket { track_event: Some(begin), ..packet(start_ns) },
-            TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) },
-        ]
-    };
     for (name, start_ns, duration_ns) in lasted {
-        packets.extend(slice(TRACK, name, (*start_ns, *duration_ns)));
-    }
-    let mut decoding_tids = BTreeSet::new();
-    for event in &trace.events {
-        let EventKind::Decode { duration_ns, byte_count } = event.kind else { continue };
-        let track_uuid = DECODE_TRACKS + u64::from(event.tid.unsigned_abs());
-        if decoding_tids.insert(event.tid) {
-            // Without the process the viewer would make another thread of that number.
-            let thread = after.threads.get(&event.tid).or_else(|| before.threads.get(&event.tid));
-            let descriptor = schema::TrackDescriptor {
-                uuid: Some(track_uuid),
-                name: None,
-                thread: Some(schema::ThreadDescriptor { pid: thread.map(|thread| thread.pid), tid: Some(event.tid) }),
-            };
-            packets.push(TracePacket { track_descriptor: Some(descriptor), ..packet(trace.start_ns) });
-        }
-        // The mark is written when it is over.
-        let name = format!("decode {} KiB", byte_count.div_ceil(1024));
-        packets.extend(slice(track_uuid, &name, (event.time_ns.saturating_sub(duration_ns), duration_ns)));
+        let event =
+            |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(TRACK), name };
+        let begin = event(schema::SLICE_BEGIN, Some(name.clone()));
+        packets.push(TracePacket { track_event: Some(begin), ..packet(*start_ns) });
+        let end = event(schema::SLICE_END, None);
+        packets.push(TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) });
     }
     // Bundles have no time of their own: their events have.
-    packets.extend(bundles(trace).into_iter().map(|bundle| TracePacket {
+    let process_of = |tid: i32| after.threads.get(&tid).or_else(|| before.threads.get(&tid)).map_or(tid, |t| t.pid);
+    packets.extend(bundles(trace, process_of).into_iter().map(|bundle| TracePacket {
         trusted_packet_sequence_id: Some(SEQUENCE),
         ftrace_events: Some(bundle),
         ..TracePacket::default()
@@ -113,7 +85,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
 }
 
 /// One bundle for each CPU; another one after each gap, which says that events are missing before it.
-fn bundles(trace: &Trace) -> Vec<schema::FtraceEventBundle> {
+fn bundles(trace: &Trace, process_of: impl Fn(i32) -> i32) -> Vec<schema::FtraceEventBundle> {
     let mut of_cpu: BTreeMap<u32, Vec<schema::FtraceEventBundle>> = BTreeMap::new();
     for event in &trace.events {
         let bundles = of_cpu.entry(event.cpu).or_default();
@@ -123,10 +95,28 @@ fn bundles(trace: &Trace) -> Vec<schema::FtraceEventBundle> {
             bundles.push(schema::FtraceEventBundle { cpu: Some(event.cpu), event: Vec::new(), lost_events });
         }
         if let Some(bundle) = bundles.last_mut() {
-            bundle.event.extend(ftrace_event(event));
+            match event.kind {
+                EventKind::Decode { duration_ns, byte_count } => {
+                    bundle.event.extend(decode_slice(event, process_of(event.tid), duration_ns, byte_count));
+                }
+                _ => bundle.event.extend(ftrace_event(event)),
+            }
         }
     }
     of_cpu.into_values().flatten().filter(|bundle| !bundle.event.is_empty()).collect()
+}
+
+/// A slice on the thread's own track, in the words by which programs put theirs there.
+fn decode_slice(event: &Event, pid: i32, duration_ns: u64, byte_count: u64) -> [FtraceEvent; 2] {
+    let print = |time_ns: u64, text: String| FtraceEvent {
+        timestamp: Some(time_ns),
+        pid: Some(event.tid.cast_unsigned()),
+        print: Some(schema::Print { ip: Some(0), buf: Some(text) }),
+        ..FtraceEvent::default()
+    };
+    // The mark is written when it is over.
+    let begin = format!("B|{pid}|decode {} KiB\n", byte_count.div_ceil(1024));
+    [print(event.time_ns.saturating_sub(duration_ns), begin), print(event.time_ns, format!("E|{pid}\n"))]
 }
 
 fn ftrace_event(event: &Event) -> Option<FtraceEvent> {

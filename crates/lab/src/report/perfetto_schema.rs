@@ -128,6 +128,8 @@ pub(super) struct FtraceEvent {
     pub(super) pid: Option<u32>,
     #[prost(message, optional, tag = "4")]
     pub(super) sched_switch: Option<SchedSwitch>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) print: Option<Print>,
     #[prost(message, optional, tag = "20")]
     pub(super) sched_waking: Option<SchedWaking>,
     #[prost(message, optional, tag = "114")]
@@ -280,16 +282,6 @@ pub(super) struct TrackDescriptor {
     pub(super) uuid: Option<u64>,
     #[prost(string, optional, tag = "2")]
     pub(super) name: Option<String>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) thread: Option<ThreadDescriptor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) tid: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -300,4 +292,12 @@ pub(super) struct TrackEvent {
     pub(super) track_uuid: Option<u64>,
     #[prost(string, optional, tag = "23")]
     pub(super) name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Print {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) ip: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) buf: Option<String>,
 }

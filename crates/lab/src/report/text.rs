@@ -102,6 +102,9 @@ pub fn launches_line(report: &LaunchReport) -> String {
     line
 }
 
+/// Fewer launches without tracing tell nothing, nor does an interval drawn from them.
+const CONTROLS_MIN: usize = 8;
+
 /// For each variant, how much longer traced launches took than the controls.
 pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
     let wall = |variant: usize, is_traced: bool| -> Vec<f64> {
@@ -114,13 +117,15 @@ pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
             difference_percent(crate::statistics::average(&controls), crate::statistics::average(&traced))?;
         let interval = Interval::of_difference_percent(&controls, &traced)?;
         (!traced.is_empty()).then(|| {
-            let bounds = format!("95 %: {}…{}", percent(interval.low), percent(interval.high));
-            format!(
-                "cost of tracing, {}: {} of the launch ({bounds}, {} controls)",
-                variant.name,
-                percent(difference),
-                controls.len()
-            )
+            let (name, count) = (&variant.name, controls.len());
+            let bounds = format!("95 %: {}…{}, {count} controls", percent(interval.low), percent(interval.high));
+            if count < CONTROLS_MIN {
+                return format!("cost of tracing, {name}: not known from {count} controls (see --controls)");
+            }
+            if interval.low <= 0.0 && interval.high >= 0.0 {
+                return format!("cost of tracing, {name}: not to be told from none ({bounds})");
+            }
+            format!("cost of tracing, {name}: {} of the launch ({bounds})", percent(difference))
         })
     };
     report.variants.iter().enumerate().filter_map(cost).collect()
