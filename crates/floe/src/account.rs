@@ -39,6 +39,13 @@ fn account(engine: &Engine) -> Value {
             "given_up": counters.pages.given_up,
             "high_water": counters.pages.high_water_pages,
         },
+        "metadata": {
+            "hits": counters.decoded_metadata.hits,
+            "misses": counters.decoded_metadata.misses,
+            "waits": counters.decoded_metadata.waits,
+            "wakes": counters.decoded_metadata.wakes,
+            "releases": counters.decoded_metadata.releases,
+        },
         "fetches": counters.fetches,
         "fetched_bytes": counters.fetched_bytes,
         "decodes": counters.decodes,

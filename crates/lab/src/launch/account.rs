@@ -15,6 +15,8 @@ pub struct Account {
     pub stages: BTreeMap<String, StageAccount>,
     /// The page pool.
     pub pages: PageAccount,
+    /// The cache of decoded metadata.
+    pub metadata: MetadataAccount,
     /// Blocks decoded.
     pub decodes: u64,
     /// Bytes that they gave.
@@ -55,6 +57,21 @@ pub struct PageAccount {
     pub given_up: u64,
     /// The most reserved pages in use at one time.
     pub high_water: u64,
+}
+
+/// What the cache of decoded metadata did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetadataAccount {
+    /// Blocks that were there.
+    pub hits: u64,
+    /// Blocks that were not.
+    pub misses: u64,
+    /// Times that a thread waited for another's block, or for room.
+    pub waits: u64,
+    /// Threads that were woken for a block, or for room, that came free.
+    pub wakes: u64,
+    /// Times that either came free.
+    pub releases: u64,
 }
 
 impl Account {

@@ -12,7 +12,7 @@ mod run;
 mod said;
 mod variant;
 
-pub use account::{Account, PageAccount, StageAccount};
+pub use account::{Account, MetadataAccount, PageAccount, StageAccount};
 pub use comparison::{Comparison, Published, PublishedRow};
 pub use meter::Tier;
 pub(crate) use mounted::{Extras, MountPoints, Mounted, forget_image};
@@ -20,4 +20,5 @@ pub use options::{LaunchOptions, Temperature};
 pub use outcome::{Latency, Launch, METRICS, Metric};
 pub use plan::{Step, block};
 pub use run::{LaunchReport, Progress, VariantReport, run};
+pub(crate) use said::Said;
 pub use variant::{Decompressors, ImageKind, Programs, Reader, Variant};
