@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe_image::{
-    BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
+    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
     StoredBlock, StoredLen,
 };
 
@@ -20,9 +20,11 @@ use crate::{
     decode_costs::DecodeCosts,
     decode_marks::DecodeMarks,
     latency::Latencies,
+    fetch_around::FetchAround,
     metadata_cache::{MetadataCache, Weight},
     page_pool::{Effort, PagePool},
     patience,
+    spent::Spent,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -53,6 +55,8 @@ pub struct Engine {
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
     decode_marks: DecodeMarks,
+    spent: Spent,
+    fetch_around: FetchAround,
     pub(crate) sync_decompress: SyncDecompress,
     read_around: bool,
     readahead_alloc: ReadaheadAlloc,
@@ -100,6 +104,8 @@ impl Engine {
             latencies,
             costs: DecodeCosts::new(),
             decode_marks: DecodeMarks::default(),
+            spent: Spent::new(),
+            fetch_around: FetchAround::new(if options.read_around { options.fetch_around_bytes } else { 0 }),
             sync_decompress: options.sync_decompress,
             read_around: options.read_around,
             readahead_alloc: options.readahead_alloc,
@@ -136,6 +142,12 @@ impl Engine {
         self.decode_marks.begin(file)
     }
 
+    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
+    /// changes of threads. Those that are not lent answer what is in memory, whatever the others wait for.
+    pub fn lend_threads(&self, count: usize) {
+        self.workers.lent.add(count);
+    }
+
     /// What each thread of the engine asked for, got and did.
     pub fn worker_status(&self) -> Vec<WorkerStatus> {
         self.workers.status()
@@ -168,9 +180,14 @@ impl Engine {
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
         let source = self.source(device)?;
-        self.latencies.time(Stage::Fetch, || fill(source.as_ref(), device, offset, output))?;
+        self.latencies.time(Stage::Fetch, || self.fill(source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
+        let fetched = ByteRange::new(offset, output.len() as u64);
+        if let Some((device, spent)) = self.spent.note(device, fetched) {
+            let source = self.source(device)?;
+            self.workers.run_around(Box::new(move || source.done_with(spent.offset(), spent.len())));
+        }
         Ok(())
     }
 
@@ -229,6 +246,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Fills `output` from a source; waits for the bytes, and for what stands around them, if this thread may.
+    fn fill(&self, source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        let read = if patience::may_wait() {
+            if let Some(window) = self.fetch_around.window(device, ByteRange::new(offset, output.len() as u64)) {
+                source.will_need(window.offset(), window.len());
+            }
+            source.read_at(offset, output).map(|()| true)
+        } else {
+            source.read_at_hand(offset, output)
+        };
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::NotAtHand),
+            Err(error) => Err(Error::io(device, offset, error)),
+        }
+    }
+
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = sources.get(usize::from(device.0)) {
@@ -245,7 +279,7 @@ impl Engine {
             let source = self.source(device)?;
             let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
             let mut bytes = vec![0; len as usize];
-            fill(source.as_ref(), device, offset, &mut bytes)?;
+            self.fill(source.as_ref(), device, offset, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -260,14 +294,14 @@ impl Engine {
             StoredLen::Known(len) => {
                 stored_start = 0;
                 stored.resize(len as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
                 // One read brings the length and, since data never grows, all that can follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
-                fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
                 let place = Place { nid: None, device, offset: Some(offset) };
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);
@@ -347,20 +381,6 @@ impl BlockReader for Engine {
         let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
         derived.push(source);
         Ok(DeviceId(number))
-    }
-}
-
-/// Fills `output` from a source; waits for the bytes if this thread may.
-fn fill(source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
-    let read = if patience::may_wait() {
-        source.read_at(offset, output).map(|()| true)
-    } else {
-        source.read_at_hand(offset, output)
-    };
-    match read {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::NotAtHand),
-        Err(error) => Err(Error::io(device, offset, error)),
     }
 }
 

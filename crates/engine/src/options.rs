@@ -24,6 +24,9 @@ pub struct EngineOptions {
     pub read_around: bool,
     /// How far reading ahead goes to get pages.
     pub readahead_alloc: ReadaheadAlloc,
+    /// How many bytes of the image come with those that had to be waited for, at least: a window of so many, aligned to
+    /// that. Zero for none.
+    pub fetch_around_bytes: u64,
 }
 
 impl Default for EngineOptions {
@@ -37,6 +40,7 @@ impl Default for EngineOptions {
             sync_decompress: SyncDecompress::Auto,
             read_around: true,
             readahead_alloc: ReadaheadAlloc::BestEffort,
+            fetch_around_bytes: 128 << 10,
         }
     }
 }

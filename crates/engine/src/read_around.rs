@@ -11,6 +11,7 @@ use crate::{
     PAGE_BYTES, Reader,
     batch::Batch,
     block_cache::Found,
+    hot_regions::HotRegions,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
 };
@@ -24,13 +25,14 @@ pub trait PageCache: Send + Sync {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool;
 }
 
-/// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, and what follows the
-/// bytes of a reader that goes straight on. All of it happens on a thread of its own, at normal priority, with pages
+/// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the
+/// bytes of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens on a thread of its own, at normal priority, with pages
 /// that cost no waiting, and what is not done does not matter.
 #[derive(Default)]
 pub(crate) struct ReadAround {
     page_cache: OnceLock<Box<dyn PageCache>>,
     streams: Mutex<Streams>,
+    hot_regions: HotRegions,
     waiting: AtomicUsize,
     ahead_blocks: AtomicU64,
     given_up: AtomicU64,
@@ -54,7 +56,7 @@ pub struct ReadAroundCounters {
     pub cancelled: u64,
     /// Pieces of work dropped because too many were waiting.
     pub dropped: u64,
-    /// Bytes of decoded neighbours given to the kernel's page cache.
+    /// Bytes given to the kernel's page cache that nobody had asked for.
     pub stored_bytes: u64,
 }
 
@@ -132,11 +134,35 @@ impl Reader {
         let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range);
         if let Some(ahead) = ahead {
             let reader = self.clone();
-            self.run_around(move || {
+            return self.run_around(move || {
                 // Whatever is wrong with the image, the demand read that comes later will say it.
                 let _ = reader.decode_ahead(nid, &ahead);
             });
         }
+        if self.around().page_cache.get().is_none() {
+            return;
+        }
+        let region = self.around().hot_regions.note(nid, range);
+        if let Some(region) = region {
+            let reader = self.clone();
+            self.run_around(move || {
+                let _ = reader.store_region(nid, region);
+            });
+        }
+    }
+
+    /// Gives the page cache a part of a file as a whole.
+    fn store_region(&self, nid: Nid, region: ByteRange) -> Result<()> {
+        let size = self.file_system().attr(nid)?.size;
+        let region = ByteRange::between(region.offset(), region.end().min(size));
+        let (Some(page_cache), len) = (self.around().page_cache.get(), region.len() as usize) else { return Ok(()) };
+        let effort = self.engine().ahead_effort();
+        let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
+        let len = self.read(nid, region.offset(), &mut pages[..len])?;
+        if page_cache.store(nid, region.offset(), &pages[..len]) {
+            self.around().stored_bytes.fetch_add(len as u64, Relaxed);
+        }
+        Ok(())
     }
 
     fn run_around(&self, work: impl FnOnce() + Send + 'static) {

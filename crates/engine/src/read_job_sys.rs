@@ -74,7 +74,7 @@ impl ReadJob {
             retries: AtomicUsize::new(0),
             end: Mutex::new(End { len, neighbours, error: None, completion: Some(completion) }),
         });
-        engine.workers.fetch(Box::new(move || job.begin(steps)));
+        engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
     }
 
     /// On a thread that may wait.

@@ -101,8 +101,8 @@ impl Reader {
     }
 
     /// As [`Reader::read`], into pages of the pool, which `completion` is then given. It runs once, on whichever thread
-    /// ends the read, perhaps before this returns. The calling thread never waits for a source, and decodes only what
-    /// is cheap.
+    /// ends the read, perhaps before this returns. The calling thread never waits for a source unless it was
+    /// lent for that ([`Engine::lend_threads`]), and decodes only what is cheap.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
         let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
             return completion(Err(Error::NoMemory));
@@ -137,7 +137,7 @@ impl Reader {
         match patience::at_hand(|| work(self.file_system.as_ref())) {
             Err(Error::NotAtHand) => {
                 let file_system = Arc::clone(&self.file_system);
-                self.engine.workers.fetch(Box::new(move || completion(work(file_system.as_ref()))));
+                self.engine.workers.fetch_here_if_free(Box::new(move || completion(work(file_system.as_ref()))));
             }
             result => completion(result),
         }

@@ -13,6 +13,7 @@ use std::{
 use crate::{
     Priority, WorkerMode, WorkerStatus,
     latency::Latencies,
+    patience::Lent,
     scheduling_sys::allowed_cpus,
     task_queue::{Task, TaskQueue, Work},
     worker::{self, WorkerRecord},
@@ -36,6 +37,8 @@ pub(crate) struct Workers {
     around_queue: Arc<TaskQueue>,
     around_thread: OnceLock<Option<Arc<WorkerRecord>>>,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    /// The threads that take requests and may wait at times.
+    pub(crate) lent: Lent,
     started: Instant,
     cpus_checked_ms: AtomicU64,
 }
@@ -63,6 +66,7 @@ impl Workers {
             around_queue: Arc::default(),
             around_thread: OnceLock::new(),
             adopted_threads: Mutex::default(),
+            lent: Lent::default(),
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
         };
@@ -109,6 +113,15 @@ impl Workers {
             Ok(true) => {}
             Ok(false) => self.start_fetch_thread(),
             Err(task) => drop(task),
+        }
+    }
+
+    /// Has `work` done by a thread that may wait: by this one, if it takes requests and enough others are left to take
+    /// them.
+    pub(crate) fn fetch_here_if_free(&self, work: Work) {
+        match self.lent.wait_here() {
+            Some(_waiting) => work(),
+            None => self.fetch(work),
         }
     }
 

@@ -229,8 +229,11 @@ fn the_page_cache_is_given_the_right_neighbours() {
         while reader.read_around_counters().stored_bytes < 500_000 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
+        // Once the reader is gone nothing is stored any more, and what it said it stored is what arrived.
         let counters = reader.read_around_counters();
-        assert_eq!(stored.try_iter().sum::<usize>() as u64, counters.stored_bytes);
         assert!(counters.stored_bytes >= 500_000, "{counters:?}");
+        drop(reader);
+        let arrived = stored.iter().sum::<usize>() as u64;
+        assert!(arrived >= counters.stored_bytes, "{arrived} bytes arrived of {counters:?}");
     }
 }

@@ -170,6 +170,8 @@ impl Switches {
             "priority" => engine.priority = parsed(value)?,
             "sync-decompress" => engine.sync_decompress = parsed(value)?,
             "readahead-alloc" => engine.readahead_alloc = parsed(value)?,
+            "fetch-around" if value == "off" => engine.fetch_around_bytes = 0,
+            "fetch-around" => engine.fetch_around_bytes = quantity::bytes(value)?,
             "offset" if value == "auto" => open.offset = Offset::Auto,
             "offset" => open.offset = Offset::At(quantity::bytes(value)?),
             "device" => open.devices.push(PathBuf::from(value)),

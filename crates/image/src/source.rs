@@ -31,4 +31,10 @@ pub trait ImageSource: Send + Sync {
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
+
+    /// Says that the `len` bytes from `offset` on will hardly be read again, so that whoever keeps them in memory may
+    /// let them go. A hint: it cannot fail.
+    fn done_with(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
 }

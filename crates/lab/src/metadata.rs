@@ -17,6 +17,8 @@ use crate::{Error, Result};
 const WALK_TIME_MAX: Duration = Duration::from_secs(120);
 /// What was published: walkers, and milliseconds; twice the time would be a reasonable scale up.
 const PUBLISHED: [(usize, f64); 2] = [(8, 1000.0), (16, 13_000.0)];
+/// What stands below the table of the caches.
+const RELEASES: &str = "a release: single-lock, of a block after each use; else, of a block after it was made";
 /// The most walkers.
 const WALKERS_MAX: usize = 512;
 
@@ -240,7 +242,7 @@ impl MetadataReport {
 
     /// The whole report as text.
     pub fn text(&self) -> String {
-        let caches = self.cache_table().map_or(String::new(), |table| format!("{table}\n\n"));
+        let caches = self.cache_table().map_or(String::new(), |table| format!("{table}\n{RELEASES}\n\n"));
         format!(
             "parallel walks of a cold tree; {}\n\n{}\n\n{caches}{}\n",
             self.surroundings.load_text(),
@@ -256,6 +258,7 @@ impl MetadataReport {
         page.table(&self.table());
         if let Some(table) = self.cache_table() {
             page.table(&table);
+            page.paragraph(RELEASES);
         }
         let places: Vec<f64> = self.walker_counts.iter().map(|&count| count as f64).collect();
         let named = self.variants.iter().enumerate();

@@ -141,6 +141,12 @@ impl ImageSource for FileSource {
             let _ = fadvise(&self.file, self.offset + offset, Some(len), Advice::WillNeed);
         }
     }
+
+    fn done_with(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = fadvise(&self.file, self.offset.saturating_add(offset), Some(len), Advice::DontNeed);
+        }
+    }
 }
 
 impl AtHand {

@@ -70,6 +70,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   priority=auto|fifo[:N]|nice[:N]|normal
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
+  fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
