@@ -10,8 +10,8 @@ use std::{
 };
 
 use floe_image::{
-    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
-    StoredBlock, StoredLen,
+    BlockReader, ByteRange, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Encoding, Error, ImageSource,
+    Place, Result, StoredBlock, StoredLen,
 };
 
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
     decode_marks::DecodeMarks,
-    latency::Latencies,
     fetch_around::FetchAround,
+    latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
     page_pool::{Effort, PagePool},
     patience,
