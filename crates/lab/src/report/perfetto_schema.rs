@@ -128,7 +128,7 @@ pub(super) struct FtraceEvent {
     pub(super) pid: Option<u32>,
     #[prost(message, optional, tag = "4")]
     pub(super) sched_switch: Option<SchedSwitch>,
-    #[prost(message, optional, tag = "5")]
+    #[prost(message, optional, tag = "3")]
     pub(super) print: Option<Print>,
     #[prost(message, optional, tag = "20")]
     pub(super) sched_waking: Option<SchedWaking>,
