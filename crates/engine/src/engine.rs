@@ -1,6 +1,7 @@
 //! One image's sources and what all reads of it share.
 
 use std::{
+    fs::File,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,6 +18,7 @@ use crate::{
     Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    decode_marks::DecodeMarks,
     fetch_around::FetchAround,
     gauge::Gauge,
     latency::Latencies,
@@ -55,6 +57,7 @@ pub struct Engine {
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
+    decode_marks: DecodeMarks,
     spent: Spent,
     windows: Windows,
     pub(crate) switches: Switches,
@@ -107,6 +110,7 @@ impl Engine {
             workers,
             latencies,
             costs: DecodeCosts::new(),
+            decode_marks: DecodeMarks::default(),
             spent: Spent::new(),
             windows: Windows::default(),
             around_data: FetchAround::new(fetch_around_bytes),
@@ -139,6 +143,12 @@ impl Engine {
     /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
     pub fn adopt_this_thread(&self) {
         self.workers.adopt_this_thread();
+    }
+
+    /// Writes a line to `file` after each decode from now on: `floe_decode`, the nanoseconds that it took, the bytes that
+    /// it gave. For the `trace_marker` of tracefs, which adds the time and the thread. False if that goes on already.
+    pub fn mark_decodes(&self, file: File) -> bool {
+        self.decode_marks.begin(file)
     }
 
     /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
@@ -211,6 +221,7 @@ impl Engine {
         let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
         let latency = started.elapsed();
         self.latencies.record(Stage::Decode, latency);
+        self.decode_marks.mark(latency, output.len());
         self.costs.learn(&block.encoding, output.len(), latency);
         self.windows.note(&block.encoding, workspace.decoder.temporary_bytes_last());
         self.decodes.fetch_add(1, Relaxed);

@@ -9,6 +9,7 @@ mod batch;
 mod block_cache;
 mod counters;
 mod decode_costs;
+mod decode_marks;
 mod engine;
 mod fetch_around;
 mod flight;

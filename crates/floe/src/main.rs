@@ -1,6 +1,7 @@
 //! The `floe` command.
 #![forbid(unsafe_code)]
 
+mod account;
 mod cancellation;
 mod cli;
 mod command;

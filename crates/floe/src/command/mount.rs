@@ -4,7 +4,9 @@ use std::{
     io::{self, Write},
     num::NonZero,
     path::{Path, PathBuf},
-    process, thread,
+    process,
+    sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -16,6 +18,7 @@ use signal_hook::{
 };
 
 use crate::{
+    account::AccountFile,
     control,
     daemon::{self, Report, Role},
     exit::Exit,
@@ -79,6 +82,8 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
   nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
+  account=FILE           write what was done, as JSON, when the mount ends
+  decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
 On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
 disappears from the tree, and is served until they are done; a second signal ends it at once.
@@ -150,9 +155,15 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
-    let Switches { open, mount: mut options, source } = switches;
+    let Switches { open, mount: mut options, source, account, decode_marks } = switches;
     let mountpoint = Mountpoint::find(&directory)?;
     let image = Image::open(&path, &open)?;
+    let engine = Arc::clone(image.reader().engine());
+    let account = account.map(AccountFile::create).transpose()?;
+    if let Some(path) = decode_marks {
+        let marks = std::fs::OpenOptions::new().write(true).open(&path);
+        engine.mark_decodes(marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))?);
+    }
     options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
     // From here on signals wait for the mount, so that none leaves it behind.
@@ -196,6 +207,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let ended = mount.wait();
     drop(control);
+    if let Some(account) = account {
+        account.write(&engine)?;
+    }
     match ended {
         Ended::Unmounted => Ok(Exit::Done),
         Ended::Stuck => {
