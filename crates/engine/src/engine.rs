@@ -56,7 +56,8 @@ pub struct Engine {
     pub(crate) costs: DecodeCosts,
     decode_marks: DecodeMarks,
     spent: Spent,
-    fetch_around: FetchAround,
+    around_data: FetchAround,
+    around_metadata: FetchAround,
     pub(crate) sync_decompress: SyncDecompress,
     read_around: bool,
     readahead_alloc: ReadaheadAlloc,
@@ -97,6 +98,7 @@ impl Engine {
         let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers =
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
+        let fetch_around_bytes = if options.read_around { options.fetch_around_bytes } else { 0 };
         Ok(Arc::new(Self {
             sources: RwLock::new(sources),
             derived: RwLock::default(),
@@ -105,7 +107,8 @@ impl Engine {
             costs: DecodeCosts::new(),
             decode_marks: DecodeMarks::default(),
             spent: Spent::new(),
-            fetch_around: FetchAround::new(if options.read_around { options.fetch_around_bytes } else { 0 }),
+            around_data: FetchAround::new(fetch_around_bytes),
+            around_metadata: FetchAround::new(fetch_around_bytes),
             sync_decompress: options.sync_decompress,
             read_around: options.read_around,
             readahead_alloc: options.readahead_alloc,
@@ -180,7 +183,7 @@ impl Engine {
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
         let source = self.source(device)?;
-        self.latencies.time(Stage::Fetch, || self.fill(source.as_ref(), device, offset, output))?;
+        self.latencies.time(Stage::Fetch, || self.fill(&self.around_data, source.as_ref(), device, offset, output))?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
         let fetched = ByteRange::new(offset, output.len() as u64);
@@ -247,14 +250,26 @@ impl Engine {
     }
 
     /// Fills `output` from a source; waits for the bytes, and for what stands around them, if this thread may.
-    fn fill(&self, source: &dyn ImageSource, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+    fn fill(
+        &self,
+        around: &FetchAround,
+        source: &dyn ImageSource,
+        device: DeviceId,
+        offset: u64,
+        output: &mut [u8],
+    ) -> Result<()> {
+        let wanted = ByteRange::new(offset, output.len() as u64);
         let read = if patience::may_wait() {
-            if let Some(window) = self.fetch_around.window(device, ByteRange::new(offset, output.len() as u64)) {
+            if let Some(window) = around.note_miss(device, wanted) {
                 source.will_need(window.offset(), window.len());
             }
             source.read_at(offset, output).map(|()| true)
         } else {
-            source.read_at_hand(offset, output)
+            source.read_at_hand(offset, output).inspect(|is_read| {
+                if *is_read {
+                    around.note_hit(device, wanted);
+                }
+            })
         };
         match read {
             Ok(true) => Ok(()),
@@ -279,7 +294,7 @@ impl Engine {
             let source = self.source(device)?;
             let len = source.len().saturating_sub(offset).min(PIECE_BYTES);
             let mut bytes = vec![0; len as usize];
-            self.fill(source.as_ref(), device, offset, &mut bytes)?;
+            self.fill(&self.around_metadata, source.as_ref(), device, offset, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -294,14 +309,14 @@ impl Engine {
             StoredLen::Known(len) => {
                 stored_start = 0;
                 stored.resize(len as usize, 0);
-                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(&self.around_metadata, self.source(device)?.as_ref(), device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
                 // One read brings the length and, since data never grows, all that can follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
-                self.fill(self.source(device)?.as_ref(), device, offset, &mut stored)?;
+                self.fill(&self.around_metadata, self.source(device)?.as_ref(), device, offset, &mut stored)?;
                 let place = Place { nid: None, device, offset: Some(offset) };
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);

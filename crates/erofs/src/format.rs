@@ -7,6 +7,7 @@ mod chunk;
 mod compression;
 mod directory;
 mod inode;
+mod launch_list;
 mod superblock;
 mod xattr;
 
@@ -14,6 +15,7 @@ pub use chunk::*;
 pub use compression::*;
 pub use directory::*;
 pub use inode::*;
+pub use launch_list::*;
 pub use superblock::*;
 pub use xattr::*;
 
@@ -159,6 +161,7 @@ mod tests {
         }
         check!(SuperBlock, SuperBlockExtension, DeviceSlot, InodeCompact, InodeExtended, Dirent, XattrIbodyHeader);
         check!(XattrEntry, InodeChunkIndex, Lz4Cfgs, LzmaCfgs, DeflateCfgs, ZstdCfgs, MapHeader, LclusterIndex, Extent);
+        check!(LaunchListHeader, LaunchRecord);
     }
 
     #[test]

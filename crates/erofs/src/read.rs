@@ -16,6 +16,7 @@ mod features;
 mod flat;
 mod full_index;
 mod inode;
+mod launch_list;
 mod lcluster;
 mod length_sums;
 mod map;

@@ -10,5 +10,6 @@ pub(crate) mod ls;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
+pub(crate) mod record;
 pub(crate) mod stat;
 pub(crate) mod umount;

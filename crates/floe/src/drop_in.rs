@@ -4,6 +4,7 @@ mod dump_erofs;
 mod erofs_tool;
 mod fsck_erofs;
 mod fuse_tool;
+mod mkfs_erofs;
 mod unsquashfs;
 
 use std::{
@@ -21,6 +22,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("mount.floe", command::mount_helper::run),
     ("dump.erofs", dump_erofs::run),
     ("fsck.erofs", fsck_erofs::run),
+    ("mkfs.erofs", mkfs_erofs::run),
     ("erofsfuse", fuse_tool::run_erofsfuse),
     ("squashfuse", fuse_tool::run_squashfuse),
     ("squashfuse_ll", fuse_tool::run_squashfuse),

@@ -3,11 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use floe_engine::{Engine, Reader};
-use floe_image::{Attr, BlockReader, FileSystem, Nid, Result};
+use floe_image::{Attr, BlockReader, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
     Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
     devices::{add_devices, check_flat},
+    launch_ahead::stored_runs,
     resolve::resolve,
     sources,
 };
@@ -38,6 +39,8 @@ pub struct Image {
     reader: Reader,
     format_image: FormatImage,
     offset: u64,
+    /// The image itself, without its extra devices.
+    source: Arc<dyn ImageSource>,
 }
 
 impl Image {
@@ -51,7 +54,7 @@ impl Image {
         let (source, offset, format) = sources::open_image(path, options.offset)?;
         let image_len = source.len();
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
-        let engine = Engine::new(vec![source], &options.engine).map_err(failed)?;
+        let engine = Engine::new(vec![Arc::clone(&source)], &options.engine).map_err(failed)?;
         let slots = match format {
             Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
             Format::Squashfs if options.devices.is_empty() => Vec::new(),
@@ -67,7 +70,7 @@ impl Image {
         if is_alone {
             check_flat(path, &slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source })
     }
 
     /// What reads it: the engine and the format together.
@@ -88,6 +91,16 @@ impl Image {
     /// The image in the form of its format, for what only that format has.
     pub fn format_image(&self) -> &FormatImage {
         &self.format_image
+    }
+
+    /// Asks for the bytes that a recorded launch will need, if the image says what those are, and does not wait for
+    /// them. What cannot be found is left out.
+    pub fn read_ahead_of_launch(&self) {
+        let FormatImage::Erofs(erofs) = &self.format_image else { return };
+        let wanted = stored_runs(erofs.as_ref(), &erofs.launch_list().unwrap_or_default());
+        for (offset, len) in wanted {
+            self.source.will_need(offset, len);
+        }
     }
 
     /// The byte of the file at which it begins.

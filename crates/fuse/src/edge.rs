@@ -177,6 +177,9 @@ impl Filesystem for FuseEdge {
             Ok(nid) => nid,
             Err(errno) => return reply.error(errno),
         };
+        if let Some(reads) = &self.options.reads {
+            reads(nid, offset, len);
+        }
         let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let served = Arc::clone(&self.served);

@@ -31,7 +31,7 @@ mod unmount;
 
 pub use mount::{Ended, Mount};
 pub use mount_error::MountError;
-pub use mount_options::{FaultSink, KernelFlags, MountOptions, Readdir};
+pub use mount_options::{FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
 pub use mount_table::{MountEntry, MountTable};
 pub use mountpoint::Mountpoint;
 pub use unmount::{Detach, UnmountError, Unmounter, unmount};

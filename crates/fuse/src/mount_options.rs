@@ -2,10 +2,13 @@
 
 use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
-use floe_image::Error;
+use floe_image::{Error, Nid};
 
 /// Is told of every error that a client of the mount gets because of the image or its source.
 pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// Is told of every read that the kernel sends: the inode, the first byte, and how many.
+pub type ReadSink = Arc<dyn Fn(Nid, u64, u32) + Send + Sync>;
 
 /// How an image is mounted.
 #[derive(Clone)]
@@ -41,6 +44,8 @@ pub struct MountOptions {
     pub kernel_options: Vec<String>,
     /// Is told of what goes wrong.
     pub faults: Option<FaultSink>,
+    /// Is told what is read.
+    pub reads: Option<ReadSink>,
 }
 
 /// The flags that belong to a mount, not to the file system. It is always read-only.
@@ -91,6 +96,7 @@ impl Default for MountOptions {
             deadline: Some(Duration::from_secs(60)),
             kernel_options: Vec::new(),
             faults: None,
+            reads: None,
         }
     }
 }

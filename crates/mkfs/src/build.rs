@@ -10,11 +10,15 @@ use floe_image::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    archive::Archive,
     content::Content,
     data,
     duplicates::duplicates,
     error::{Error, Result},
+    excludes::Excludes,
+    expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
+    launch::Launch,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
     progress::{Phase, Progress, report},
@@ -31,6 +35,28 @@ use crate::{
 /// Something cannot be read, changed meanwhile, has no place in the format, or cannot be written; the options contradict
 /// each other; `progress` asked to stop. Then there is no image under its name, or the one that was there before.
 pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Summary> {
+    build_with(options, sources, None, progress)
+}
+
+/// As [`build`], but `verifier` reads the image back before it gets its name.
+///
+/// # Errors
+/// As [`build`]; or the image is not as it should be.
+pub fn build_verified(
+    options: &Options,
+    sources: &[Source],
+    verifier: &mut dyn Verifier,
+    progress: &mut dyn Progress,
+) -> Result<Summary> {
+    build_with(options, sources, Some(verifier), progress)
+}
+
+fn build_with(
+    options: &Options,
+    sources: &[Source],
+    verifier: Option<&mut dyn Verifier>,
+    progress: &mut dyn Progress,
+) -> Result<Summary> {
     let begin = Instant::now();
     options.check()?;
     let tree = scan(options, sources, progress)?;
@@ -50,7 +76,9 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
     image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
     image.pad(options.block_size())?;
     let data_start = image.len();
-    let mut stored = data::store(&contents, &same, &mut image, options, progress)?;
+    let launch = options.profile.as_ref().map(|profile| Launch::new(profile, &tree, &visits));
+    let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
+    let mut stored = data::store(&contents, &same, ranks.as_deref(), &mut image, options, progress)?;
     put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
     let data_time = begin.elapsed() - scan_time;
 
@@ -86,7 +114,30 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
     record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
+    // Behind the last block, where no other reader looks.
+    image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
+    image.pad(options.block_size())?;
     image.overwrite(0, &superblock_bytes(&record))?;
+
+    let verify_begin = Instant::now();
+    let verified = match verifier {
+        Some(verifier) => {
+            let mut places = vec![0; tree.len()];
+            for (place, visit) in visits.iter().enumerate() {
+                places[visit.node.index()] = place;
+            }
+            let pieces = &stored.pieces;
+            let expected = Expected { tree: &tree, visits: &visits, xattrs: &xattrs, options, pieces, places };
+            let blob = stored.blob.as_mut().map(ImageFile::readable_path).transpose()?;
+            let result = verifier.verify(&image.readable_path()?, blob.as_deref(), &expected, progress);
+            Some(result.map_err(|error| match error {
+                VerifyError::Fault(fault) => Error::Verify(fault),
+                VerifyError::Cancelled => Error::Cancelled,
+            })?)
+        }
+        None => None,
+    };
+    let verify_time = verify_begin.elapsed();
 
     let sizes = contents.iter().flatten().map(|content| content.size());
     let duplicates = same.iter().zip(&contents).filter(|(same, _)| same.is_some());
@@ -107,6 +158,9 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
         xattrs_left_out: xattrs.left_out(),
         scan_time,
         data_time,
+        profile_missing: launch.as_ref().map_or(0, Launch::missing),
+        verified,
+        verify_time,
         total_time: begin.elapsed(),
     };
     if let Some(blob) = stored.blob.take() {
@@ -118,14 +172,21 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
 
 fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Tree> {
     if sources.is_empty() {
-        return Err(Error::Option("there is no source: name a directory".into()));
+        return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
+    let excludes = Excludes::new(options)?;
     for source in sources {
         match source {
             Source::Directory(path) => {
-                Scanner::new(&mut tree, options.xattrs.keep, &options.excludes).scan(path, progress)?;
+                Scanner::new(&mut tree, options, &excludes).scan(path, progress)?;
+            }
+            Source::Tar(path) => {
+                Archive::open(path, options, progress)?.import(&mut tree, options, &excludes, progress)?
+            }
+            Source::TarFromInput => {
+                Archive::from_input(options, progress)?.import(&mut tree, options, &excludes, progress)?
             }
         }
     }
@@ -144,7 +205,9 @@ fn times(tree: &Tree, visits: &[Visit], options: &Options) -> Result<(Timestamp,
     let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
     let built = match options.times {
         Times::Own => own().max().unwrap_or_default(),
-        Times::OwnBuiltAt(seconds) | Times::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+        Times::OwnBuiltAt(seconds) | Times::All(seconds) | Times::AtMost(seconds) => {
+            Timestamp { seconds, nanoseconds: 0 }
+        }
     };
     if !options.wide {
         return Ok((built, 0));

@@ -17,8 +17,21 @@ use crate::error::{Error, Result};
 pub(crate) enum Content {
     /// A file that is opened when it is read, and must then be the one that was listed.
     Path { path: PathBuf, identity: Identity },
-    /// A part of a file that is open.
-    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64 },
+    /// A part of a file that is open. It is not checked for changes if it is our own.
+    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
+    /// Parts of a file that is open, with holes between them.
+    Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
+}
+
+/// A run of bytes that is in a file somewhere else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    /// Where it is to be.
+    pub(crate) offset: u64,
+    /// Its length.
+    pub(crate) len: u64,
+    /// Where it is.
+    pub(crate) place: u64,
 }
 
 /// What tells that a file is the one that was listed, and did not change since.
@@ -53,7 +66,7 @@ impl Content {
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Path { identity, .. } => identity.size,
-            Self::Region { size, .. } => *size,
+            Self::Region { size, .. } | Self::Sparse { size, .. } => *size,
         }
     }
 
@@ -61,7 +74,7 @@ impl Content {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Path { path, .. } => path,
-            Self::Region { path, .. } => path,
+            Self::Region { path, .. } | Self::Sparse { path, .. } => path,
         }
     }
 
@@ -76,8 +89,8 @@ impl Content {
                 open.check_unchanged()?;
                 Ok(open)
             }
-            Self::Region { file, .. } => {
-                Ok(OpenContent { content: self, file: OpenFile::Shared(file), identity: None })
+            Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
+                Ok(OpenContent { content: self, file: OpenFile::Shared(file), identity: *identity })
             }
         }
     }
@@ -98,10 +111,26 @@ enum OpenFile<'a> {
 impl OpenContent<'_> {
     /// Fills `output` with the bytes from `offset` on.
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
-        let start = match self.content {
-            Content::Path { .. } => offset,
-            Content::Region { offset: start, .. } => start.saturating_add(offset),
-        };
+        match self.content {
+            Content::Path { .. } => self.read_raw(offset, output),
+            Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
+            Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
+        }
+    }
+
+    fn read_sparse(&self, runs: &[Run], offset: u64, output: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(output.len() as u64);
+        output.fill(0);
+        let first = runs.partition_point(|run| run.offset + run.len <= offset);
+        for run in runs[first..].iter().take_while(|run| run.offset < end) {
+            let (from, to) = (run.offset.max(offset), (run.offset + run.len).min(end));
+            let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+            self.read_raw(run.place + (from - run.offset), &mut output[index(from)..index(to)])?;
+        }
+        Ok(())
+    }
+
+    fn read_raw(&self, start: u64, output: &mut [u8]) -> Result<()> {
         self.file().read_exact_at(output, start).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof if self.identity.is_some() => {
                 Error::Changed { path: self.content.path().into() }

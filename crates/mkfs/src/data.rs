@@ -8,6 +8,7 @@ use crate::{
     chunks::{HashedChunk, hash_chunks},
     content::Content,
     error::Result,
+    expected::PieceDigest,
     image_file::ImageFile,
     options::{Fragments, Options},
     packed::Packed,
@@ -74,12 +75,16 @@ pub(crate) struct StoredData {
     pub(crate) blob: Option<ImageFile>,
     /// A digest of all content.
     pub(crate) digest: [u8; 32],
+    /// Digests of the parts of files, in the order in which they were stored.
+    pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content.
+/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `ranks` which
+/// file comes first.
 pub(crate) fn store(
     files: &[Option<&Content>],
     same: &[Option<usize>],
+    ranks: Option<&[usize]>,
     image: &mut ImageFile,
     options: &Options,
     progress: &mut dyn Progress,
@@ -87,6 +92,7 @@ pub(crate) fn store(
     let mut stored = vec![StoredFile::EMPTY; files.len()];
     let mut to_store = Vec::new();
     let mut digest = Sha256::new();
+    let mut piece_digests = Vec::new();
     for (place, (content, same)) in files.iter().zip(same).enumerate() {
         match (content, same) {
             (_, Some(earlier)) => {
@@ -98,23 +104,53 @@ pub(crate) fn store(
             _ => {}
         }
     }
+    if let Some(ranks) = ranks {
+        to_store.sort_by_key(|(place, _)| ranks[*place]);
+    }
     let packed = if options.fragments == Fragments::None { None } else { Some(Packed::new(&options.output)?) };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
     let mut assembler = Assembler::new(image, blob, options, packed);
     let treatment = options.treatment();
-    store_pieces(&to_store, treatment, &mut assembler, &mut stored, &mut digest, options, Phase::Data, progress)?;
+    store_pieces(
+        &to_store,
+        treatment,
+        &mut assembler,
+        &mut stored,
+        &mut digest,
+        options,
+        Phase::Data,
+        progress,
+        &mut piece_digests,
+    )?;
     let duplicate_bytes = assembler.duplicate_bytes();
     let mut packed_inode = None;
     if let Some(content) = assembler.take_packed()? {
         let mut alone = [StoredFile::EMPTY];
         let treatment = Treatment::Compress(TailRule::Blocks);
         let whole = [(0, &content)];
-        store_pieces(&whole, treatment, &mut assembler, &mut alone, &mut digest, options, Phase::Packed, progress)?;
+        store_pieces(
+            &whole,
+            treatment,
+            &mut assembler,
+            &mut alone,
+            &mut digest,
+            options,
+            Phase::Packed,
+            progress,
+            &mut Vec::new(),
+        )?;
         let [stored] = alone;
         packed_inode = Some((stored, content.size()));
     }
     let blob = assembler.into_blob();
-    Ok(StoredData { files: stored, packed: packed_inode, duplicate_bytes, blob, digest: digest.finalize().into() })
+    Ok(StoredData {
+        files: stored,
+        packed: packed_inode,
+        duplicate_bytes,
+        blob,
+        digest: digest.finalize().into(),
+        pieces: piece_digests,
+    })
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -127,6 +163,7 @@ fn store_pieces(
     options: &Options,
     phase: Phase,
     progress: &mut dyn Progress,
+    piece_digests: &mut Vec<PieceDigest>,
 ) -> Result<()> {
     let total = files.iter().map(|(_, content)| content.size()).sum();
     let mut pieces = files.iter().flat_map(|(place, content)| pieces(*place, content, treatment, options)).peekable();
@@ -160,6 +197,8 @@ fn store_pieces(
             digest.update((output.place as u64).to_le_bytes());
             digest.update(output.hash.to_le_bytes());
             let place = output.place;
+            let (offset, len, hash) = (output.offset, output.len, output.hash);
+            piece_digests.push(PieceDigest { inode: place, offset, len, hash });
             if let Some(file) = assembler.add(output, size, content)? {
                 stored[place] = file;
             }

@@ -44,6 +44,8 @@ pub enum Error {
     Encode(EncodeError),
     /// The image would need what its layout cannot say.
     Layout(String),
+    /// The image was read back and is not what it should be: where, and in what.
+    Verify(String),
     /// [`Progress`](crate::Progress) asked to stop.
     Cancelled,
 }
@@ -84,6 +86,10 @@ impl fmt::Display for Error {
             }
             Self::Option(reason) | Self::Layout(reason) => formatter.write_str(reason),
             Self::Encode(error) => error.fmt(formatter),
+            Self::Verify(fault) => write!(
+                formatter,
+                "the image does not read back as what it was made of, so it was not kept: {fault}; please report this"
+            ),
             Self::Cancelled => formatter.write_str("stopped before the image was whole"),
         }
     }

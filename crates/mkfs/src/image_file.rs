@@ -106,6 +106,16 @@ impl ImageFile {
         self.write(bytes, offset)
     }
 
+    /// Writes what is not written yet, and gives a path by which the file can be opened now.
+    pub(crate) fn readable_path(&mut self) -> Result<PathBuf> {
+        self.flush()?;
+        Ok(match &self.name {
+            Name::None => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+            Name::Temporary(temporary) => temporary.clone(),
+            Name::Final => self.path.clone(),
+        })
+    }
+
     /// Gives the file its name.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
@@ -161,9 +171,13 @@ fn nameless(path: &Path) -> io::Result<(File, Name)> {
         .map(|(file, temporary)| (file, Name::Temporary(temporary)))
 }
 
-/// A file without a name cannot take the place of another one, so it gets a temporary name in between.
+/// A file without a name cannot take the place of another one; where there is one, it gets a temporary name in between.
 fn give_name(file: &File, path: &Path) -> io::Result<()> {
     let this = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match rustix::fs::linkat(CWD, &this, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        Err(rustix::io::Errno::EXIST) => {}
+        result => return Ok(result?),
+    }
     let ((), temporary) = with_temporary_name(path, |temporary| {
         Ok(rustix::fs::linkat(CWD, &this, CWD, temporary, AtFlags::SYMLINK_FOLLOW)?)
     })?;

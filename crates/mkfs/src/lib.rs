@@ -1,6 +1,6 @@
 //! Building EROFS images.
 //!
-//! [`build()`] takes [`Options`] and sources, scans them into a tree, compresses what is in the files on several threads,
+//! [`build()`] takes [`Options`] and sources, directories and tar archives, scans them into a tree, compresses what is in the files on several threads,
 //! lays out the metadata and writes the image under its name when it is whole. The same input and options give the same
 //! bytes, however many threads there are.
 //!
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod allocation;
+mod archive;
 mod assembly;
 mod build;
 mod chunks;
@@ -20,23 +21,30 @@ mod content;
 mod data;
 mod duplicates;
 mod error;
+mod excludes;
+mod expected;
 mod image_file;
+mod launch;
 mod metadata;
 mod options;
 mod packed;
+mod profile;
 mod progress;
 mod scan;
 mod segment;
 mod stored_file;
 mod summary;
 mod tree;
+mod whiteout;
 mod workers;
 mod xattrs;
 
-pub use build::build;
+pub use build::{build, build_verified};
 pub use error::Error;
+pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
 pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
-pub use options::{Fragments, Options, Ownership, Source, Times, Xattrs};
+pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};
+pub use profile::{Profile, ProfileRange};
 pub use progress::{NoProgress, Phase, Progress};
 pub use summary::Summary;

@@ -69,6 +69,8 @@ pub(crate) struct MetadataArea {
     /// 0 where there is no packed inode.
     pub(crate) packed_nid: u64,
     pub(crate) inode_count: u64,
+    /// The number of each inode, by place.
+    pub(crate) nids: Vec<u64>,
     /// Whether a pcluster is inline.
     pub(crate) has_inline_pclusters: bool,
 }
@@ -131,6 +133,7 @@ impl MetadataPlan<'_> {
             root_nid: inodes[0].nid(),
             packed_nid: packed.map_or(0, PlannedInode::nid),
             inode_count: inodes.len() as u64,
+            nids: inodes.iter().map(PlannedInode::nid).collect(),
             has_inline_pclusters: inodes.iter().any(is_inline),
             bytes,
         })

@@ -9,7 +9,10 @@ use floe_erofs::{
 };
 use floe_image::Timestamp;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    profile::Profile,
+};
 
 /// What an image is to be like. [`Options::new`] has the defaults.
 #[derive(Clone, Debug)]
@@ -50,6 +53,14 @@ pub struct Options {
     pub xattrs: Xattrs,
     /// Paths within the image that are left out, with all that is below, without a leading slash.
     pub excludes: Vec<PathBuf>,
+    /// Extended regular expressions: a path within the image, without a leading slash, that one of them matches in some
+    /// part is left out too.
+    pub exclude_expressions: Vec<String>,
+    /// What whiteouts in a source mean.
+    pub whiteouts: Whiteouts,
+    /// What a recorded launch reads: its files come first in the image, and it is listed in it, so that a mount can read
+    /// ahead of it.
+    pub profile: Option<Profile>,
     /// The volume's UUID; `None` makes one of the content.
     pub uuid: Option<[u8; 16]>,
     /// The volume's name: at most 15 bytes.
@@ -66,6 +77,24 @@ pub struct Options {
 pub enum Source {
     /// A directory, whose content becomes the root's.
     Directory(PathBuf),
+    /// A tar archive, plain or compressed with gzip, zstd or xz.
+    Tar(PathBuf),
+    /// A tar archive that comes from the standard input.
+    TarFromInput,
+}
+
+/// What the names mean that OCI layers (and aufs) use for what a layer removes from those below: `.wh.NAME` for an
+/// entry, `.wh..wh..opq` for all entries of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Whiteouts {
+    /// Nothing: they are names like others.
+    #[default]
+    Keep,
+    /// They remove what earlier sources have, and are not in the image.
+    Apply,
+    /// They become what overlayfs has for the same: devices with the number 0 and the attribute
+    /// `trusted.overlay.opaque`.
+    Overlay,
 }
 
 /// What is packed together in the packed inode.
@@ -90,6 +119,8 @@ pub enum Times {
     OwnBuiltAt(i64),
     /// All have this one, in seconds since 1970.
     All(i64),
+    /// Their own, but none later than this, which is the image's, in seconds since 1970.
+    AtMost(i64),
 }
 
 /// Which owners inodes have.
@@ -147,6 +178,9 @@ impl Options {
             ownership: Ownership::default(),
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
+            exclude_expressions: Vec::new(),
+            whiteouts: Whiteouts::Keep,
+            profile: None,
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
@@ -257,6 +291,8 @@ impl Times {
         match *self {
             Self::Own | Self::OwnBuiltAt(_) => own,
             Self::All(seconds) => Timestamp { seconds, nanoseconds: 0 },
+            Self::AtMost(seconds) if own.seconds < seconds => own,
+            Self::AtMost(seconds) => Timestamp { seconds, nanoseconds: 0 },
         }
     }
 }

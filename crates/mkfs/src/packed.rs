@@ -74,7 +74,7 @@ impl Packed {
     /// All of it, as a file to be compressed.
     pub(crate) fn into_content(mut self) -> Result<Content> {
         self.flush()?;
-        Ok(Content::Region { file: self.file, path: self.path, offset: 0, size: self.written })
+        Ok(Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None })
     }
 
     fn holds(&mut self, offset: u64, fragment: &[u8]) -> Result<bool> {

@@ -7,6 +7,8 @@ use std::ops::ControlFlow;
 pub enum Phase {
     /// Listing the sources; done counts inodes.
     Scan,
+    /// Decompressing a tar archive; done counts bytes.
+    Unpack,
     /// Looking for equal files; done counts bytes.
     Compare,
     /// Reading and compressing; done counts bytes of files.
@@ -15,6 +17,8 @@ pub enum Phase {
     Packed,
     /// Writing the metadata; done counts bytes.
     Metadata,
+    /// Reading the image back; done counts bytes of files.
+    Verify,
 }
 
 /// Is told how far a build is, from the thread that called [`build`](crate::build()).

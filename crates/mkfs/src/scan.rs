@@ -16,8 +16,11 @@ use floe_image::{DeviceNumber, FileType, Timestamp};
 use crate::{
     content::{Content, Identity},
     error::{Error, Result},
+    excludes::Excludes,
+    options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
     tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
+    whiteout::Whiteout,
 };
 
 /// After how many inodes progress is told.
@@ -28,15 +31,15 @@ const LINK_TARGET_LEN_MAX: usize = 4095;
 /// Lists directories on disk into a tree.
 pub(crate) struct Scanner<'a> {
     tree: &'a mut Tree,
-    keep_xattrs: bool,
-    excludes: &'a [PathBuf],
+    options: &'a Options,
+    excludes: &'a Excludes,
     links: HashMap<(u64, u64), NodeId>,
     scanned: u64,
 }
 
 impl<'a> Scanner<'a> {
-    pub(crate) fn new(tree: &'a mut Tree, keep_xattrs: bool, excludes: &'a [PathBuf]) -> Self {
-        Self { tree, keep_xattrs, excludes, links: HashMap::new(), scanned: 0 }
+    pub(crate) fn new(tree: &'a mut Tree, options: &'a Options, excludes: &'a Excludes) -> Self {
+        Self { tree, options, excludes, links: HashMap::new(), scanned: 0 }
     }
 
     /// Puts the content of `directory` into the root. What is in the tree already stays, unless it has the same name.
@@ -51,9 +54,15 @@ impl<'a> Scanner<'a> {
         root.xattrs = xattrs;
         let mut open = vec![(Tree::ROOT, directory.to_path_buf(), PathBuf::new())];
         while let Some((node, path, inner_path)) = open.pop() {
-            for name in names(&path)? {
+            let (whiteouts, names) = split_names(names(&path)?, self.options.whiteouts);
+            for name in whiteouts {
+                if let Some(whiteout) = Whiteout::of(name.as_bytes(), self.options.whiteouts) {
+                    whiteout.put(self.tree, node, self.options.whiteouts);
+                }
+            }
+            for name in names {
                 let (path, inner_path) = (path.join(&name), inner_path.join(&name));
-                if self.excludes.contains(&inner_path) {
+                if self.excludes.has(&inner_path) {
                     continue;
                 }
                 let status = fs::symlink_metadata(&path).map_err(Error::source(&path, "look at"))?;
@@ -114,7 +123,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        if !self.keep_xattrs {
+        if !self.options.xattrs.keep {
             return Ok(Vec::new());
         }
         let failed = |error: rustix::io::Errno| Error::source(path, "read the attributes of")(error.into());
@@ -135,6 +144,11 @@ impl<'a> Scanner<'a> {
         xattrs.sort();
         Ok(xattrs)
     }
+}
+
+/// The names of whiteouts and the other ones.
+fn split_names(names: Vec<OsString>, whiteouts: Whiteouts) -> (Vec<OsString>, Vec<OsString>) {
+    names.into_iter().partition(|name| Whiteout::of(name.as_bytes(), whiteouts).is_some())
 }
 
 fn names(directory: &Path) -> Result<Vec<OsString>> {

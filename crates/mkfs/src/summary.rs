@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::expected::Verified;
+
 /// What a build made. Sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
@@ -33,6 +35,12 @@ pub struct Summary {
     pub scan_time: Duration,
     /// How long reading and compressing took.
     pub data_time: Duration,
+    /// How many ranges of the profile are of files that the image does not have.
+    pub profile_missing: u64,
+    /// What was read back; `None` where nothing was.
+    pub verified: Option<Verified>,
+    /// How long reading back took.
+    pub verify_time: Duration,
     /// How long all took.
     pub total_time: Duration,
 }

@@ -106,6 +106,20 @@ impl Tree {
         }
     }
 
+    /// Takes a name away, if it is there.
+    pub(crate) fn unlink(&mut self, directory: NodeId, name: &[u8]) {
+        if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
+            entries.remove(name);
+        }
+    }
+
+    /// Takes all names in a directory away.
+    pub(crate) fn clear(&mut self, directory: NodeId) {
+        if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
+            entries.clear();
+        }
+    }
+
     /// What has this name in a directory.
     pub(crate) fn lookup(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match &self.nodes[directory.0].body {

@@ -81,6 +81,11 @@ impl XattrTable {
         self.left_out
     }
 
+    /// Whether the format has a place for this attribute.
+    pub(crate) fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
+        self.entry(name, value).is_some()
+    }
+
     /// Whether inodes have filters that say something.
     pub(crate) fn has_filter(&self, tree: &Tree, visits: &[Visit]) -> bool {
         self.filter && visits.iter().any(|visit| !tree.node(visit.node).xattrs.is_empty())

@@ -2,36 +2,41 @@
 
 use std::{
     ffi::OsString,
+    fs,
     io::{self, IsTerminal},
     num::{NonZeroU32, NonZeroUsize},
     ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use clap::{Args, ValueEnum};
+use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Progress, Source, Summary, Times, build,
+    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Profile, Progress, Source, Summary,
+    Times, Whiteouts, build, build_verified,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::{cancellation, exit::Exit, fail::Fail, output::Output, quantity};
 
-/// Build an EROFS image of one directory or several
+/// Build an EROFS image of directories and tar archives
 ///
-/// Of several directories the last one counts where they have the same path; directories are merged. The image gets its
+/// Of several sources the last one counts where they have the same path; directories are merged. The image gets its
 /// name when it is whole. The same sources and options give the same bytes, whatever the number of jobs.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe mkfs system.erofs root --compress lz4hc\n  \
     floe mkfs app.erofs tree --compress zstd,9 --pcluster 64k --fragments tails --dedupe\n  \
-    floe mkfs app.erofs tree --compress lz4 --lz4-window 16k")]
+    floe mkfs app.erofs tree --compress lz4 --lz4-window 16k\n  \
+    floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to make
     image: PathBuf,
 
-    /// The directories that go into it
+    /// What goes into it: directories, and tar archives, plain or compressed with gzip, zstd or xz; - is the standard
+    /// input
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
@@ -83,6 +88,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH")]
     exclude: Vec<PathBuf>,
 
+    /// Leave out what this regular expression matches, with all below it: paths without a leading slash
+    #[arg(long, value_name = "EXPRESSION")]
+    exclude_regex: Vec<String>,
+
+    /// Let .wh.NAME and .wh..wh..opq in a source remove what earlier sources have, as in the layers of containers
+    #[arg(long)]
+    whiteouts: bool,
+
     /// Always use the long form of inodes, which has room for large owners and times
     #[arg(long)]
     extended_inodes: bool,
@@ -94,6 +107,14 @@ pub(crate) struct Arguments {
     /// The volume's name, at most 15 bytes
     #[arg(short = 'L', long, value_name = "NAME")]
     label: Option<OsString>,
+
+    /// Put what a launch reads first: a file that floe record has made
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+
+    /// How much is read back and compared with the sources before the image gets its name
+    #[arg(long, value_enum, default_value_t)]
+    verify: VerifyArgument,
 
     /// How many threads compress [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
@@ -123,6 +144,17 @@ enum FragmentsArgument {
     All,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
+enum VerifyArgument {
+    /// Nothing
+    None,
+    /// All metadata, and up to 64 MiB of the data
+    #[default]
+    Sample,
+    /// All
+    Full,
+}
+
 #[derive(Serialize)]
 struct SummaryRecord {
     inodes: u64,
@@ -138,6 +170,9 @@ struct SummaryRecord {
     uuid: String,
     scan_seconds: f64,
     data_seconds: f64,
+    verified_inodes: u64,
+    verified_bytes: u64,
+    verify_seconds: f64,
     seconds: f64,
 }
 
@@ -147,10 +182,24 @@ struct SummaryRecord {
 /// The arguments contradict each other, a source cannot be read, or the image cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let options = arguments.options()?;
-    let sources: Vec<Source> = arguments.sources.iter().cloned().map(Source::Directory).collect();
+    let sources: Vec<Source> = arguments.sources.iter().map(|path| source(path)).collect();
+    if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return Err(Fail::usage("the standard input can be a source only once"));
+    }
     let stop = cancellation::on_signals()?;
     let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
-    let result = build(&options, &sources, &mut progress);
+    let thoroughness = match arguments.verify {
+        VerifyArgument::None => None,
+        VerifyArgument::Sample => Some(Thoroughness::Sample),
+        VerifyArgument::Full => Some(Thoroughness::Full),
+    };
+    let result = match thoroughness {
+        None => build(&options, &sources, &mut progress),
+        Some(thoroughness) => {
+            let mut verifier = ImageVerifier { thoroughness, jobs: options.jobs };
+            build_verified(&options, &sources, &mut verifier, &mut progress)
+        }
+    };
     progress.bar.finish_and_clear();
     let summary = result.map_err(|error| match error {
         Error::Option(_) => Fail::usage(error.to_string()),
@@ -163,6 +212,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             summary.xattrs_left_out
         );
     }
+    if summary.profile_missing > 0 {
+        eprintln!("floe: {} ranges of the profile are of files that the image does not have", summary.profile_missing);
+    }
     Output::run(|output| {
         if arguments.json {
             serde_json::to_writer_pretty(&mut *output, &SummaryRecord::from(&summary))?;
@@ -172,6 +224,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         }
         Ok(Exit::Done.code())
     })
+}
+
+/// What a source is: that a directory is missing is told by whoever reads it.
+fn source(path: &Path) -> Source {
+    match path.metadata() {
+        _ if path.as_os_str() == "-" => Source::TarFromInput,
+        Ok(status) if status.is_dir() => Source::Directory(path.to_path_buf()),
+        _ => Source::Tar(path.to_path_buf()),
+    }
+}
+
+/// A profile that floe record has made.
+fn profile(path: &Path) -> Result<Profile, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+    Profile::parse(&text).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
 }
 
 impl Arguments {
@@ -198,6 +265,11 @@ impl Arguments {
         options.xattrs.keep = !self.no_xattrs;
         options.excludes =
             self.exclude.iter().map(|path| path.strip_prefix("/").unwrap_or(path).to_path_buf()).collect();
+        options.exclude_expressions.clone_from(&self.exclude_regex);
+        if self.whiteouts {
+            options.whiteouts = Whiteouts::Apply;
+        }
+        options.profile = self.profile.as_deref().map(profile).transpose()?;
         if self.extended_inodes {
             options.inode_form = InodeForm::Extended;
         }
@@ -254,8 +326,10 @@ impl Progress for Bar<'_> {
     fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
         self.bar.set_prefix(match phase {
             Phase::Scan => "listing",
+            Phase::Unpack => "unpacking",
             Phase::Compare => "comparing",
             Phase::Data => "compressing",
+            Phase::Verify => "reading back",
             Phase::Packed => "compressing fragments",
             _ => "writing metadata",
         });
@@ -281,12 +355,16 @@ fn progress_bar(hidden: bool) -> ProgressBar {
 
 fn described(summary: &Summary) -> String {
     let percent = 100 * summary.image_bytes / summary.content_bytes.max(1);
+    let verified = summary.verified.map(|verified| {
+        format!("; {} of it read back in {:.1?}", HumanBytes(verified.content_bytes), summary.verify_time)
+    });
     format!(
-        "{} of {} inodes with {} of content, {percent} % of it, in {}",
+        "{} of {} inodes with {} of content, {percent} % of it, in {}{}",
         HumanBytes(summary.image_bytes),
         HumanCount(summary.inodes),
         HumanBytes(summary.content_bytes),
-        HumanDuration(summary.total_time)
+        HumanDuration(summary.total_time),
+        verified.unwrap_or_default()
     )
 }
 
@@ -306,6 +384,9 @@ impl From<&Summary> for SummaryRecord {
             uuid: uuid_text(&summary.uuid),
             scan_seconds: summary.scan_time.as_secs_f64(),
             data_seconds: summary.data_time.as_secs_f64(),
+            verified_inodes: summary.verified.unwrap_or_default().inodes,
+            verified_bytes: summary.verified.unwrap_or_default().content_bytes,
+            verify_seconds: summary.verify_time.as_secs_f64(),
             seconds: summary.total_time.as_secs_f64(),
         }
     }

@@ -179,6 +179,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("nobody waits for the mount any more: {error}"))
     })?;
+    // It is only for speed, so that nobody waits for it, nor for a thread that cannot be had.
+    let ahead = image.clone();
+    let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }

@@ -95,6 +95,28 @@ fn files_that_change_meanwhile_are_named() {
 }
 
 #[test]
+fn archives_that_change_meanwhile_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("source.tar");
+    let make = |seed| {
+        let mut builder = tar::Builder::new(fs::File::create(&archive).unwrap());
+        for name in ["a", "b"] {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(50_000);
+            builder.append_data(&mut header, name, noise(50_000, seed).as_slice()).unwrap();
+        }
+        builder.finish().unwrap();
+    };
+    make(1);
+    let mut options = options(&directory.path().join("image"));
+    options.dedupe = true;
+    let mut meddler = Meddler(|| make(2));
+    let error = build(&options, &[Source::Tar(archive.clone())], &mut meddler).expect_err("it changes");
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+    assert_eq!(names(directory.path()), ["source.tar"]);
+}
+
+#[test]
 fn an_image_that_is_there_stays_until_the_new_one_is_whole() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");

@@ -1,5 +1,6 @@
 //! Images built here, read by the kernel and by the reference tools, compared with their sources.
 
+mod archives;
 mod differences;
 mod environment;
 mod failures;

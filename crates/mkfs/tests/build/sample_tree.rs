@@ -28,6 +28,10 @@ pub(crate) fn make(root: &Path) {
     let with_hole = fs::File::create(root.join("large/hole")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&with_hole, &text(10_000, 7), 2_000_000).unwrap();
     with_hole.set_len(3_000_123).unwrap();
+    let with_holes = fs::File::create(root.join("large/holes")).unwrap();
+    for number in 0..40 {
+        std::os::unix::fs::FileExt::write_all_at(&with_holes, &text(5000, number), number * 65_536).unwrap();
+    }
     fs::create_dir(root.join("equal")).unwrap();
     for number in 0..5 {
         fs::write(root.join(format!("equal/{number}")), text(50_000, 8)).unwrap();

@@ -1,0 +1,21 @@
+//! The list of what a launch reads first (docs/format/erofs.md, Launch list).
+
+use floe_image::{ByteRange, Nid};
+
+use crate::format::{LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LaunchListHeader, LaunchRecord};
+
+/// The list as it stands behind the last block; what is beyond its limit is left out.
+pub fn launch_list(ranges: &[(Nid, ByteRange)]) -> Vec<u8> {
+    let count_max = usize::try_from(LAUNCH_LIST_COUNT_MAX).unwrap_or(usize::MAX);
+    let record =
+        |(nid, range): &(Nid, ByteRange)| LaunchRecord { nid: nid.0, offset: range.offset(), len: range.len() };
+    let records: Vec<u8> = ranges.iter().take(count_max).flat_map(|range| record(range).to_bytes()).collect();
+    let header = LaunchListHeader {
+        magic: LAUNCH_LIST_MAGIC,
+        version: LAUNCH_LIST_VERSION,
+        count: u32::try_from(ranges.len().min(count_max)).unwrap_or(LAUNCH_LIST_COUNT_MAX),
+        checksum: crc32c::crc32c(&records),
+        reserved: 0,
+    };
+    [header.to_bytes().as_slice(), &records].concat()
+}

@@ -1,0 +1,51 @@
+//! Which bytes of an image a recorded launch will need.
+
+use floe_image::{ByteRange, DeviceId, ExtentData, FileSystem, Nid, StoredLen};
+
+/// How much is asked for in all, in bytes.
+const WANTED_BYTES_MAX: u64 = 256 << 20;
+/// What lies so close together is asked for as one, in bytes.
+const GAP_MAX: u64 = 64 << 10;
+/// What a block takes whose length is not known before it is read, in bytes.
+const UNKNOWN_LEN: u64 = 8 << 10;
+
+/// Where in the image itself the data of `ranges` is stored, in their order: offsets and lengths. What is next to each
+/// other is joined; what cannot be found is left out.
+pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRange)]) -> Vec<(u64, u64)> {
+    let (mut runs, mut extents, mut bytes) = (Vec::<(u64, u64)>::new(), Vec::new(), 0);
+    for (nid, range) in ranges {
+        extents.clear();
+        let Ok(attr) = file_system.attr(*nid) else { continue };
+        let range = range.intersection(ByteRange::new(0, attr.size));
+        // No list makes a mount map more than it may ask for.
+        let range = ByteRange::new(range.offset(), range.len().min(WANTED_BYTES_MAX));
+        if range.is_empty() || file_system.map(*nid, range, &mut extents).is_err() {
+            continue;
+        }
+        for extent in &extents {
+            let (device, offset, len) = match extent.data {
+                ExtentData::Hole => continue,
+                ExtentData::Plain { device, offset } => (device, offset, extent.range.len()),
+                ExtentData::Encoded { block, .. } => match block.stored_len {
+                    StoredLen::Known(len) => (block.device, block.offset, u64::from(len)),
+                    StoredLen::Prefixed => (block.device, block.offset, UNKNOWN_LEN),
+                },
+            };
+            if device != DeviceId(0) {
+                continue;
+            }
+            let end = offset.saturating_add(len);
+            match runs.last_mut() {
+                Some((start, run_len)) if offset >= *start && offset <= *start + *run_len + GAP_MAX => {
+                    *run_len = (*run_len).max(end - *start);
+                }
+                _ => runs.push((offset, len)),
+            }
+            bytes += len;
+            if bytes > WANTED_BYTES_MAX {
+                return runs;
+            }
+        }
+    }
+    runs
+}

@@ -1,0 +1,287 @@
+//! Reading an image back that was just built.
+
+use std::{
+    num::NonZeroUsize,
+    ops::ControlFlow,
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use floe_engine::{EngineOptions, WorkerMode};
+use floe_image::Nid;
+use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
+use xxhash_rust::xxh64::xxh64;
+
+use crate::{Image, OpenOptions};
+
+/// How much of the data is read back as a sample, in bytes.
+const SAMPLE_BYTES: u64 = 64 << 20;
+/// From how many places of an image the sample comes.
+const SAMPLE_PLACES: u64 = 32;
+/// How many pieces a thread takes at a time: those that stand together are often in the same block.
+const BATCH_COUNT: usize = 32;
+/// How often progress is told.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
+/// How many inodes are compared between two looks at whether to go on.
+const INODE_INTERVAL: usize = 4096;
+
+/// How much is read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Thoroughness {
+    /// All metadata, and up to 64 MiB of the data, from places all over the image.
+    #[default]
+    Sample,
+    /// All.
+    Full,
+}
+
+/// Reads an image back through [`Image`] and compares it with what it was made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageVerifier {
+    /// How much is read back.
+    pub thoroughness: Thoroughness,
+    /// How many threads read.
+    pub jobs: NonZeroUsize,
+}
+
+impl Verifier for ImageVerifier {
+    fn verify(
+        &mut self,
+        path: &Path,
+        blob: Option<&Path>,
+        expected: &Expected<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Verified, VerifyError> {
+        let engine =
+            EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..Default::default() };
+        let devices = blob.map(Path::to_path_buf).into_iter().collect();
+        let options = OpenOptions { devices, engine, ..OpenOptions::default() };
+        let image = Image::open(path, &options).map_err(|error| VerifyError::Fault(error.to_string()))?;
+        let nids = Metadata { image: &image, expected }.compare(progress)?;
+        let pieces = match self.thoroughness {
+            Thoroughness::Full => expected.pieces().iter().collect(),
+            Thoroughness::Sample => sample(expected.pieces()),
+        };
+        let content_bytes = Content { image: &image, expected, nids: &nids }.compare(&pieces, self.jobs, progress)?;
+        Ok(Verified { inodes: expected.inode_count() as u64, content_bytes })
+    }
+}
+
+/// Pieces from all over the image, some megabytes together at each place.
+fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
+    let total: u64 = pieces.iter().map(|piece| piece.len as u64).sum();
+    if total <= SAMPLE_BYTES {
+        return pieces.iter().collect();
+    }
+    let (period, window) = (total / SAMPLE_PLACES, SAMPLE_BYTES / SAMPLE_PLACES);
+    let (mut before, mut wanted_from, mut left) = (0, 0, window);
+    let mut chosen = Vec::new();
+    for piece in pieces {
+        if before + piece.len as u64 > wanted_from {
+            chosen.push(piece);
+            left = left.saturating_sub(piece.len as u64);
+            if left == 0 {
+                (wanted_from, left) = (wanted_from + period, window);
+            }
+        }
+        before += piece.len as u64;
+    }
+    chosen
+}
+
+/// All that is not data.
+struct Metadata<'a> {
+    image: &'a Image,
+    expected: &'a Expected<'a>,
+}
+
+impl Metadata<'_> {
+    /// Compares it; gives where each inode is.
+    fn compare(&self, progress: &mut dyn Progress) -> Result<Vec<Nid>, VerifyError> {
+        let mut nids: Vec<Option<Nid>> = vec![None; self.expected.inode_count()];
+        nids[0] = Some(self.image.root());
+        for number in 0..nids.len() {
+            if number.is_multiple_of(INODE_INTERVAL) {
+                report(progress, 0, 0)?;
+            }
+            let nid = nids[number].ok_or_else(|| self.fault(number, "no directory before it names it"))?;
+            self.compare_inode(number, nid)?;
+            if self.expected.inode(number).size.is_none() {
+                self.compare_directory(number, nid, &mut nids)?;
+            }
+        }
+        Ok(nids.into_iter().flatten().collect())
+    }
+
+    fn compare_inode(&self, number: usize, nid: Nid) -> Result<(), VerifyError> {
+        let failed = |error: floe_image::Error| self.fault(number, &error.to_string());
+        let expected = self.expected.inode(number);
+        let attr = self.image.attr(nid).map_err(failed)?;
+        let differs = |what: &str| Err(self.fault(number, &format!("its {what} is another one")));
+        if attr.file_type != expected.file_type {
+            return differs("type");
+        }
+        if attr.permissions != expected.permissions {
+            return differs("mode");
+        }
+        if (attr.uid, attr.gid) != (expected.uid, expected.gid) {
+            return differs("owner");
+        }
+        if attr.link_count != expected.link_count {
+            return differs("number of links");
+        }
+        if attr.modified != expected.modified {
+            return differs("time");
+        }
+        if expected.size.is_some_and(|size| size != attr.size) {
+            return differs("size");
+        }
+        if attr.device != expected.device {
+            return differs("device number");
+        }
+        let file_system = self.image.file_system();
+        if let Some(target) = expected.target
+            && file_system.read_link(nid).map_err(failed)? != target
+        {
+            return differs("target");
+        }
+        let mut names = file_system.xattr_names(nid).map_err(failed)?;
+        names.sort();
+        let xattrs: Vec<(&[u8], &[u8])> = self.expected.xattrs(number).collect();
+        if !names.iter().map(Vec::as_slice).eq(xattrs.iter().map(|(name, _)| *name)) {
+            return differs("list of attributes");
+        }
+        for (name, value) in xattrs {
+            if file_system.xattr(nid, name).map_err(failed)?.as_deref() != Some(value) {
+                return differs("attribute");
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_directory(&self, number: usize, nid: Nid, nids: &mut [Option<Nid>]) -> Result<(), VerifyError> {
+        let mut found = self.image.read_dir(nid);
+        for (name, inode) in self.expected.entries(number) {
+            let entry = found.next().ok_or_else(|| self.fault(inode, "its directory does not name it"))?;
+            let entry = entry.map_err(|error| self.fault(number, &error.to_string()))?;
+            let is_same = entry.name == name && entry.file_type == self.expected.inode(inode).file_type;
+            if !is_same || *nids[inode].get_or_insert(entry.nid) != entry.nid {
+                return Err(self.fault(inode, "its directory has another entry in its place"));
+            }
+        }
+        match found.next() {
+            None => Ok(()),
+            Some(_) => Err(self.fault(number, "it has an entry too many")),
+        }
+    }
+
+    fn fault(&self, number: usize, what: &str) -> VerifyError {
+        fault(self.expected, number, what)
+    }
+}
+
+/// The data of files.
+struct Content<'a> {
+    image: &'a Image,
+    expected: &'a Expected<'a>,
+    nids: &'a [Nid],
+}
+
+impl Content<'_> {
+    /// Compares pieces on several threads; gives how many bytes they have.
+    fn compare(
+        &self,
+        pieces: &[&PieceDigest],
+        jobs: NonZeroUsize,
+        progress: &mut dyn Progress,
+    ) -> Result<u64, VerifyError> {
+        let total = pieces.iter().map(|piece| piece.len as u64).sum();
+        let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let first_fault = Mutex::new(None);
+        let work = || {
+            let mut buffer = Vec::new();
+            loop {
+                let start = next.fetch_add(BATCH_COUNT, Relaxed);
+                let Some(batch) = pieces.get(start..).filter(|rest| !rest.is_empty()) else { return };
+                for piece in batch.iter().take(BATCH_COUNT) {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    if let Err(error) = self.compare_piece(piece, &mut buffer) {
+                        stop.store(true, Relaxed);
+                        first_fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        return;
+                    }
+                    done.fetch_add(piece.len as u64, Relaxed);
+                }
+            }
+        };
+        let told = thread::scope(|scope| {
+            let threads: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(work)).collect();
+            loop {
+                let told = report(progress, done.load(Relaxed), total);
+                if told.is_err() {
+                    stop.store(true, Relaxed);
+                    return told;
+                }
+                if threads.iter().all(|thread| thread.is_finished()) {
+                    return told;
+                }
+                thread::sleep(REPORT_INTERVAL.min(Duration::from_millis(1 + total / (4 << 20))));
+            }
+        });
+        match first_fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(fault) => Err(fault),
+            None => told.map(|()| total),
+        }
+    }
+
+    fn compare_piece(&self, piece: &PieceDigest, buffer: &mut Vec<u8>) -> Result<(), VerifyError> {
+        let failed = |what: &str| {
+            let place = format!("bytes {} to {}: {what}", piece.offset, piece.offset + piece.len as u64);
+            fault(self.expected, piece.inode, &place)
+        };
+        buffer.resize(piece.len, 0);
+        let read = self.image.read_at(self.nids[piece.inode], piece.offset, buffer);
+        let len = read.map_err(|error| failed(&error.to_string()))?;
+        if len != piece.len || xxh64(buffer, 0) != piece.hash {
+            return Err(failed("the data is not what was read from the source"));
+        }
+        Ok(())
+    }
+}
+
+fn fault(expected: &Expected<'_>, number: usize, what: &str) -> VerifyError {
+    let path = String::from_utf8_lossy(&expected.path(number)).escape_debug().to_string();
+    VerifyError::Fault(format!("{path}: {what}"))
+}
+
+fn report(progress: &mut dyn Progress, done: u64, total: u64) -> Result<(), VerifyError> {
+    match progress.advance(Phase::Verify, done, total) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(VerifyError::Cancelled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_comes_from_all_over_the_image() {
+        for (count, len) in [(10, 1000), (100_000, 4000), (3000, 1 << 20), (100, 8 << 20)] {
+            let piece = |inode| PieceDigest { inode, offset: 0, len, hash: 0 };
+            let pieces: Vec<PieceDigest> = (0..count).map(piece).collect();
+            let chosen: Vec<usize> = sample(&pieces).iter().map(|piece| piece.inode).collect();
+            let bytes = (chosen.len() * len) as u64;
+            let total = (count * len) as u64;
+            assert!(bytes >= total.min(SAMPLE_BYTES) && bytes <= total.min(SAMPLE_BYTES * 4), "{count} {len}: {bytes}");
+            assert!(chosen.is_sorted() && chosen.first() == Some(&0) && chosen.last() >= Some(&(count * 15 / 16)));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Tar archives as sources.
+
+mod extensions;
+mod header;
+mod import;
+mod member;
+mod sparse;
+mod unpack;
+
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use crate::{
+    content::Identity,
+    error::{Error, Result},
+    options::Options,
+    progress::Progress,
+};
+
+/// What the errors call an archive that comes from the standard input.
+const INPUT_NAME: &str = "standard input";
+/// How much of a member's name an error shows, in characters.
+const SHOWN_MAX: usize = 200;
+
+/// A tar archive that is open and can be read at any place: itself, or what was decompressed from it.
+pub(crate) struct Archive {
+    file: Arc<File>,
+    path: Arc<Path>,
+    len: u64,
+    /// What it was when it was opened, if nothing was copied from it.
+    identity: Option<Identity>,
+}
+
+impl Archive {
+    /// Opens the archive at `path`. What is compressed or cannot be read at any place is copied to a temporary file
+    /// beside the image.
+    pub(crate) fn open(path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        let file = File::open(path).map_err(Error::source(path, "open"))?;
+        let status = file.metadata().map_err(Error::source(path, "look at"))?;
+        if status.is_dir() {
+            return Err(Error::unfit(path, "the source is a directory, not a tar archive"));
+        }
+        if status.is_file() {
+            let mut head = [0; unpack::MAGIC_LEN];
+            let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
+            if unpack::is_plain(&head[..len]) {
+                let identity = Some(Identity::of(&status));
+                return Ok(Self { file: Arc::new(file), path: path.into(), len: status.len(), identity });
+            }
+        }
+        Self::copied(file, path, options, progress)
+    }
+
+    /// Takes the archive from the standard input.
+    pub(crate) fn from_input(options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        Self::copied(io::stdin().lock(), Path::new(INPUT_NAME), options, progress)
+    }
+
+    fn copied(input: impl io::Read, path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        let (file, len) = unpack::unpacked(input, path, &options.output, progress)?;
+        Ok(Self { file: Arc::new(file), path: path.into(), len, identity: None })
+    }
+
+    /// Fills `output` with the bytes from `offset` on, all of which must be there.
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(self.truncated());
+        }
+        self.file.read_exact_at(output, offset).map_err(Error::source(&*self.path, "read"))
+    }
+
+    fn truncated(&self) -> Error {
+        Error::unfit(&*self.path, "the archive ends before its end mark: it is cut off")
+    }
+
+    /// An error about the header at `offset`.
+    fn broken(&self, offset: u64, rule: &str) -> Error {
+        Error::unfit(&*self.path, format!("the header at byte {offset} is broken: {rule}"))
+    }
+
+    /// An error about a member.
+    fn unfit(&self, member: &[u8], reason: &str) -> Error {
+        let name = String::from_utf8_lossy(member);
+        let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+        let dots = if name.chars().nth(SHOWN_MAX).is_some() { "…" } else { "" };
+        Error::unfit(&*self.path, format!("{shown}{dots}: {reason}"))
+    }
+}
+
+fn read_up_to(file: &File, output: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < output.len() {
+        match file.read_at(&mut output[len..], len as u64)? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    Ok(len)
+}

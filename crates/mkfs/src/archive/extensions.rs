@@ -1,0 +1,233 @@
+//! What stands before a member for what its header has no room for: pax records, and the long names of GNU.
+
+use std::collections::BTreeMap;
+
+use floe_image::Timestamp;
+
+use crate::tree::Xattr;
+
+/// What is said of a member, or with a global header of all that follow.
+#[derive(Clone, Default)]
+pub(super) struct Extensions {
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// The records of the sparse form 0.0, which stand there once for each run.
+    pub(super) sparse_numbers: Vec<u64>,
+    /// The long name of a GNU archive.
+    pub(super) long_name: Option<Vec<u8>>,
+    /// The same of what a link leads to.
+    pub(super) long_link: Option<Vec<u8>>,
+    /// Whether there are pax records.
+    pub(super) is_pax: bool,
+}
+
+/// The kinds of records that hold extended attributes, as their names are written: as they are, or with `%XX`, the
+/// value in base 64.
+const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
+const XATTR_PREFIX_CODED: &[u8] = b"LIBARCHIVE.xattr.";
+/// The record with the label of SELinux, which GNU tar writes.
+const SELINUX: &[u8] = b"RHT.security.selinux";
+
+impl Extensions {
+    /// Takes the records of an extended header; says which rule they break.
+    pub(super) fn add(&mut self, mut data: &[u8]) -> Result<(), &'static str> {
+        self.is_pax = true;
+        let broken = "an extended header has a record that is not 'length name=value'";
+        while !data.is_empty() {
+            if data.iter().all(|byte| *byte == 0) {
+                return Ok(());
+            }
+            let space = data.iter().take(20).position(|byte| *byte == b' ').ok_or(broken)?;
+            let len = decimal(&data[..space]).and_then(|len| usize::try_from(len).ok()).ok_or(broken)?;
+            let record = data.get(space + 1..len).ok_or(broken)?.strip_suffix(b"\n").ok_or(broken)?;
+            let sign = record.iter().position(|byte| *byte == b'=').ok_or(broken)?;
+            self.record(&record[..sign], &record[sign + 1..])?;
+            data = &data[len..];
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        if let Some(name) = name.strip_prefix(XATTR_PREFIX) {
+            self.xattrs.insert(name.into(), value.into());
+        } else if let Some(name) = name.strip_prefix(XATTR_PREFIX_CODED) {
+            let name = percent_decoded(name);
+            let value = base64_decoded(value).ok_or("an extended attribute is not in base 64")?;
+            // The same attribute may be there in the other form.
+            self.xattrs.entry(name.into()).or_insert_with(|| value.into());
+        } else if name == SELINUX {
+            let value = [value, b"\0"].concat();
+            self.xattrs.entry(b"security.selinux"[..].into()).or_insert_with(|| value.into());
+        } else if name == b"GNU.sparse.offset" || name == b"GNU.sparse.numbytes" {
+            self.sparse_numbers.push(decimal(value).ok_or("a sparse file has a place that is no number")?);
+        } else if value.is_empty() {
+            self.records.remove(name);
+        } else {
+            self.records.insert(name.into(), value.into());
+        }
+        Ok(())
+    }
+
+    /// Adds what is said of all members, where nothing is said of this one.
+    pub(super) fn complete(&mut self, globals: &Self) {
+        for (name, value) in &globals.records {
+            self.records.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        for (name, value) in &globals.xattrs {
+            self.xattrs.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+
+    /// A record's value.
+    pub(super) fn text(&self, name: &str) -> Option<&[u8]> {
+        self.records.get(name.as_bytes()).map(Vec::as_slice)
+    }
+
+    /// A record's value as a number; an error if it is none.
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, &'static str> {
+        let value = |text| decimal(text).ok_or("an extended header has a value that is not the number it should be");
+        self.text(name).map(value).transpose()
+    }
+
+    /// The time of the last change, with parts of a second.
+    pub(super) fn modified(&self) -> Result<Option<Timestamp>, &'static str> {
+        let broken = "an extended header has a time that is no number";
+        self.text("mtime").map(|text| timestamp(text).ok_or(broken)).transpose()
+    }
+
+    /// The extended attributes, in the order of their names.
+    pub(super) fn into_xattrs(self) -> Vec<Xattr> {
+        self.xattrs.into_iter().collect()
+    }
+}
+
+/// A decimal number without a sign.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    if is_number { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
+fn timestamp(text: &[u8]) -> Option<Timestamp> {
+    let (is_negative, text) = match text.strip_prefix(b"-") {
+        Some(text) => (true, text),
+        None => (false, text),
+    };
+    let mut parts = text.splitn(2, |byte| *byte == b'.');
+    let seconds = i64::try_from(decimal(parts.next()?)?).ok()?;
+    let fraction = parts.next().unwrap_or_default();
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
+    let nanoseconds = digits.fold(0u32, |value, digit| value * 10 + u32::from(digit - b'0'));
+    Some(match (is_negative, nanoseconds) {
+        (false, _) => Timestamp { seconds, nanoseconds },
+        (true, 0) => Timestamp { seconds: -seconds, nanoseconds: 0 },
+        (true, _) => Timestamp { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
+    })
+}
+
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, digits.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
+            (b'%', Some(byte)) => {
+                decoded.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                decoded.push(*first);
+                rest = after;
+            }
+        }
+    }
+    decoded
+}
+
+fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut bits, mut count) = (0u32, 0);
+    let end = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
+    for byte in &text[..end] {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            b'\n' | b'\r' => continue,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            decoded.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(text: &str) -> Vec<u8> {
+        let mut len = text.len() + 3;
+        while format!("{len} {text}\n").len() != len {
+            len += 1;
+        }
+        format!("{len} {text}\n").into_bytes()
+    }
+
+    #[test]
+    fn records_may_hold_anything() {
+        let mut extensions = Extensions::default();
+        let data = [
+            record("path=a/b=c"),
+            record("mtime=1700000000.25"),
+            record("SCHILY.xattr.user.a=one\ntwo = three\n"),
+            record("LIBARCHIVE.xattr.user.b%3d=AAEC/w=="),
+            record("LIBARCHIVE.xattr.user.a=AAEC"),
+            record("uid=4000000000"),
+            record("gid="),
+        ];
+        extensions.add(&data.concat()).expect("they are well-formed");
+        assert_eq!(extensions.text("path"), Some(&b"a/b=c"[..]));
+        assert_eq!(extensions.number("uid"), Ok(Some(4_000_000_000)));
+        assert_eq!(extensions.number("gid"), Ok(None));
+        let time = Timestamp { seconds: 1_700_000_000, nanoseconds: 250_000_000 };
+        assert_eq!(extensions.modified(), Ok(Some(time)));
+        let xattrs = extensions.into_xattrs();
+        let names: Vec<&[u8]> = xattrs.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, [&b"user.a"[..], b"user.b="]);
+        assert_eq!(&*xattrs[0].1, b"one\ntwo = three\n");
+        assert_eq!(&*xattrs[1].1, [0, 1, 2, 255]);
+    }
+
+    #[test]
+    fn broken_records_are_refused() {
+        for data in ["path=x\n", "8 path=x\n", "99 path=x\n", "3 p\n", "0 path=x\n", "99999999999999999999999 a=b\n"] {
+            assert!(Extensions::default().add(data.as_bytes()).is_err(), "{data:?}");
+        }
+    }
+
+    #[test]
+    fn times_before_1970_round_down() {
+        for (text, expected) in [
+            ("0", Some((0, 0))),
+            ("-1", Some((-1, 0))),
+            ("-1.25", Some((-2, 750_000_000))),
+            ("1.1234567891", Some((1, 123_456_789))),
+            ("1.", Some((1, 0))),
+            ("", None),
+            ("1.x", None),
+            ("+1", None),
+        ] {
+            let found = timestamp(text.as_bytes()).map(|time| (time.seconds, time.nanoseconds));
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The 512 bytes before each member.
+
+use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
+
+/// The size of a header, and what data is padded to, in bytes.
+pub(super) const BLOCK_SIZE: u64 = 512;
+/// The same as a length.
+pub(super) const BLOCK_LEN: usize = 512;
+/// Where in a header its checksum stands.
+const CHECKSUM: std::ops::Range<usize> = 148..156;
+
+/// Whether the bytes have the checksum that they say. Some old programs added them up as signed.
+pub(super) fn is_whole(block: &[u8; BLOCK_LEN]) -> bool {
+    let Some(expected) = number(&block[CHECKSUM]) else { return false };
+    let counted = || block.iter().enumerate().map(|(at, byte)| if CHECKSUM.contains(&at) { b' ' } else { *byte });
+    let unsigned: i64 = counted().map(i64::from).sum();
+    let signed: i64 = counted().map(|byte| i64::from(byte.cast_signed())).sum();
+    expected == unsigned || expected == signed
+}
+
+/// A number of a header: octal digits, or with the first bit set a big-endian number in two's complement. What is blank
+/// is 0; `None` is no number.
+pub(super) fn number(field: &[u8]) -> Option<i64> {
+    match field {
+        [first, rest @ ..] if first & 0x80 != 0 => {
+            // The second bit is the sign.
+            let sign = if first & 0x40 != 0 { -1 } else { 0 };
+            let first = if sign < 0 { i64::from(first.cast_signed()) } else { i64::from(first & 0x3f) };
+            let mut value = first;
+            for byte in rest {
+                value = value.checked_mul(256)? | i64::from(*byte);
+            }
+            Some(value)
+        }
+        _ => {
+            let text = field.trim_ascii_start();
+            let end = text.iter().position(|byte| matches!(byte, 0 | b' ')).unwrap_or(text.len());
+            text[..end].iter().try_fold(0i64, |value, digit| match digit {
+                b'0'..=b'7' => Some(value.checked_mul(8)? + i64::from(digit - b'0')),
+                _ => None,
+            })
+        }
+    }
+}
+
+/// The numbers of the device that a header names.
+pub(super) fn device(header: &Header) -> Option<(i64, i64)> {
+    if let Some(ustar) = header.as_ustar() {
+        return Some((number(&ustar.dev_major)?, number(&ustar.dev_minor)?));
+    }
+    let gnu = header.as_gnu()?;
+    Some((number(&gnu.dev_major)?, number(&gnu.dev_minor)?))
+}
+
+/// The places and lengths in a sparse header, up to the first one that is empty, and whether there can be more.
+pub(super) fn sparse_runs(headers: &[GnuSparseHeader]) -> Option<(Vec<(u64, u64)>, bool)> {
+    let mut runs = Vec::new();
+    for header in headers {
+        if header.offset[0] == 0 || header.numbytes[0] == 0 {
+            return Some((runs, false));
+        }
+        runs.push((number(&header.offset)?.try_into().ok()?, number(&header.numbytes)?.try_into().ok()?));
+    }
+    Some((runs, true))
+}
+
+/// A block of further places of a sparse file.
+pub(super) fn sparse_block(block: &[u8; BLOCK_LEN]) -> GnuExtSparseHeader {
+    let mut header = GnuExtSparseHeader::new();
+    header.as_mut_bytes().copy_from_slice(block);
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_octal_or_binary() {
+        for (field, expected) in [
+            (&b"0000644\0"[..], Some(0o644)),
+            (b"  644 \0\0", Some(0o644)),
+            (b"77777777777\0", Some(0o77777777777)),
+            (b"\0\0\0\0\0\0\0\0", Some(0)),
+            (b"        ", Some(0)),
+            (b"0000648\0", None),
+            (b"-000644\0", None),
+            (b"\x80\0\0\0\0\0\0\0\0\0\x01\x00", Some(256)),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xfe", Some(-2)),
+            (b"\x80\0\0\0\xff\xff\xff\xff", Some(0xffff_ffff)),
+            (b"\x80\x7f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", None),
+        ] {
+            assert_eq!(number(field), expected, "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Putting the members of an archive into a tree.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use floe_image::Timestamp;
+
+use super::{
+    Archive,
+    member::{Member, MemberKind, Members},
+};
+use crate::{
+    error::Result,
+    excludes::Excludes,
+    options::{Options, Whiteouts},
+    progress::{Phase, Progress, report},
+    tree::{Body, Metadata, Node, NodeId, Tree},
+    whiteout::Whiteout,
+};
+
+/// After how many members progress is told.
+const REPORT_INTERVAL: u64 = 1024;
+/// The longest name of an entry, in bytes.
+const NAME_LEN_MAX: usize = 255;
+/// The longest path of a member, in bytes.
+const PATH_LEN_MAX: usize = 1 << 16;
+/// The longest target of a symbolic link, in bytes.
+const LINK_TARGET_LEN_MAX: usize = 4095;
+/// How many symbolic links may stand in the way to a member.
+const LINKS_MAX: usize = 40;
+/// What a directory that no member names is like.
+const IMPLIED_PERMISSIONS: u16 = 0o755;
+
+impl Archive {
+    /// Puts the members into the tree. What is in the tree already stays, unless a member has the same path or a
+    /// whiteout removes it; a whiteout says nothing of members of the same archive.
+    pub(crate) fn import(
+        &self,
+        tree: &mut Tree,
+        options: &Options,
+        excludes: &Excludes,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let mut importer = Importer { archive: self, tree, options, excludes, hidden: HashMap::new() };
+        let whiteouts = options.whiteouts;
+        if whiteouts != Whiteouts::Keep {
+            let mut members = Members::new(self);
+            while let Some(member) = members.next()? {
+                importer.put_whiteout(&member)?;
+            }
+        }
+        let mut members = Members::new(self);
+        let mut count = 0u64;
+        while let Some(member) = members.next()? {
+            importer.put(member)?;
+            count += 1;
+            if count.is_multiple_of(REPORT_INTERVAL) {
+                report(progress, Phase::Scan, count, 0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Importer<'a> {
+    archive: &'a Archive,
+    tree: &'a mut Tree,
+    options: &'a Options,
+    excludes: &'a Excludes,
+    /// Members that are left out, which may have other names that are not.
+    hidden: HashMap<PathBuf, NodeId>,
+}
+
+impl Importer<'_> {
+    fn put_whiteout(&mut self, member: &Member) -> Result<()> {
+        let components = self.components(&member.path, &member.path)?;
+        let Some((name, parents)) = components.split_last() else { return Ok(()) };
+        let Some(whiteout) = Whiteout::of(name, self.options.whiteouts) else { return Ok(()) };
+        if self.is_excluded(&components) {
+            return Ok(());
+        }
+        let time = member.metadata.modified;
+        let create = (self.options.whiteouts == Whiteouts::Overlay).then_some(time);
+        if let Some(directory) = self.directory(parents, create, &member.path)? {
+            whiteout.put(self.tree, directory, self.options.whiteouts);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, member: Member) -> Result<()> {
+        let Member { path, kind, metadata, mut xattrs } = member;
+        if !self.options.xattrs.keep {
+            xattrs.clear();
+        }
+        let components = self.components(&path, &path)?;
+        let Some((name, parents)) = components.split_last() else {
+            let MemberKind::Directory = kind else {
+                return Err(self.archive.unfit(&path, "what stands for the root is no directory"));
+            };
+            let root = self.tree.node_mut(Tree::ROOT);
+            (root.metadata, root.xattrs) = (metadata, xattrs);
+            return Ok(());
+        };
+        if Whiteout::of(name, self.options.whiteouts).is_some() {
+            return Ok(());
+        }
+        let is_excluded = self.is_excluded(&components);
+        if is_excluded && matches!(kind, MemberKind::Directory) {
+            return Ok(());
+        }
+        let body = match kind {
+            MemberKind::HardLink(target) => {
+                let node = self.linked(&target, &path)?;
+                return self.name(&components, node, metadata.modified, &path);
+            }
+            MemberKind::Directory => {
+                let Some(parent) = self.directory(parents, Some(metadata.modified), &path)? else { return Ok(()) };
+                let before = self.tree.lookup(parent, name);
+                if let Some(before) = before.filter(|id| matches!(self.tree.node(*id).body, Body::Directory(_))) {
+                    // Whiteouts were put before.
+                    let whiteouts = self.options.whiteouts;
+                    let node = self.tree.node_mut(before);
+                    if whiteouts == Whiteouts::Overlay {
+                        let opaque = node.xattrs.iter().filter(|(name, _)| **name == *b"trusted.overlay.opaque");
+                        xattrs.extend(opaque.cloned());
+                        xattrs.sort();
+                        xattrs.dedup();
+                    }
+                    (node.metadata, node.xattrs) = (metadata, xattrs);
+                    return Ok(());
+                }
+                Body::Directory(Default::default())
+            }
+            MemberKind::File(content) => Body::File(content),
+            MemberKind::Symlink(target) => {
+                if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX || target.contains(&0) {
+                    let reason = "the target of the link is empty, has a zero byte or is longer than 4095 bytes";
+                    return Err(self.archive.unfit(&path, reason));
+                }
+                Body::Symlink(target)
+            }
+            MemberKind::Special(file_type, number) => Body::Special(file_type, number),
+        };
+        let modified = metadata.modified;
+        let node = self.tree.add(Node { metadata, xattrs, body });
+        self.name(&components, node, modified, &path)
+    }
+
+    /// Gives a node its name, unless that is left out.
+    fn name(&mut self, components: &[&[u8]], node: NodeId, modified: Timestamp, path: &[u8]) -> Result<()> {
+        if self.is_excluded(components) {
+            self.hidden.insert(inner_path(components), node);
+            return Ok(());
+        }
+        let Some((name, parents)) = components.split_last() else { return Ok(()) };
+        if let Some(parent) = self.directory(parents, Some(modified), path)? {
+            self.tree.link(parent, name, node);
+        }
+        Ok(())
+    }
+
+    /// What a hard link leads to.
+    fn linked(&mut self, target: &[u8], path: &[u8]) -> Result<NodeId> {
+        let components = self.components(target, path)?;
+        if let Some(node) = self.hidden.get(&inner_path(&components)) {
+            return Ok(*node);
+        }
+        let found = match components.split_last() {
+            Some((name, parents)) => {
+                let parent = self.directory(parents, None, path)?;
+                parent.and_then(|parent| self.tree.lookup(parent, name))
+            }
+            None => Some(Tree::ROOT),
+        };
+        let node = found.ok_or_else(|| {
+            let target =
+                String::from_utf8_lossy(target).chars().take(200).flat_map(char::escape_debug).collect::<String>();
+            self.archive.unfit(path, &format!("it is a link to {target}, which does not stand before it"))
+        })?;
+        match self.tree.node(node).body {
+            Body::Directory(_) => Err(self.archive.unfit(path, "it is a hard link to a directory")),
+            _ => Ok(node),
+        }
+    }
+
+    /// The directory that the components lead to, by symbolic links too, none of which leads out of the root. With
+    /// `create` what is missing is made; otherwise nothing is found where something is missing.
+    fn directory(&mut self, components: &[&[u8]], create: Option<Timestamp>, path: &[u8]) -> Result<Option<NodeId>> {
+        let mut way = vec![Tree::ROOT];
+        let mut ahead: VecDeque<Vec<u8>> = components.iter().map(|name| name.to_vec()).collect();
+        let mut links = 0;
+        while let Some(name) = ahead.pop_front() {
+            let here = way.last().copied().unwrap_or(Tree::ROOT);
+            if name == b".." {
+                if way.len() > 1 {
+                    way.pop();
+                }
+                continue;
+            }
+            let Some(next) = self.tree.lookup(here, &name) else {
+                let Some(modified) = create else { return Ok(None) };
+                let metadata = Metadata { permissions: IMPLIED_PERMISSIONS, uid: 0, gid: 0, modified };
+                let body = Body::Directory(Default::default());
+                let made = self.tree.add(Node { metadata, xattrs: Vec::new(), body });
+                self.tree.link(here, &name, made);
+                way.push(made);
+                continue;
+            };
+            match &self.tree.node(next).body {
+                Body::Directory(_) => way.push(next),
+                Body::Symlink(target) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(self.archive.unfit(path, "there are more than 40 symbolic links on the way to it"));
+                    }
+                    if target.starts_with(b"/") {
+                        way.truncate(1);
+                    }
+                    let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+                    let parts: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
+                    if parts.iter().any(|part| part.len() > NAME_LEN_MAX) {
+                        return Err(self.archive.unfit(path, "a symbolic link on the way to it leads nowhere"));
+                    }
+                    for part in parts.into_iter().rev() {
+                        ahead.push_front(part);
+                    }
+                }
+                _ if create.is_none() => return Ok(None),
+                _ => return Err(self.archive.unfit(path, "what should be its directory is none")),
+            }
+        }
+        Ok(way.last().copied())
+    }
+
+    /// The parts of a path that an archive gives, counted from the root; `of` is the member that an error names.
+    fn components<'p>(&self, path: &'p [u8], of: &[u8]) -> Result<Vec<&'p [u8]>> {
+        if path.len() > PATH_LEN_MAX {
+            return Err(self.archive.unfit(of, "its path is longer than 65536 bytes"));
+        }
+        if path.contains(&0) {
+            return Err(self.archive.unfit(of, "there is a zero byte in its path"));
+        }
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        let parts: Vec<&[u8]> = parts.collect();
+        if parts.contains(&&b".."[..]) {
+            return Err(self.archive.unfit(of, "its path has '..' in it, which may lead out of the root"));
+        }
+        if parts.iter().any(|part| part.len() > NAME_LEN_MAX) {
+            return Err(self.archive.unfit(of, "a name in its path is longer than 255 bytes"));
+        }
+        Ok(parts)
+    }
+
+    /// Whether a path or something above it is left out.
+    fn is_excluded(&self, components: &[&[u8]]) -> bool {
+        self.excludes.has_within(&inner_path(components))
+    }
+}
+
+fn inner_path(components: &[&[u8]]) -> PathBuf {
+    components.iter().map(|part| Path::new(OsStr::from_bytes(part))).collect()
+}

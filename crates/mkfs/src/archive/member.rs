@@ -1,0 +1,247 @@
+//! Going through an archive, member by member.
+
+use std::sync::Arc;
+
+use floe_image::{DeviceNumber, FileType, Timestamp};
+use tar::{EntryType, Header};
+
+use super::{
+    Archive,
+    extensions::Extensions,
+    header::{self, BLOCK_LEN, BLOCK_SIZE, number},
+    sparse::SparseMap,
+};
+use crate::{
+    content::Content,
+    error::Result,
+    tree::{Metadata, Xattr},
+};
+
+/// How long an extended header or a long name may be, in bytes.
+const EXTENSION_LEN_MAX: u64 = 16 << 20;
+
+/// What an archive says of one path.
+pub(super) struct Member {
+    /// As it stands there.
+    pub(super) path: Vec<u8>,
+    pub(super) kind: MemberKind,
+    pub(super) metadata: Metadata,
+    pub(super) xattrs: Vec<Xattr>,
+}
+
+/// What is at a path.
+pub(super) enum MemberKind {
+    Directory,
+    File(Content),
+    /// Another name of a member before it.
+    HardLink(Vec<u8>),
+    Symlink(Vec<u8>),
+    Special(FileType, DeviceNumber),
+}
+
+/// The members of an archive, in order.
+pub(super) struct Members<'a> {
+    archive: &'a Archive,
+    position: u64,
+    globals: Extensions,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(archive: &'a Archive) -> Self {
+        Self { archive, position: 0, globals: Extensions::default() }
+    }
+
+    /// The next member; `None` at the end mark.
+    pub(super) fn next(&mut self) -> Result<Option<Member>> {
+        let mut extensions = Extensions::default();
+        loop {
+            let start = self.position;
+            let mut block = [0; BLOCK_LEN];
+            self.archive.read_at(start, &mut block)?;
+            if block == [0; BLOCK_LEN] {
+                return Ok(None);
+            }
+            if !header::is_whole(&block) {
+                let rule = "its checksum is wrong";
+                return Err(match start {
+                    0 => crate::Error::unfit(&*self.archive.path, "it is neither a directory nor a tar archive"),
+                    _ => self.archive.broken(start, rule),
+                });
+            }
+            self.position += BLOCK_SIZE;
+            let header = Header::from_byte_slice(&block);
+            let archive = self.archive;
+            let broken = |rule: &str| archive.broken(start, rule);
+            let own_size = number(&header.as_old().size).and_then(|size| u64::try_from(size).ok());
+            let own_size = own_size.ok_or_else(|| broken("its size is no number"))?;
+            match header.entry_type().as_byte() {
+                b'x' | b'X' => extensions.add(&self.extension(own_size, start)?).map_err(broken)?,
+                b'g' => {
+                    let data = self.extension(own_size, start)?;
+                    self.globals.add(&data).map_err(broken)?;
+                }
+                b'L' => extensions.long_name = Some(self.extension(own_size, start)?),
+                b'K' => extensions.long_link = Some(self.extension(own_size, start)?),
+                // The name of a volume.
+                b'V' => self.skip(own_size)?,
+                _ => {
+                    extensions.complete(&self.globals);
+                    return self.member(header, extensions, own_size, start).map(Some);
+                }
+            }
+        }
+    }
+
+    fn member(&mut self, header: &Header, extensions: Extensions, own_size: u64, start: u64) -> Result<Member> {
+        let broken = |rule: &'static str| self.archive.broken(start, rule);
+        let stored_len = extensions.number("size").map_err(broken)?.unwrap_or(own_size);
+        let path = [extensions.text("GNU.sparse.name"), extensions.text("path"), extensions.long_name.as_deref()];
+        let path = match path.into_iter().flatten().next() {
+            Some(path) => trimmed(path),
+            None => header.path_bytes().into_owned(),
+        };
+        let link = extensions.text("linkpath").or(extensions.long_link.as_deref()).map(trimmed);
+        let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned())).unwrap_or_default();
+        let metadata = self.metadata(header, &extensions, start)?;
+        let (kind, end) = match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => (MemberKind::Directory, None),
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let (content, end) = self.content(header, &extensions, stored_len, &path, start)?;
+                (MemberKind::File(content), Some(end))
+            }
+            // Where there are pax records, data may follow a link.
+            EntryType::Link => (MemberKind::HardLink(link), extensions.is_pax.then_some(self.position + stored_len)),
+            EntryType::Symlink => (MemberKind::Symlink(link), None),
+            EntryType::Directory => (MemberKind::Directory, None),
+            EntryType::Fifo => (MemberKind::Special(FileType::Fifo, DeviceNumber::default()), None),
+            EntryType::Char => (self.device(FileType::CharacterDevice, header, &extensions, &path, start)?, None),
+            EntryType::Block => (self.device(FileType::BlockDevice, header, &extensions, &path, start)?, None),
+            // A directory of an incremental dump, with a list of what was in it.
+            other if other.as_byte() == b'D' => (MemberKind::Directory, Some(self.position + stored_len)),
+            other => {
+                let letter = char::from(other.as_byte()).escape_default();
+                return Err(self.archive.unfit(&path, &format!("it is of the type '{letter}', which is not known")));
+            }
+        };
+        if let Some(end) = end {
+            self.go_to(end)?;
+        }
+        Ok(Member { path, kind, metadata, xattrs: extensions.into_xattrs() })
+    }
+
+    fn metadata(&self, header: &Header, extensions: &Extensions, start: u64) -> Result<Metadata> {
+        let broken = |rule: &'static str| self.archive.broken(start, rule);
+        let old = header.as_old();
+        let id = |name: &str, field: &[u8]| {
+            let id = match extensions.number(name).map_err(broken)? {
+                Some(id) => u32::try_from(id).ok(),
+                None => number(field).and_then(|id| u32::try_from(id).ok()),
+            };
+            id.ok_or_else(|| broken("its owner or group is not a number up to 4294967295"))
+        };
+        let mode = number(&old.mode).ok_or_else(|| broken("its mode is no number"))?;
+        let modified = match extensions.modified().map_err(broken)? {
+            Some(modified) => modified,
+            None => Timestamp {
+                seconds: number(&old.mtime).ok_or_else(|| broken("its time is no number"))?,
+                nanoseconds: 0,
+            },
+        };
+        let permissions = u16::try_from(mode & 0o7777).unwrap_or(0);
+        Ok(Metadata { permissions, uid: id("uid", &old.uid)?, gid: id("gid", &old.gid)?, modified })
+    }
+
+    /// The content of a file, and where in the archive its data ends.
+    fn content(
+        &self,
+        header: &Header,
+        extensions: &Extensions,
+        stored_len: u64,
+        path: &[u8],
+        start: u64,
+    ) -> Result<(Content, u64)> {
+        let (archive, position) = (self.archive, self.position);
+        let unfit = |rule: &'static str| archive.unfit(path, rule);
+        let end = position.checked_add(stored_len).filter(|end| *end <= archive.len);
+        let mut end = end.ok_or_else(|| archive.truncated())?;
+        let sparse = match header.as_gnu().filter(|_| header.entry_type() == EntryType::GNUSparse) {
+            Some(gnu) => {
+                let (places, data) = SparseMap::of_gnu(archive, gnu, position, path)?;
+                end = data.checked_add(stored_len).ok_or_else(|| archive.truncated())?;
+                let size = number(&gnu.realsize).and_then(|size| u64::try_from(size).ok());
+                let size = size.ok_or_else(|| archive.broken(start, "its size is no number"))?;
+                Some(SparseMap::new(&places, size, data, stored_len).map_err(unfit)?)
+            }
+            None if header.entry_type() == EntryType::GNUSparse => {
+                return Err(archive.broken(start, "a sparse file needs a header of GNU tar"));
+            }
+            None => match SparseMap::of_pax(archive, extensions, position, stored_len, path)? {
+                None => None,
+                Some((places, data)) => {
+                    let size = extensions.number("GNU.sparse.realsize").map_err(unfit)?;
+                    let size = size.or(extensions.number("GNU.sparse.size").map_err(unfit)?);
+                    let size = size.ok_or_else(|| unfit("a sparse file has no size"))?;
+                    let data_len = end.checked_sub(data).ok_or_else(|| archive.truncated())?;
+                    Some(SparseMap::new(&places, size, data, data_len).map_err(unfit)?)
+                }
+            },
+        };
+        let (file, name) = (Arc::clone(&archive.file), Arc::clone(&archive.path));
+        let identity = archive.identity;
+        let content = match sparse {
+            Some(SparseMap { size, runs }) => Content::Sparse { file, path: name, runs: runs.into(), size, identity },
+            None => Content::Region { file, path: name, offset: position, size: stored_len, identity },
+        };
+        Ok((content, end))
+    }
+
+    fn device(
+        &self,
+        file_type: FileType,
+        header: &Header,
+        extensions: &Extensions,
+        path: &[u8],
+        start: u64,
+    ) -> Result<MemberKind> {
+        let broken = |rule: &'static str| self.archive.broken(start, rule);
+        let own = header::device(header).ok_or_else(|| broken("its device is no number"))?;
+        let part = |name: &str, own: i64| -> Result<u32> {
+            let number = extensions.number(name).map_err(broken)?.or(u64::try_from(own).ok());
+            Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX))
+        };
+        let number = DeviceNumber { major: part("SCHILY.devmajor", own.0)?, minor: part("SCHILY.devminor", own.1)? };
+        if DeviceNumber::from_encoded(number.encoded()) != number {
+            return Err(self.archive.unfit(path, "its device numbers are beyond 4095 and 1048575"));
+        }
+        Ok(MemberKind::Special(file_type, number))
+    }
+
+    fn extension(&mut self, len: u64, start: u64) -> Result<Vec<u8>> {
+        if len > EXTENSION_LEN_MAX {
+            return Err(self.archive.broken(start, "an extended header has more than 16 MiB"));
+        }
+        if self.position + len > self.archive.len {
+            return Err(self.archive.truncated());
+        }
+        let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
+        self.archive.read_at(self.position, &mut data)?;
+        self.skip(len)?;
+        Ok(data)
+    }
+
+    fn skip(&mut self, len: u64) -> Result<()> {
+        self.go_to(self.position.saturating_add(len))
+    }
+
+    fn go_to(&mut self, end: u64) -> Result<()> {
+        let next = end.checked_next_multiple_of(BLOCK_SIZE).filter(|_| end <= self.archive.len);
+        self.position = next.ok_or_else(|| self.archive.truncated())?;
+        Ok(())
+    }
+}
+
+/// A name without the zeros that may stand behind it.
+fn trimmed(name: &[u8]) -> Vec<u8> {
+    let end = name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    name[..end].to_vec()
+}

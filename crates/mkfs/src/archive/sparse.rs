@@ -1,0 +1,131 @@
+//! Where the data of a sparse member belongs.
+
+use super::{
+    Archive,
+    extensions::{Extensions, decimal},
+    header::{self, BLOCK_LEN, BLOCK_SIZE},
+};
+use crate::{content::Run, error::Result};
+
+/// How long the map of the form 1.0 may be, in bytes.
+const MAP_LEN_MAX: u64 = 64 << 20;
+/// The largest size a sparse file may claim, in bytes.
+const SIZE_MAX: u64 = 1 << 44;
+
+/// What an error says of a map that cannot be read.
+const NO_NUMBER: &str = "a sparse file has a place that is no number";
+
+/// Places in a file and their lengths; and where in the archive their data begins.
+type Places = (Vec<(u64, u64)>, u64);
+
+/// A sparse member: where its data belongs, and where in the archive it is.
+pub(super) struct SparseMap {
+    /// The size of the file.
+    pub(super) size: u64,
+    pub(super) runs: Vec<Run>,
+}
+
+impl SparseMap {
+    /// The map in a GNU header and the blocks behind it, the first of which is at `position`; gives where the data is.
+    pub(super) fn of_gnu(archive: &Archive, header: &tar::GnuHeader, mut position: u64, path: &[u8]) -> Result<Places> {
+        let Some((mut places, _)) = header::sparse_runs(&header.sparse) else {
+            return Err(archive.unfit(path, NO_NUMBER));
+        };
+        let mut is_extended = header.isextended[0] != 0;
+        while is_extended {
+            let mut block = [0; BLOCK_LEN];
+            archive.read_at(position, &mut block)?;
+            position += BLOCK_SIZE;
+            let more = header::sparse_block(&block);
+            let Some((more_places, _)) = header::sparse_runs(more.sparse()) else {
+                return Err(archive.unfit(path, NO_NUMBER));
+            };
+            places.extend(more_places);
+            is_extended = more.is_extended();
+        }
+        Ok((places, position))
+    }
+
+    /// The map in pax records; `None` where the member is not sparse. The form 1.0 has it in front of the data, which
+    /// is `stored_len` bytes from `position` on; gives where the rest is.
+    pub(super) fn of_pax(
+        archive: &Archive,
+        extensions: &Extensions,
+        position: u64,
+        stored_len: u64,
+        path: &[u8],
+    ) -> Result<Option<Places>> {
+        if extensions.text("GNU.sparse.major") == Some(b"1") {
+            return Self::of_data(archive, position, stored_len, path).map(Some);
+        }
+        let numbers = if let Some(map) = extensions.text("GNU.sparse.map") {
+            let numbers: Option<Vec<u64>> = map.split(|byte| *byte == b',').map(decimal).collect();
+            numbers
+        } else if extensions.sparse_numbers.is_empty() {
+            return Ok(None);
+        } else {
+            Some(extensions.sparse_numbers.clone())
+        };
+        let numbers = numbers.filter(|numbers| numbers.len() % 2 == 0);
+        let numbers = numbers.ok_or_else(|| archive.unfit(path, NO_NUMBER))?;
+        Ok(Some((numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(), position)))
+    }
+
+    /// The map of the form 1.0: a decimal number in each line, how many runs there are and then each one.
+    fn of_data(archive: &Archive, position: u64, stored_len: u64, path: &[u8]) -> Result<Places> {
+        let (mut numbers, mut line, mut at) = (Vec::new(), Vec::new(), 0);
+        let mut wanted = 1;
+        while numbers.len() < wanted {
+            if at >= stored_len || at >= MAP_LEN_MAX {
+                return Err(archive.unfit(path, "the map of a sparse file does not end"));
+            }
+            let mut block = [0; BLOCK_LEN];
+            archive.read_at(position + at, &mut block)?;
+            at += BLOCK_SIZE;
+            for byte in block {
+                if byte != b'\n' {
+                    line.push(byte);
+                    continue;
+                }
+                let Some(number) = decimal(&line) else { return Err(archive.unfit(path, NO_NUMBER)) };
+                line.clear();
+                numbers.push(number);
+                if numbers.len() == 1 {
+                    wanted = usize::try_from(number).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(1);
+                }
+                if numbers.len() == wanted {
+                    break;
+                }
+            }
+        }
+        let places = numbers[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        Ok((places, position + at))
+    }
+
+    /// The map, if the places make sense for a file of `size` bytes with `stored_len` bytes at `position`.
+    pub(super) fn new(
+        places: &[(u64, u64)],
+        size: u64,
+        position: u64,
+        stored_len: u64,
+    ) -> std::result::Result<Self, &'static str> {
+        let (mut end, mut place) = (0, position);
+        let mut runs = Vec::with_capacity(places.len());
+        for (offset, len) in places.iter().copied().filter(|(_, len)| *len > 0) {
+            if offset < end {
+                return Err("the parts of a sparse file overlap");
+            }
+            end =
+                offset.checked_add(len).filter(|end| *end <= size).ok_or("a part of a sparse file is past its end")?;
+            runs.push(Run { offset, len, place });
+            place += len;
+        }
+        if place - position != stored_len {
+            return Err("the parts of a sparse file are not as long as its data");
+        }
+        if size > SIZE_MAX {
+            return Err("a sparse file is larger than 16 TiB");
+        }
+        Ok(Self { size, runs })
+    }
+}

@@ -1,0 +1,105 @@
+//! Decompressing an archive into a temporary file.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Write},
+    path::Path,
+};
+
+use crate::{
+    error::{Error, Result},
+    image_file::scratch_file,
+    progress::{Phase, Progress, report},
+};
+
+/// How many bytes tell how an archive is compressed.
+pub(super) const MAGIC_LEN: usize = 6;
+/// How much is decompressed at once, in bytes.
+const BUFFER_LEN: usize = 1 << 20;
+/// The most memory that decoding xz may take, in bytes; the highest preset needs 65 MiB.
+const XZ_MEMORY_MAX: u64 = 1 << 30;
+
+/// How an archive is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Packing {
+    Plain,
+    Gzip,
+    Xz,
+    Zstd,
+    /// In a way that is not known here, but has a name.
+    Other(&'static str),
+}
+
+/// Whether an archive that begins like this is not compressed.
+pub(super) fn is_plain(head: &[u8]) -> bool {
+    Packing::of(head) == Packing::Plain
+}
+
+/// Copies an archive to a temporary file beside the image `output`, decompressed; gives its length too.
+pub(super) fn unpacked(
+    mut input: impl Read,
+    path: &Path,
+    output: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(File, u64)> {
+    let mut head = Vec::with_capacity(MAGIC_LEN);
+    let begun = input.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut head);
+    begun.map_err(Error::source(path, "read"))?;
+    let packing = Packing::of(&head);
+    let whole = BufReader::with_capacity(BUFFER_LEN, io::Cursor::new(head).chain(input));
+    let mut decoder = packing.decoder(whole, path)?;
+    let mut file = scratch_file(output)?;
+    let mut buffer = vec![0; BUFFER_LEN];
+    let mut len = 0;
+    let action = if packing == Packing::Plain { "read" } else { "decompress" };
+    loop {
+        let read = match decoder.read(&mut buffer) {
+            Ok(0) => return Ok((file, len)),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Error::source(path, action)(error)),
+        };
+        let written = file.write_all(&buffer[..read]);
+        written.map_err(|error| Error::Output {
+            path: output.to_path_buf(),
+            action: "unpack the source beside",
+            error,
+        })?;
+        len += read as u64;
+        report(progress, Phase::Unpack, len, 0)?;
+    }
+}
+
+impl Packing {
+    fn of(head: &[u8]) -> Self {
+        match head {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Self::Other("bzip2"),
+            [b'L', b'Z', b'I', b'P', ..] => Self::Other("lzip"),
+            [0x5d, 0, 0, ..] => Self::Other("lzma"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Self::Other("lz4"),
+            [b'P', b'K', 3, 4, ..] => Self::Other("zip"),
+            _ => Self::Plain,
+        }
+    }
+
+    fn decoder<'a>(self, input: impl io::BufRead + 'a, path: &Path) -> Result<Box<dyn Read + 'a>> {
+        let failed = |error: io::Error| Error::source(path, "decompress")(error);
+        Ok(match self {
+            Self::Plain => Box::new(input),
+            Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+            Self::Xz => {
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED);
+                let stream = stream.map_err(|error| failed(error.into()))?;
+                Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
+            }
+            Self::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed)?),
+            Self::Other(name) => {
+                let reason = format!("it is compressed with {name}, which is not known here: decompress it first");
+                return Err(Error::unfit(path, reason));
+            }
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! What a layer says of the layers below it.
+
+use floe_image::{DeviceNumber, FileType, Timestamp};
+
+use crate::{
+    options::Whiteouts,
+    tree::{Body, Metadata, Node, NodeId, Tree},
+};
+
+/// What the name of a whiteout begins with.
+const PREFIX: &[u8] = b".wh.";
+/// What the names begin with that say something of a whole directory, or of aufs itself.
+const DIRECTORY_PREFIX: &[u8] = b".wh..wh.";
+/// The one among them that hides all that is below.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// The attribute by which overlayfs knows an opaque directory.
+const OVERLAY_OPAQUE: (&[u8], &[u8]) = (b"trusted.overlay.opaque", b"y");
+
+/// What a name says that means something else than itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whiteout<'a> {
+    /// There is no such entry, whatever earlier layers say.
+    Entry(&'a [u8]),
+    /// There are no entries but this layer's.
+    Opaque,
+    /// Nothing that matters in an image.
+    Nothing,
+}
+
+impl<'a> Whiteout<'a> {
+    /// What a name says; `None` where it is only a name.
+    pub(crate) fn of(name: &'a [u8], whiteouts: Whiteouts) -> Option<Self> {
+        if whiteouts == Whiteouts::Keep {
+            return None;
+        }
+        let hidden = name.strip_prefix(PREFIX)?;
+        Some(match hidden {
+            _ if name == OPAQUE => Self::Opaque,
+            _ if name.starts_with(DIRECTORY_PREFIX) => Self::Nothing,
+            b"" | b"." | b".." => Self::Nothing,
+            hidden => Self::Entry(hidden),
+        })
+    }
+
+    /// Puts it into effect in a directory that holds earlier layers only.
+    pub(crate) fn put(self, tree: &mut Tree, directory: NodeId, whiteouts: Whiteouts) {
+        match (self, whiteouts) {
+            (Self::Nothing, _) | (_, Whiteouts::Keep) => {}
+            (Self::Entry(name), Whiteouts::Apply) => tree.unlink(directory, name),
+            (Self::Opaque, Whiteouts::Apply) => tree.clear(directory),
+            (Self::Entry(name), Whiteouts::Overlay) => {
+                let metadata = Metadata { permissions: 0, uid: 0, gid: 0, modified: Timestamp::default() };
+                let body = Body::Special(FileType::CharacterDevice, DeviceNumber::default());
+                let node = tree.add(Node { metadata, xattrs: Vec::new(), body });
+                tree.link(directory, name, node);
+            }
+            (Self::Opaque, Whiteouts::Overlay) => {
+                tree.clear(directory);
+                let xattrs = &mut tree.node_mut(directory).xattrs;
+                xattrs.retain(|(name, _)| **name != *OVERLAY_OPAQUE.0);
+                xattrs.push((OVERLAY_OPAQUE.0.into(), OVERLAY_OPAQUE.1.into()));
+                xattrs.sort();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_is_hidden() {
+        for (name, expected) in [
+            ("name", None),
+            (".wh.name", Some(Whiteout::Entry(b"name"))),
+            (".wh..hidden", Some(Whiteout::Entry(b".hidden"))),
+            (".wh..wh..opq", Some(Whiteout::Opaque)),
+            (".wh..wh.plnk", Some(Whiteout::Nothing)),
+            (".wh.", Some(Whiteout::Nothing)),
+            (".wh..", Some(Whiteout::Nothing)),
+            (".wh", None),
+            ("x.wh.name", None),
+        ] {
+            assert_eq!(Whiteout::of(name.as_bytes(), Whiteouts::Apply), expected, "{name}");
+            assert_eq!(Whiteout::of(name.as_bytes(), Whiteouts::Keep), None, "{name}");
+        }
+    }
+}
