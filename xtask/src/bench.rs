@@ -4,6 +4,8 @@ mod cold;
 mod contender;
 mod extract;
 mod listing;
+mod mkfs;
+mod mkfs_options;
 mod read;
 mod report;
 mod results;
@@ -29,6 +31,8 @@ enum What {
     Read(read::Arguments),
     /// Whole images extracted or checked: Floe and the reference tools, interleaved, each time cold.
     Extract(extract::Arguments),
+    /// Images built: Floe, mkfs.erofs and mksquashfs, interleaved.
+    Mkfs(mkfs::Arguments),
 }
 
 /// Measures.
@@ -36,5 +40,6 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     match &arguments.what {
         What::Read(arguments) => read::run(arguments),
         What::Extract(arguments) => extract::run(arguments),
+        What::Mkfs(arguments) => mkfs::run(arguments),
     }
 }

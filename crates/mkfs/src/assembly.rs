@@ -1,6 +1,6 @@
 //! Putting pieces, which come in order, into the image.
 
-use floe_erofs::write::{Chunk, CompressedExtent};
+use floe_erofs::write::{Chunk, CompressedExtent, ExtentKind};
 
 use crate::{
     chunks::ChunkStore,
@@ -9,13 +9,16 @@ use crate::{
     error::Result,
     image_file::ImageFile,
     options::Options,
-    packed::Packed,
-    segment::{CompressedSegment, Tail, index_len, inline_len_max},
+    packed::{Packed, Places},
+    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule, index_len, inline_len_max},
+    stored_blocks::{StoredBlocks, Verdict},
     stored_file::StoredFile,
 };
 
 /// How much is copied at once, in bytes.
 const COPY_LEN: usize = 1 << 20;
+/// The end of a file is taken from another file's fragment if it is this many times what the part before then takes.
+const KNOWN_END_FACTOR: usize = 3;
 
 /// Puts pieces into the image and says what became of each file.
 pub(crate) struct Assembler<'a> {
@@ -23,7 +26,13 @@ pub(crate) struct Assembler<'a> {
     blob: Option<ImageFile>,
     options: &'a Options,
     packed: Option<Packed>,
+    /// By place, which files are alike.
+    kinds: &'a [u64],
+    /// For what is before an end that is known.
+    compressor: Option<SegmentCompressor>,
     chunk_store: ChunkStore,
+    /// Where equal data is to be stored once.
+    stored_blocks: Option<StoredBlocks>,
     current: Current,
 }
 
@@ -31,6 +40,7 @@ pub(crate) struct Assembler<'a> {
 #[derive(Default)]
 struct Current {
     start: u64,
+    size: u64,
     extents: Vec<CompressedExtent>,
     chunks: Vec<Chunk>,
     inline: Vec<u8>,
@@ -43,17 +53,23 @@ impl<'a> Assembler<'a> {
         blob: Option<ImageFile>,
         options: &'a Options,
         packed: Option<Packed>,
-    ) -> Self {
-        Self { image, blob, options, packed, chunk_store: ChunkStore::default(), current: Current::default() }
+        kinds: &'a [u64],
+    ) -> Result<Self> {
+        let compressor = if packed.is_some() { SegmentCompressor::new(options)? } else { None };
+        let (chunk_store, current) = (ChunkStore::default(), Current::default());
+        let stored_blocks = options.shares_files().then(StoredBlocks::default);
+        Ok(Self { image, blob, options, packed, kinds, compressor, chunk_store, stored_blocks, current })
     }
 
     /// How many bytes were there already.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
-        self.packed.as_ref().map_or(0, Packed::duplicate_bytes) + self.chunk_store.duplicate_bytes()
+        self.packed.as_ref().map_or(0, Packed::duplicate_bytes)
+            + self.stored_blocks.as_ref().map_or(0, StoredBlocks::duplicate_bytes)
+            + self.chunk_store.duplicate_bytes()
     }
 
-    /// The packed inode's content, which cannot be added to any more.
-    pub(crate) fn take_packed(&mut self) -> Result<Option<Content>> {
+    /// The packed inode's content, which cannot be added to any more, and where fragments are there.
+    pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
         let packed = self.packed.take().filter(|packed| packed.len() > 0);
         packed.map(Packed::into_content).transpose()
     }
@@ -66,14 +82,17 @@ impl<'a> Assembler<'a> {
     /// Adds a piece of a file of this size; with the last one says what became of the file.
     pub(crate) fn add(&mut self, piece: PieceOutput, size: u64, content: &Content) -> Result<Option<StoredFile>> {
         if piece.offset == 0 {
-            self.current = Current { start: self.image.len(), ..Current::default() };
+            self.current = Current { start: self.image.len(), size, ..Current::default() };
+            self.stored_blocks.iter_mut().for_each(StoredBlocks::begin_file);
         }
         let is_last = piece.offset + piece.len as u64 == size;
         let is_whole = is_last && piece.offset == 0;
+        let kind = self.kinds.get(piece.place).copied().unwrap_or(0);
         match piece.data {
             PieceData::Flat(bytes) => self.add_flat(&bytes, is_last)?,
-            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash)?,
-            PieceData::Packed(bytes) => self.add_packed(&bytes, is_whole.then_some(piece.hash))?,
+            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash, kind)?,
+            PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash, kind)?,
+            PieceData::Packed(bytes) => self.append_packed(&bytes)?,
             PieceData::Chunks(bytes, chunks) => {
                 let block_size = self.options.block_size();
                 let (device, file) = match &mut self.blob {
@@ -105,6 +124,7 @@ impl<'a> Assembler<'a> {
         }
         let stored_len = self.image.len() - start + inline.len() as u64;
         if fragment_offset.is_none() && stored_len + index_len(size, self.options.block_size()) >= size {
+            self.stored_blocks.iter_mut().for_each(StoredBlocks::forget_file);
             self.image.rewind(start)?;
             return self.copy_flat(size, content);
         }
@@ -121,26 +141,106 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64) -> Result<()> {
-        let base = self.image.len() / self.options.block_size();
-        self.image.append(&segment.stored)?;
-        self.current
-            .extents
-            .extend(segment.extents.iter().map(|extent| CompressedExtent { block: base + extent.block, ..*extent }));
+    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64, kind: u64) -> Result<()> {
+        self.put_extents(&segment)?;
         match segment.tail {
             Tail::None => {}
             Tail::Inline(bytes) => self.current.inline = bytes,
-            Tail::Fragment(bytes) => self.add_packed(&bytes, Some(fragment_hash))?,
+            Tail::Fragment(bytes) => self.add_fragment(&bytes, fragment_hash, kind)?,
         }
         Ok(())
     }
 
-    fn add_packed(&mut self, bytes: &[u8], hash: Option<u64>) -> Result<()> {
-        let Some(packed) = &mut self.packed else { return Ok(()) };
-        let offset = match hash {
-            Some(hash) => packed.add(bytes, hash)?,
-            None => packed.append(bytes)?,
+    /// Stores what of a segment's pclusters is not there yet.
+    fn put_extents(&mut self, segment: &CompressedSegment) -> Result<()> {
+        let fragment = segment.extents.last().is_some_and(|extent| extent.kind == ExtentKind::Fragment);
+        let extents = &segment.extents[..segment.extents.len() - usize::from(fragment)];
+        let block_size = self.options.block_size();
+        let base = self.image.len() / block_size;
+        let Some(known) = &mut self.stored_blocks else {
+            self.image.append(&segment.stored)?;
+            let moved = extents.iter().map(|extent| CompressedExtent { block: base + extent.block, ..*extent });
+            self.current.extents.extend(moved);
+            return Ok(());
         };
+        let verdicts = known.verdicts(extents, &segment.stored, self.image, block_size, self.current.size)?;
+        let mut blocks = Vec::with_capacity(extents.len());
+        let mut rest = segment.stored.as_slice();
+        for (extent, verdict) in extents.iter().zip(&verdicts) {
+            let len = usize::try_from(extent.stored_len).unwrap_or(usize::MAX);
+            // What is inline takes no place here.
+            let (bytes, after) = rest.split_at(len.min(rest.len()));
+            rest = after;
+            blocks.push(match verdict {
+                Verdict::Known(block) => *block,
+                Verdict::Store => {
+                    let block = self.image.len() / block_size;
+                    self.image.append(bytes)?;
+                    block
+                }
+            });
+        }
+        known.learn(extents, &segment.stored, &verdicts, &blocks);
+        let moved = extents.iter().zip(blocks).map(|(extent, block)| CompressedExtent { block, ..*extent });
+        self.current.extents.extend(moved);
+        Ok(())
+    }
+
+    /// Puts the last part of a file into the packed inode, or what of it is not there yet somewhere else.
+    fn add_fragment(&mut self, bytes: &[u8], hash: u64, kind: u64) -> Result<()> {
+        let Some(packed) = &mut self.packed else { return Ok(()) };
+        if let Some(known) = packed.known_end(bytes, hash)? {
+            // The end then begins with an lcluster: the extent before it must reach the end of its own.
+            let start: u64 = self.current.extents.iter().map(|extent| u64::from(extent.len)).sum();
+            let within = usize::try_from(start % self.options.block_size()).unwrap_or(0);
+            let before = bytes.len() - known.len;
+            let rest = match before {
+                0 => 0,
+                _ => (within + before).next_multiple_of(self.options.block_len()) - within,
+            };
+            if let Some(len) = bytes.len().checked_sub(rest).filter(|len| *len > 0)
+                && self.add_before_end(&bytes[..rest], len)?
+            {
+                self.put_fragment(known.offset + (rest - before) as u64, len);
+                return Ok(());
+            }
+        }
+        if let Some(packed) = &mut self.packed {
+            let offset = packed.add(bytes, hash, kind)?;
+            self.put_fragment(offset, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Stores what is before an end of this length that is known, if that pays.
+    fn add_before_end(&mut self, bytes: &[u8], known_len: usize) -> Result<bool> {
+        if !bytes.is_empty() {
+            let Some(compressor) = &mut self.compressor else { return Ok(false) };
+            if known_len < self.options.block_len() * KNOWN_END_FACTOR {
+                return Ok(false);
+            }
+            let segment = compressor.compress(bytes, TailRule::Blocks)?;
+            if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
+                return Ok(false);
+            }
+            self.add_compressed(segment, 0, 0)?;
+        }
+        if let Some(packed) = &mut self.packed {
+            packed.count_duplicate(known_len);
+        }
+        Ok(true)
+    }
+
+    fn put_fragment(&mut self, offset: u64, len: usize) {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let block = self.image.len() / self.options.block_size();
+        self.current.extents.push(CompressedExtent { len, stored_len: 0, block, kind: ExtentKind::Fragment });
+        self.current.fragment_offset = Some(offset);
+    }
+
+    fn append_packed(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(packed) = &mut self.packed else { return Ok(()) };
+        let offset = packed.append(bytes)?;
         self.current.fragment_offset.get_or_insert(offset);
         Ok(())
     }

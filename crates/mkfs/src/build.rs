@@ -18,6 +18,7 @@ use crate::{
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
+    kinds::kinds,
     launch::Launch,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
@@ -78,7 +79,13 @@ fn build_with(
     let data_start = image.len();
     let launch = options.profile.as_ref().map(|profile| Launch::new(profile, &tree, &visits));
     let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
-    let mut stored = data::store(&contents, &same, ranks.as_deref(), &mut image, options, progress)?;
+    let mut kinds = kinds(&tree, &visits);
+    if let Some(ranks) = &ranks {
+        // What a launch reads stays in its order.
+        let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
+        ranked.for_each(|(kind, _)| *kind = 0);
+    }
+    let mut stored = data::store(&contents, &same, &kinds, ranks.as_deref(), &mut image, options, progress)?;
     put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
     let data_time = begin.elapsed() - scan_time;
 
@@ -96,9 +103,9 @@ fn build_with(
         options,
         rules: InodeRules { epoch, wide: options.wide, form: options.inode_form },
     };
-    let area = plan.lay_out(u64::from(record.metadata_block))?;
-    report(progress, Phase::Metadata, area.bytes.len() as u64, area.bytes.len() as u64)?;
-    image.append(&area.bytes)?;
+    let area = plan.write(&mut image)?;
+    let metadata_len = image.len() - metadata_start;
+    report(progress, Phase::Metadata, metadata_len, metadata_len)?;
 
     record.feature_compat |= compat_features(&xattrs, &tree, &visits, &area);
     record.feature_incompat |= incompat_features(options, &area);
@@ -113,7 +120,7 @@ fn build_with(
         let tag = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
-    record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.bytes));
+    record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.digest));
     // Behind the last block, where no other reader looks.
     image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
     image.pad(options.block_size())?;
@@ -309,7 +316,7 @@ fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {
 }
 
 /// A UUID that depends on all there is in the image (version 8: of one's own making).
-fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8]) -> [u8; 16] {
+fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8; 32]) -> [u8; 16] {
     let mut hasher = Sha256::new();
     hasher.update(superblock_bytes(record));
     hasher.update(data);

@@ -79,11 +79,12 @@ pub(crate) struct StoredData {
     pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `ranks` which
-/// file comes first.
+/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `kinds` tells which
+/// files are alike, `ranks` which file comes first.
 pub(crate) fn store(
     files: &[Option<&Content>],
     same: &[Option<usize>],
+    kinds: &[u64],
     ranks: Option<&[usize]>,
     image: &mut ImageFile,
     options: &Options,
@@ -107,9 +108,13 @@ pub(crate) fn store(
     if let Some(ranks) = ranks {
         to_store.sort_by_key(|(place, _)| ranks[*place]);
     }
-    let packed = if options.fragments == Fragments::None { None } else { Some(Packed::new(&options.output)?) };
+    let packed = if options.fragments == Fragments::None {
+        None
+    } else {
+        Some(Packed::new(&options.output, options.segment_len())?)
+    };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
-    let mut assembler = Assembler::new(image, blob, options, packed);
+    let mut assembler = Assembler::new(image, blob, options, packed, kinds)?;
     let treatment = options.treatment();
     store_pieces(
         &to_store,
@@ -124,7 +129,8 @@ pub(crate) fn store(
     )?;
     let duplicate_bytes = assembler.duplicate_bytes();
     let mut packed_inode = None;
-    if let Some(content) = assembler.take_packed()? {
+    if let Some((content, places)) = assembler.take_packed()? {
+        stored.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
         let mut alone = [StoredFile::EMPTY];
         let treatment = Treatment::Compress(TailRule::Blocks);
         let whole = [(0, &content)];

@@ -46,7 +46,7 @@ impl ImageFile {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let (file, name) = match fs::metadata(path) {
             Ok(status) if status.file_type().is_block_device() => {
-                let file = File::options().write(true).open(path).map_err(output(path, "open"))?;
+                let file = File::options().read(true).write(true).open(path).map_err(output(path, "open"))?;
                 (file, Name::Final)
             }
             Ok(status) if !status.is_file() => {
@@ -98,6 +98,16 @@ impl ImageFile {
             }
         }
         Ok(())
+    }
+
+    /// Whether these bytes stand at `offset`.
+    pub(crate) fn holds(&mut self, offset: u64, bytes: &[u8]) -> Result<bool> {
+        if offset + bytes.len() as u64 > self.written {
+            self.flush()?;
+        }
+        let mut there = vec![0; bytes.len()];
+        self.file.read_exact_at(&mut there, offset).map_err(output(&self.path, "read back"))?;
+        Ok(there == bytes)
     }
 
     /// Overwrites what was appended before.

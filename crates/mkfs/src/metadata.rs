@@ -8,10 +8,12 @@ use floe_erofs::{
     },
 };
 use floe_image::FileType;
+use sha2::{Digest, Sha256};
 
 use crate::{
     allocation::{Allocator, Need},
     error::{Error, Result},
+    image_file::ImageFile,
     options::Options,
     segment::inline_len_max,
     stored_file::StoredFile,
@@ -20,19 +22,19 @@ use crate::{
 };
 
 /// An inode with all that stands behind it.
-pub(crate) struct PlannedInode {
+pub(crate) struct PlannedInode<'a> {
     record: InodeRecord,
     xattr_body: Vec<u8>,
     /// The index or chunk map, and what it is aligned to.
     map: (Vec<u8>, u64),
-    inline: Vec<u8>,
+    inline: &'a [u8],
     /// The length of a directory's content: what is in blocks, and what is inline.
     directory_len: (u64, u64),
     /// Where it is, in bytes from the beginning of the metadata area.
     place: u64,
 }
 
-impl PlannedInode {
+impl PlannedInode<'_> {
     /// The number by which it is found.
     pub(crate) fn nid(&self) -> u64 {
         self.place / format::INODE_SLOT_SIZE
@@ -47,24 +49,23 @@ impl PlannedInode {
         Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
     }
 
-    fn put(&self, rules: &InodeRules, directory_tail: &[u8], area: &mut [u8]) {
-        let start = usize::try_from(self.place).unwrap_or(usize::MAX);
+    fn to_bytes(&self, rules: &InodeRules, directory_tail: &[u8]) -> Vec<u8> {
         let mut bytes = self.record.to_bytes(rules, self.xattr_body.len());
         bytes.extend_from_slice(&self.xattr_body);
         if !self.map.0.is_empty() {
             bytes.resize(bytes.len().next_multiple_of(usize::try_from(self.map.1).unwrap_or(1)), 0);
             bytes.extend_from_slice(&self.map.0);
         }
-        bytes.extend_from_slice(&self.inline);
+        bytes.extend_from_slice(self.inline);
         bytes.extend_from_slice(directory_tail);
-        area[start..start + bytes.len()].copy_from_slice(&bytes);
+        bytes
     }
 }
 
-/// The metadata area.
+/// What the metadata area holds.
 pub(crate) struct MetadataArea {
-    /// All bytes, whole blocks.
-    pub(crate) bytes: Vec<u8>,
+    /// A digest of all its bytes.
+    pub(crate) digest: [u8; 32],
     pub(crate) root_nid: u64,
     /// 0 where there is no packed inode.
     pub(crate) packed_nid: u64,
@@ -88,8 +89,8 @@ pub(crate) struct MetadataPlan<'a> {
 }
 
 impl MetadataPlan<'_> {
-    /// Lays out the area, which begins at block `first_block`.
-    pub(crate) fn lay_out(&self, first_block: u64) -> Result<MetadataArea> {
+    /// Lays out the area and writes it at the end of the image, which is that of a block.
+    pub(crate) fn write(&self, image: &mut ImageFile) -> Result<MetadataArea> {
         let mut places = vec![0; self.tree.len()];
         for (place, visit) in self.visits.iter().enumerate() {
             places[visit.node.index()] = place;
@@ -104,42 +105,58 @@ impl MetadataPlan<'_> {
         for inode in &mut inodes {
             inode.place = allocator.allocate(inode.need(&self.rules));
         }
-        let inodes_len = allocator.len().next_multiple_of(block_size);
-        let mut bytes = vec![0; usize::try_from(inodes_len).unwrap_or(0)];
-        for (place, visit) in self.visits.iter().enumerate() {
+        let directories_start = image.len() + allocator.len().next_multiple_of(block_size);
+        let directories_len = self.place_directories(&mut inodes, directories_start / block_size);
+        let mut directories = vec![0; usize::try_from(directories_len).unwrap_or(0)];
+
+        let mut output = AreaWriter { start: image.len(), image, hasher: Sha256::new() };
+        let mut order: Vec<usize> = (0..inodes.len()).collect();
+        order.sort_unstable_by_key(|place| inodes[*place].place);
+        for place in order {
+            let inode = &inodes[place];
             let mut tail = Vec::new();
-            if let Body::Directory(_) = self.tree.node(visit.node).body {
-                let (blocks_len, _) = inodes[place].directory_len;
+            let visit = self.visits.get(place);
+            if let Some(visit) = visit.filter(|visit| matches!(self.tree.node(visit.node).body, Body::Directory(_))) {
+                let (blocks_len, _) = inode.directory_len;
                 let mut content = directory_bytes(&self.entries(visit, &inodes, &places), block_size);
                 tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
-                if !content.is_empty() {
-                    let start_block = first_block + bytes.len() as u64 / block_size;
-                    let inline = !tail.is_empty();
-                    inodes[place].record.data = InodeData::Flat { start_block: Some(start_block), inline };
-                    bytes.extend(content);
-                    bytes.resize(bytes.len().next_multiple_of(self.options.block_len()), 0);
+                if let InodeData::Flat { start_block: Some(start_block), .. } = inode.record.data {
+                    let start = usize::try_from(start_block * block_size - directories_start).unwrap_or(usize::MAX);
+                    directories[start..start + content.len()].copy_from_slice(&content);
                 }
             }
-            inodes[place].put(&self.rules, &tail, &mut bytes);
+            output.put_at(inode.place, &inode.to_bytes(&self.rules, &tail))?;
         }
-        let packed = self.packed.and(inodes.last());
-        if let Some(packed) = packed {
-            packed.put(&self.rules, &[], &mut bytes);
-        }
-        let is_inline = |inode: &PlannedInode| {
+        output.put_at(directories_start - output.start, &directories)?;
+        let digest = output.hasher.finalize().into();
+        let is_inline = |inode: &PlannedInode<'_>| {
             matches!(inode.record.data, InodeData::Compressed { .. }) && !inode.inline.is_empty()
         };
         Ok(MetadataArea {
+            digest,
             root_nid: inodes[0].nid(),
-            packed_nid: packed.map_or(0, PlannedInode::nid),
+            packed_nid: self.packed.and(inodes.last()).map_or(0, PlannedInode::nid),
             inode_count: inodes.len() as u64,
             nids: inodes.iter().map(PlannedInode::nid).collect(),
             has_inline_pclusters: inodes.iter().any(is_inline),
-            bytes,
         })
     }
 
-    fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode> {
+    /// Gives directories their blocks, from `start_block` on; gives the length of all of them in bytes.
+    fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) -> u64 {
+        let block_size = self.options.block_size();
+        let mut next_block = start_block;
+        for inode in inodes {
+            let (blocks_len, tail_len) = inode.directory_len;
+            if blocks_len > 0 {
+                inode.record.data = InodeData::Flat { start_block: Some(next_block), inline: tail_len > 0 };
+                next_block += blocks_len.div_ceil(block_size);
+            }
+        }
+        (next_block - start_block) * block_size
+    }
+
+    fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode<'_>> {
         let node = self.tree.node(visit.node);
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let xattr_body = self.xattrs.body(&node.xattrs);
@@ -157,7 +174,7 @@ impl MetadataPlan<'_> {
             },
             xattr_body: xattr_body.ok_or_else(|| Error::Layout("an inode has too many extended attributes".into()))?,
             map: (Vec::new(), 1),
-            inline: Vec::new(),
+            inline: &[],
             directory_len: (0, 0),
             place: 0,
         };
@@ -180,7 +197,7 @@ impl MetadataPlan<'_> {
         Ok(planned)
     }
 
-    fn plan_packed(&self, (stored, size): &(StoredFile, u64), place: usize) -> PlannedInode {
+    fn plan_packed<'a>(&'a self, (stored, size): &'a (StoredFile, u64), place: usize) -> PlannedInode<'a> {
         let mut planned = PlannedInode {
             record: InodeRecord {
                 file_type: FileType::Regular,
@@ -195,7 +212,7 @@ impl MetadataPlan<'_> {
             },
             xattr_body: Vec::new(),
             map: (Vec::new(), 1),
-            inline: Vec::new(),
+            inline: &[],
             directory_len: (0, 0),
             place: 0,
         };
@@ -203,7 +220,7 @@ impl MetadataPlan<'_> {
         planned
     }
 
-    fn plan_directory(&self, node: &Node, visit: &Visit, planned: &mut PlannedInode) {
+    fn plan_directory(&self, node: &Node, visit: &Visit, planned: &mut PlannedInode<'_>) {
         let block_size = self.options.block_size();
         let Body::Directory(entries) = &node.body else { return };
         let _ = visit;
@@ -218,10 +235,10 @@ impl MetadataPlan<'_> {
         planned.record.data = InodeData::Flat { start_block: None, inline };
     }
 
-    fn plan_file(&self, stored: &StoredFile, planned: &mut PlannedInode) {
+    fn plan_file<'a>(&'a self, stored: &'a StoredFile, planned: &mut PlannedInode<'a>) {
         match stored {
             StoredFile::Flat { start_block, inline } => {
-                planned.inline.clone_from(inline);
+                planned.inline = inline;
                 planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
             }
             StoredFile::Fragment { offset } => {
@@ -244,7 +261,7 @@ impl MetadataPlan<'_> {
                 planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
                 let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
                 planned.map = (map.to_bytes(form, map_start.next_multiple_of(8)), 8);
-                planned.inline.clone_from(inline);
+                planned.inline = inline;
             }
             StoredFile::Chunked { chunks } => {
                 let chunk_bytes = self.options.chunk_bytes.unwrap_or(self.options.block_size());
@@ -267,7 +284,7 @@ impl MetadataPlan<'_> {
         if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
     }
 
-    fn entries<'a>(&'a self, visit: &Visit, inodes: &[PlannedInode], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+    fn entries<'a>(&'a self, visit: &Visit, inodes: &[PlannedInode<'_>], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
         let entry = |name: &'a [u8], node: crate::tree::NodeId| DirectoryEntry {
             name,
             nid: inodes[places[node.index()]].nid(),
@@ -279,6 +296,25 @@ impl MetadataPlan<'_> {
         entries.push(entry(b"..", visit.parent));
         entries.sort_unstable_by_key(|entry| entry.name);
         entries
+    }
+}
+
+/// Writes the area from its beginning to its end.
+struct AreaWriter<'a> {
+    start: u64,
+    image: &'a mut ImageFile,
+    hasher: Sha256,
+}
+
+impl AreaWriter<'_> {
+    /// Puts bytes at a place that is not before what was put, with zeros in between.
+    fn put_at(&mut self, place: u64, bytes: &[u8]) -> Result<()> {
+        let gap = (self.start + place).saturating_sub(self.image.len());
+        for bytes in [&vec![0; usize::try_from(gap).unwrap_or(0)], bytes] {
+            self.hasher.update(bytes);
+            self.image.append(bytes)?;
+        }
+        Ok(())
     }
 }
 

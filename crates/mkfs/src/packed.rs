@@ -2,39 +2,103 @@
 
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt, path::Path, sync::Arc};
 
+use xxhash_rust::xxh64::xxh64;
+
 use crate::{
     content::Content,
     error::{Error, Result},
     image_file::scratch_file,
 };
 
-/// What is collected before it is written, in bytes.
-const BUFFER_LEN: usize = 1 << 20;
 /// How much is compared at once, in bytes.
 const COMPARE_LEN: usize = 64 << 10;
+/// Fragments whose last bytes, this many, are the same may have a longer end in common.
+const END_LEN: usize = 64;
+/// How many fragments with the same last bytes are looked at.
+const SAME_END_MAX: usize = 8;
 
-/// Collects fragments in a temporary file; equal ones are stored once.
+/// Collects fragments in a temporary file; what is there already is not stored again.
+///
+/// Fragments of files that are alike compress better side by side, so they are put in order within runs of some MiB,
+/// short enough that what belongs together stays near. Until a run is full, a fragment has the place that it would
+/// have without; [`Places`] tells at the end where it went.
 pub(crate) struct Packed {
     file: Arc<File>,
     path: Arc<Path>,
-    buffer: Vec<u8>,
+    run_len: usize,
+    /// Where the open run begins.
     written: u64,
-    /// Hash and length of each fragment, and where it is.
-    known: HashMap<(u64, usize), u64>,
+    /// The fragments of the open run one behind the other as they came.
+    run: Vec<u8>,
+    run_fragments: Vec<Fragment>,
+    /// Hash and length of each fragment, and its number.
+    known: HashMap<(u64, usize), usize>,
+    /// The hash of the last bytes, and the numbers of fragments with them.
+    ends: HashMap<u64, Vec<usize>>,
+    fragments: Vec<Moved>,
     duplicate_bytes: u64,
 }
 
+/// A fragment of the open run.
+struct Fragment {
+    number: usize,
+    kind: u64,
+    start: usize,
+    len: usize,
+}
+
+/// Where a fragment came and where it went: offsets in bytes. Within a run the order is changed, beyond it is not.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    came: u64,
+    went: u64,
+    len: usize,
+}
+
+/// What of a fragment is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KnownEnd {
+    /// Where it is.
+    pub(crate) offset: u64,
+    /// How many of the fragment's last bytes it is.
+    pub(crate) len: usize,
+}
+
+/// Where fragments went in the end.
+pub(crate) struct Places {
+    /// In the order in which they came.
+    fragments: Vec<Moved>,
+}
+
+impl Places {
+    /// Where that went which was said to be at `offset`.
+    pub(crate) fn offset(&self, offset: u64) -> u64 {
+        let count = self.fragments.partition_point(|fragment| fragment.came <= offset);
+        let fragment = count.checked_sub(1).and_then(|last| self.fragments.get(last));
+        fragment.map_or(offset, |fragment| fragment.went + (offset - fragment.came))
+    }
+}
+
 impl Packed {
-    /// An empty one, beside the image at `path`.
-    pub(crate) fn new(path: &Path) -> Result<Self> {
-        let file = Arc::new(scratch_file(path)?);
-        let (buffer, known) = (Vec::with_capacity(BUFFER_LEN), HashMap::new());
-        Ok(Self { file, path: path.into(), buffer, written: 0, known, duplicate_bytes: 0 })
+    /// An empty one, beside the image at `path`, with runs of about this many bytes.
+    pub(crate) fn new(path: &Path, run_len: usize) -> Result<Self> {
+        Ok(Self {
+            file: Arc::new(scratch_file(path)?),
+            path: path.into(),
+            run_len,
+            written: 0,
+            run: Vec::new(),
+            run_fragments: Vec::new(),
+            known: HashMap::new(),
+            ends: HashMap::new(),
+            fragments: Vec::new(),
+            duplicate_bytes: 0,
+        })
     }
 
     /// The length in bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.written + self.buffer.len() as u64
+        self.written + self.run.len() as u64
     }
 
     /// How many bytes were there already.
@@ -42,66 +106,178 @@ impl Packed {
         self.duplicate_bytes
     }
 
-    /// Adds a fragment whose hash is given; gives where it is.
-    pub(crate) fn add(&mut self, fragment: &[u8], hash: u64) -> Result<u64> {
-        let key = (hash, fragment.len());
-        if let Some(&offset) = self.known.get(&key)
-            && self.holds(offset, fragment)?
+    /// Counts bytes that were found with [`Packed::known_end`] and are not added.
+    pub(crate) fn count_duplicate(&mut self, len: usize) {
+        self.duplicate_bytes += len as u64;
+    }
+
+    /// The longest end of a fragment, or all of it, that is there already. `hash` is that of the whole fragment.
+    pub(crate) fn known_end(&self, fragment: &[u8], hash: u64) -> Result<Option<KnownEnd>> {
+        if let Some(&number) = self.known.get(&(hash, fragment.len()))
+            && self.common_end(number, fragment)? == fragment.len()
         {
-            self.duplicate_bytes += fragment.len() as u64;
-            return Ok(offset);
+            return Ok(Some(KnownEnd { offset: self.fragments[number].came, len: fragment.len() }));
         }
-        let offset = self.append(fragment)?;
-        self.known.insert(key, offset);
-        Ok(offset)
-    }
-
-    /// Adds bytes without a look at what is there; gives where they are.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
-        let offset = self.len();
-        if self.buffer.len() + bytes.len() > BUFFER_LEN {
-            self.flush()?;
-        }
-        if bytes.len() > BUFFER_LEN {
-            self.file.write_all_at(bytes, self.written).map_err(self.failed("write"))?;
-            self.written += bytes.len() as u64;
-        } else {
-            self.buffer.extend_from_slice(bytes);
-        }
-        Ok(offset)
-    }
-
-    /// All of it, as a file to be compressed.
-    pub(crate) fn into_content(mut self) -> Result<Content> {
-        self.flush()?;
-        Ok(Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None })
-    }
-
-    fn holds(&mut self, offset: u64, fragment: &[u8]) -> Result<bool> {
-        if offset >= self.written {
-            let start = usize::try_from(offset - self.written).unwrap_or(usize::MAX);
-            return Ok(self.buffer.get(start..).is_some_and(|buffer| buffer.starts_with(fragment)));
-        }
-        let mut bytes = vec![0; COMPARE_LEN];
-        for (part, start) in fragment.chunks(COMPARE_LEN).zip((offset..).step_by(COMPARE_LEN)) {
-            let bytes = &mut bytes[..part.len()];
-            self.file.read_exact_at(bytes, start).map_err(self.failed("read back"))?;
-            if bytes != part {
-                return Ok(false);
+        let Some(end) = fragment.len().checked_sub(END_LEN) else { return Ok(None) };
+        let mut best: Option<(usize, usize)> = None;
+        for &number in self.ends.get(&xxh64(&fragment[end..], 0)).into_iter().flatten() {
+            let len = self.common_end(number, fragment)?;
+            if len >= END_LEN && best.is_none_or(|(_, longest)| len > longest) {
+                best = Some((number, len));
             }
         }
-        Ok(true)
+        Ok(best.map(|(number, len)| {
+            let Moved { came, len: whole_len, .. } = self.fragments[number];
+            KnownEnd { offset: came + (whole_len - len) as u64, len }
+        }))
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.file.write_all_at(&self.buffer, self.written).map_err(self.failed("write"))?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
+    /// Adds a fragment whose hash is given, of a file of this kind; gives where it is until the run is put in order.
+    pub(crate) fn add(&mut self, fragment: &[u8], hash: u64, kind: u64) -> Result<u64> {
+        let number = self.fragments.len();
+        let offset = self.len();
+        self.fragments.push(Moved { came: offset, went: offset, len: fragment.len() });
+        self.run_fragments.push(Fragment { number, kind, start: self.run.len(), len: fragment.len() });
+        self.run.extend_from_slice(fragment);
+        self.known.insert((hash, fragment.len()), number);
+        if let Some(end) = fragment.len().checked_sub(END_LEN) {
+            let same = self.ends.entry(xxh64(&fragment[end..], 0)).or_default();
+            if same.len() < SAME_END_MAX {
+                same.push(number);
+            }
+        }
+        if self.run.len() >= self.run_len {
+            self.close_run()?;
+        }
+        Ok(offset)
+    }
+
+    /// Adds a part of a file that is in several, one behind the other; gives where it is.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.close_run()?;
+        let offset = self.written;
+        self.fragments.push(Moved { came: offset, went: offset, len: bytes.len() });
+        self.file.write_all_at(bytes, self.written).map_err(self.failed("write"))?;
+        self.written += bytes.len() as u64;
+        Ok(offset)
+    }
+
+    /// All of it, as a file to be compressed, and where fragments are there.
+    pub(crate) fn into_content(mut self) -> Result<(Content, Places)> {
+        self.close_run()?;
+        let content =
+            Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None };
+        Ok((content, Places { fragments: self.fragments }))
+    }
+
+    /// How many bytes a known fragment and this one have in common at their ends.
+    fn common_end(&self, number: usize, fragment: &[u8]) -> Result<usize> {
+        let Moved { came, went, len } = self.fragments[number];
+        let most = len.min(fragment.len());
+        if came >= self.written {
+            let start = usize::try_from(came - self.written).unwrap_or(usize::MAX);
+            return Ok(self.run.get(start..start + len).map_or(0, |known| common_end_len(known, fragment)));
+        }
+        let mut bytes = vec![0; COMPARE_LEN.min(most)];
+        let mut common = 0;
+        while common < most {
+            let part_len = bytes.len().min(most - common);
+            let part = &mut bytes[..part_len];
+            let start = went + (len - common - part_len) as u64;
+            self.file.read_exact_at(part, start).map_err(self.failed("read back"))?;
+            let same = common_end_len(part, &fragment[..fragment.len() - common]);
+            common += same;
+            if same < part_len {
+                break;
+            }
+        }
+        Ok(common)
+    }
+
+    fn close_run(&mut self) -> Result<()> {
+        // Of equal kinds the order stays: what came together stays together.
+        self.run_fragments.sort_by_key(|fragment| fragment.kind);
+        let mut ordered = Vec::with_capacity(self.run.len());
+        for fragment in &self.run_fragments {
+            self.fragments[fragment.number].went = self.written + ordered.len() as u64;
+            ordered.extend_from_slice(&self.run[fragment.start..fragment.start + fragment.len]);
+        }
+        self.file.write_all_at(&ordered, self.written).map_err(self.failed("write"))?;
+        self.written += ordered.len() as u64;
+        self.run.clear();
+        self.run_fragments.clear();
         Ok(())
     }
 
     fn failed(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         let path = self.path.to_path_buf();
         move |error| Error::Output { path, action, error }
+    }
+}
+
+/// How many bytes at the ends are the same.
+fn common_end_len(left: &[u8], right: &[u8]) -> usize {
+    let most = left.len().min(right.len());
+    let (left, right) = (&left[left.len() - most..], &right[right.len() - most..]);
+    let blocks = left.rchunks_exact(16).zip(right.rchunks_exact(16)).take_while(|(left, right)| left == right);
+    let whole = blocks.count() * 16;
+    let (left, right) = (&left[..most - whole], &right[..most - whole]);
+    whole + left.iter().rev().zip(right.iter().rev()).take_while(|(left, right)| left == right).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn fragments_are_found_where_they_went() {
+        let folder = tempfile::tempdir().expect("there is room");
+        for run_len in [1, 40_000, 1 << 20] {
+            let mut packed = Packed::new(&folder.path().join("image"), run_len).expect("there is room");
+            let fragments: Vec<Vec<u8>> = (0..60).map(|n| noise(n * 613 % 9000 + 1, n as u64)).collect();
+            let mut came = Vec::new();
+            for (number, fragment) in fragments.iter().enumerate() {
+                if number == 30 {
+                    let offsets = [packed.append(&fragments[7]), packed.append(&fragments[8])];
+                    let [first, second] = offsets.map(|offset| offset.expect("there is room"));
+                    assert_eq!(second, first + fragments[7].len() as u64);
+                }
+                let hash = xxh64(fragment, 0);
+                assert_eq!(packed.known_end(fragment, hash).expect("it can be read"), None);
+                came.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
+            }
+            let mut ends = Vec::new();
+            for (number, fragment) in fragments.iter().enumerate().filter(|(_, fragment)| fragment.len() > 1000) {
+                for (start, prefix) in [(0, &b""[..]), (0, b"other"), (100, b""), (100, b"other than that")] {
+                    let wanted = [prefix, &fragment[start..]].concat();
+                    let known = packed.known_end(&wanted, xxh64(&wanted, 0)).expect("it can be read");
+                    let known = known.expect("its end is there");
+                    assert_eq!((known.offset, known.len), (came[number] + start as u64, fragment.len() - start));
+                    ends.push((known, wanted));
+                }
+            }
+            let (content, places) = packed.into_content().expect("there is room");
+            let open = content.open().expect("it is open");
+            let found = |offset, len| {
+                let mut bytes = vec![0; len];
+                open.read_at(places.offset(offset), &mut bytes).expect("it is there");
+                bytes
+            };
+            for (fragment, came) in fragments.iter().zip(came) {
+                assert!(found(came, fragment.len()) == *fragment, "runs of {run_len}");
+            }
+            for (known, wanted) in ends {
+                assert!(found(known.offset, known.len) == wanted[wanted.len() - known.len..], "runs of {run_len}");
+            }
+        }
     }
 }

@@ -25,4 +25,14 @@ pub(crate) enum StoredFile {
 impl StoredFile {
     /// A file without data.
     pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };
+
+    /// Changes where in the packed inode it is.
+    pub(crate) fn move_fragment(&mut self, moved: impl Fn(u64) -> u64) {
+        match self {
+            Self::Fragment { offset } | Self::Compressed { fragment_offset: Some(offset), .. } => {
+                *offset = moved(*offset);
+            }
+            _ => {}
+        }
+    }
 }

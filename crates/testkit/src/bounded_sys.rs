@@ -21,6 +21,8 @@ pub struct BoundedRun {
     pub stderr: String,
     /// The most memory that was resident at a time, in bytes. At least what the calling process held when it began.
     pub resident_bytes_max: u64,
+    /// How much time of CPUs it and the children that it waited for took.
+    pub cpu: Duration,
     /// How long it took.
     pub elapsed: Duration,
     /// Whether it was killed because it took too long.
@@ -39,7 +41,7 @@ pub fn run_bounded(command: &mut Command, limit: Duration) -> io::Result<Bounded
     let stderr = collect(child.stderr.take());
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     let mut is_timed_out = false;
-    let (status, resident_bytes_max) = loop {
+    let (status, resident_bytes_max, cpu) = loop {
         if let Some(ended) = wait(pid)? {
             break ended;
         }
@@ -53,7 +55,7 @@ pub fn run_bounded(command: &mut Command, limit: Duration) -> io::Result<Bounded
     let joined = |reader: thread::JoinHandle<Vec<u8>>| reader.join().expect("a reader of a pipe does not panic");
     let (stdout, stderr) = (joined(stdout), joined(stderr));
     let stderr = String::from_utf8_lossy(&stderr).into_owned();
-    Ok(BoundedRun { status, stdout, stderr, resident_bytes_max, elapsed, is_timed_out })
+    Ok(BoundedRun { status, stdout, stderr, resident_bytes_max, cpu, elapsed, is_timed_out })
 }
 
 fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
@@ -64,8 +66,9 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
     })
 }
 
-/// How a child ended and its peak of memory in bytes; `None` while it runs. The standard library gives no peak.
-fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64)>> {
+/// How a child ended, its peak of memory in bytes and its time of CPUs, which the standard library does not give; `None`
+/// while it runs.
+fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64, Duration)>> {
     let mut status = 0;
     // SAFETY: an all-zero `rusage` is a valid one.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -73,8 +76,17 @@ fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64)>> {
     match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
         0 => Ok(None),
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(Some((ExitStatus::from_raw(status), u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10))),
+        _ => {
+            let resident_bytes_max = u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10;
+            let cpu = duration_of(usage.ru_utime) + duration_of(usage.ru_stime);
+            Ok(Some((ExitStatus::from_raw(status), resident_bytes_max, cpu)))
+        }
     }
+}
+
+fn duration_of(time: libc::timeval) -> Duration {
+    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+        + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -90,6 +102,7 @@ mod tests {
         assert!(!run.is_timed_out && run.resident_bytes_max > 100 << 10, "{run:?}");
 
         let run = run_bounded(Command::new("sleep").arg("20"), Duration::from_millis(50)).expect("it runs");
+        assert!(run.cpu < run.elapsed, "it slept: {run:?}");
         assert!(run.is_timed_out && run.status.signal() == Some(9) && run.elapsed < Duration::from_secs(10), "{run:?}");
     }
 }

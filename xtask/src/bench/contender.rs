@@ -50,7 +50,7 @@ impl Contender {
             Format::Squashfs => ("squashfuse_ll", Need::KernelSquashfs),
         };
         let (mut here, mut absent) = (Vec::new(), Vec::new());
-        match setting.peer(fuse) {
+        match setting.contest.peer(fuse) {
             Ok(program) => here.push(Self {
                 name: fuse.to_owned(),
                 version: fuse_version(&program, fuse),

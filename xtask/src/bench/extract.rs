@@ -45,7 +45,7 @@ struct Extractor {
 
 /// Measures and prints.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let floe = arguments.setting.floe()?;
+    let floe = arguments.setting.contest.floe()?;
     let mut reports = Vec::new();
     for subject in arguments.setting.subjects()? {
         let (extractors, absent) = arguments.extractors(subject.image.format, &floe)?;
@@ -53,13 +53,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let versions = extractors.into_iter().map(|extractor| (extractor.name.to_owned(), extractor.version)).collect();
         reports.push(Report::new(&subject, versions, absent, results)?);
     }
-    Report::print(&reports, &arguments.setting)
+    Report::print(&reports, &arguments.setting.contest)
 }
 
 fn measure(arguments: &Arguments, subject: &Subject, extractors: &[Extractor]) -> Outcome<Results> {
     let title = if arguments.check { "check" } else { "extract" };
     let mut results = Results::default();
-    for round in 0..arguments.setting.rounds {
+    for round in 0..arguments.setting.contest.rounds {
         let mut order: Vec<&Extractor> = extractors.iter().collect();
         if round % 2 == 1 {
             order.reverse();
@@ -105,7 +105,7 @@ impl Arguments {
         let (mut extractors, mut absent) = (Vec::new(), Vec::new());
         let version = first_line(Command::new(floe).arg("--version"))?;
         extractors.push(Extractor { name: "floe", version, program: floe.to_path_buf(), arguments: floe_arguments });
-        match self.setting.peer(peer) {
+        match self.setting.contest.peer(peer) {
             Ok(program) => {
                 let option = if peer == "unsquashfs" { "-version" } else { "--version" };
                 let version = first_line(Command::new(&program).arg(option))?;
@@ -113,7 +113,7 @@ impl Arguments {
             }
             Err(reason) => absent.push(reason),
         }
-        extractors.retain(|extractor| self.setting.takes(extractor.name));
+        extractors.retain(|extractor| self.setting.contest.takes(extractor.name));
         Ok((extractors, absent))
     }
 }

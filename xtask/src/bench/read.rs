@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let workloads = arguments.workloads()?;
-    let floe = arguments.setting.floe()?;
+    let floe = arguments.setting.contest.floe()?;
     let mut reports = Vec::new();
     for subject in arguments.setting.subjects()? {
         let (contenders, absent) = arguments.contenders(subject.image.format, &floe)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let versions = contenders.into_iter().map(|contender| (contender.name, contender.version)).collect();
         reports.push(Report::new(&subject, versions, absent, results)?);
     }
-    Report::print(&reports, &arguments.setting)
+    Report::print(&reports, &arguments.setting.contest)
 }
 
 fn measure(
@@ -74,7 +74,7 @@ fn measure(
         images.insert(kind, (image, files));
     }
     let mut results = Results::default();
-    for round in 0..arguments.setting.rounds {
+    for round in 0..arguments.setting.contest.rounds {
         for workload in workloads {
             let (image, files) = &images[&workload.subject()];
             // Who comes first must not always be the same.
@@ -133,7 +133,7 @@ impl Arguments {
         }
         let (peers, absent) = Contender::peers(format, &self.setting);
         contenders.extend(peers);
-        contenders.retain(|contender| self.setting.takes(&contender.name));
+        contenders.retain(|contender| self.setting.contest.takes(&contender.name));
         Ok((contenders, absent))
     }
 }

@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use super::{
     results::Results,
-    setting::{Setting, Subject},
+    setting::{Contest, Subject},
 };
 use crate::complaint::{Complaint, Outcome};
 
 /// The measurements of one image and what they were made with.
 pub(super) struct Report {
     title: String,
-    image_bytes: u64,
+    /// The size of what was read, in bytes.
+    bytes: u64,
     /// Name and version, in the order of the table; the first is Floe.
     contenders: Vec<(String, String)>,
     absent: Vec<String>,
@@ -28,16 +29,27 @@ impl Report {
         absent: Vec<String>,
         results: Results,
     ) -> Outcome<Self> {
-        let image_bytes = subject.image.path.metadata()?.len();
-        Ok(Self { title: subject.title.clone(), image_bytes, contenders, absent, results })
+        let bytes = subject.image.path.metadata()?.len();
+        Ok(Self::titled(subject.title.clone(), bytes, contenders, absent, results))
+    }
+
+    /// The measurements of what the title names, which has this many bytes.
+    pub(super) fn titled(
+        title: String,
+        bytes: u64,
+        contenders: Vec<(String, String)>,
+        absent: Vec<String>,
+        results: Results,
+    ) -> Self {
+        Self { title, bytes, contenders, absent, results }
     }
 
     /// Prints all reports, and fails if a run did.
-    pub(super) fn print(reports: &[Self], setting: &Setting) -> Outcome {
-        if setting.json {
-            println!("{:#}", Value::from_iter(reports.iter().map(|report| report.json(setting.rounds))));
+    pub(super) fn print(reports: &[Self], contest: &Contest) -> Outcome {
+        if contest.json {
+            println!("{:#}", Value::from_iter(reports.iter().map(|report| report.json(contest.rounds))));
         } else {
-            reports.iter().for_each(|report| report.print_table(setting.rounds));
+            reports.iter().for_each(|report| report.print_table(contest.rounds));
         }
         let failures: Vec<String> = reports.iter().flat_map(|report| report.results.failures().to_vec()).collect();
         Complaint::from_lines("runs failed", &failures)
@@ -48,7 +60,7 @@ impl Report {
     }
 
     fn print_table(&self, rounds: u64) {
-        let (mib, cpus) = (self.image_bytes >> 20, cpu_count());
+        let (mib, cpus) = (self.bytes >> 20, cpu_count());
         println!("{}: {mib} MiB; medians of {rounds} rounds on {cpus} CPUs", self.title);
         for (name, version) in &self.contenders {
             println!("  {name}: {version}");
@@ -61,8 +73,8 @@ impl Report {
 
     fn json(&self, rounds: u64) -> Value {
         json!({
-            "image": self.title,
-            "image_bytes": self.image_bytes,
+            "subject": self.title,
+            "bytes": self.bytes,
             "rounds": rounds,
             "cpus": cpu_count(),
             "versions": self.contenders.iter().cloned().collect::<BTreeMap<_, _>>(),

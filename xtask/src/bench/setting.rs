@@ -29,6 +29,16 @@ pub(super) struct Setting {
     /// Options for mkfs.erofs (-zlz4 if none) or mksquashfs. Given several times, each makes an image of its own.
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     mkfs_options: Vec<String>,
+    /// Drop the image's pages only, also as root: on a machine that others use.
+    #[arg(long)]
+    image_caches_only: bool,
+    #[command(flatten)]
+    pub(super) contest: Contest,
+}
+
+/// Who takes part, how often, and what is printed.
+#[derive(clap::Args)]
+pub(super) struct Contest {
     /// Where the peers' programs are, if not on PATH.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
@@ -41,9 +51,6 @@ pub(super) struct Setting {
     /// Measure this program, instead of building Floe.
     #[arg(long, value_name = "PROGRAM")]
     floe: Option<PathBuf>,
-    /// Drop the image's pages only, also as root: on a machine that others use.
-    #[arg(long)]
-    image_caches_only: bool,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -81,6 +88,13 @@ impl Setting {
         made.collect()
     }
 
+    /// Empties the caches before a run.
+    pub(super) fn drop_caches(&self, image: &Path) -> Outcome {
+        Cold::best(self.image_caches_only).drop_caches(image)
+    }
+}
+
+impl Contest {
     /// A program of the peers.
     pub(super) fn peer(&self, name: &str) -> Result<PathBuf, String> {
         let given = self.peers.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
@@ -104,11 +118,6 @@ impl Setting {
     /// Whether a contender takes part.
     pub(super) fn takes(&self, contender: &str) -> bool {
         self.contender.is_empty() || self.contender.iter().any(|name| name == contender)
-    }
-
-    /// Empties the caches before a run.
-    pub(super) fn drop_caches(&self, image: &Path) -> Outcome {
-        Cold::best(self.image_caches_only).drop_caches(image)
     }
 }
 

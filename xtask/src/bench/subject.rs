@@ -81,7 +81,7 @@ impl SourceTree {
             Format::Erofs => "mkfs.erofs",
             Format::Squashfs => "mksquashfs",
         };
-        let program = setting.peer(name).map_err(Complaint::new)?;
+        let program = setting.contest.peer(name).map_err(Complaint::new)?;
         let key = key_of(&format!("{} {name} {options}", self.key));
         let path = bench_folder()?.join(format!("image-{key}.{}", format.name()));
         if !path.exists() {

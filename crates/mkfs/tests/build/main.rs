@@ -6,3 +6,4 @@ mod environment;
 mod failures;
 mod matrix;
 mod sample_tree;
+mod sharing;

@@ -1,0 +1,51 @@
+//! Which files are alike, as far as their names tell.
+
+use xxhash_rust::xxh64::xxh64;
+
+use crate::tree::{Body, Tree, Visit};
+
+/// For each visit the kind of file, by its first name: files of a kind have the same number.
+pub(crate) fn kinds(tree: &Tree, visits: &[Visit]) -> Vec<u64> {
+    let mut by_node = vec![None; tree.len()];
+    for visit in visits.iter().filter(|visit| matches!(tree.node(visit.node).body, Body::Directory(_))) {
+        for (name, node) in tree.entries(visit.node) {
+            by_node[node.index()].get_or_insert_with(|| xxh64(extension(name), 0));
+        }
+    }
+    visits.iter().map(|visit| by_node[visit.node.index()].unwrap_or(0)).collect()
+}
+
+/// What tells the kind: what follows the last dot, but for versions (`libc.so.6` is a `so`); the whole name where that
+/// is nothing.
+fn extension(name: &[u8]) -> &[u8] {
+    let mut rest = name;
+    while let Some(dot) = rest.iter().rposition(|byte| *byte == b'.').filter(|dot| *dot > 0) {
+        let extension = &rest[dot + 1..];
+        if !extension.iter().all(u8::is_ascii_digit) {
+            return extension;
+        }
+        rest = &rest[..dot];
+    }
+    if rest.len() < name.len() { &name[rest.len()..] } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_kind() {
+        for (name, kind) in [
+            ("libc.so.6", "so"),
+            ("libstdc++.so.6.0.30", "so"),
+            ("ls.1", ".1"),
+            ("ls.1.gz", "gz"),
+            ("README", "README"),
+            (".profile", ".profile"),
+            ("a.py", "py"),
+            ("odd.", "."),
+        ] {
+            assert_eq!(extension(name.as_bytes()), kind.as_bytes(), "{name}");
+        }
+    }
+}

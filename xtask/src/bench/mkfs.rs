@@ -1,0 +1,158 @@
+//! Images built, side by side.
+
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use floe_testkit::{run_bounded, target_dir};
+
+use super::{
+    contender::first_line, mkfs_options::MkfsOptions, report::Report, results::Results, setting::Contest,
+    subject::SourceTree, workload::Measurement,
+};
+use crate::complaint::{During, Outcome};
+
+/// How long one run may take.
+const TIME_MAX: Duration = Duration::from_secs(7_200);
+
+/// Images built: `floe mkfs` beside mkfs.erofs and mksquashfs with options that mean the same, interleaved, the tree in
+/// the page cache. Peers that are not there are left out by name. Printed are medians of the time, the time of all CPUs,
+/// the image's size and the peak of memory; in brackets how many times as good Floe is.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Folders to make the images of; several are put side by side. Copied once into target/bench.
+    #[arg(long, value_name = "DIR", default_values = ["/usr/share"])]
+    tree: Vec<PathBuf>,
+    /// Options in the words of mkfs.erofs: -zX,level=N, -C and -E. Given several times, each is measured.
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, default_values = DEFAULT_OPTIONS)]
+    options: Vec<String>,
+    #[command(flatten)]
+    contest: Contest,
+}
+
+/// What is measured where nothing is said.
+const DEFAULT_OPTIONS: [&str; 5] = [
+    "-zlz4",
+    "-zlz4hc,9",
+    "-zlz4hc,9 -C65536 -Eztailpacking,fragments,dedupe",
+    "-zzstd,3 -C65536 -Eztailpacking,fragments",
+    "-zlzma,6 -C1048576 -Eall-fragments,dedupe",
+];
+
+/// A program that makes images.
+struct Maker {
+    name: &'static str,
+    version: String,
+    program: PathBuf,
+    command_line: CommandLine,
+}
+
+/// The arguments for an image of a tree.
+type CommandLine = fn(&MkfsOptions, image: &Path, tree: &Path) -> Vec<String>;
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let rows: Vec<MkfsOptions> =
+        arguments.options.iter().map(|options| MkfsOptions::parse(options)).collect::<Outcome<_>>()?;
+    let (makers, absent) = makers(&arguments.contest)?;
+    let tree = SourceTree::copy_of(&arguments.tree)?;
+    let bytes = read_all(&tree.path)?;
+    let results = measure(&rows, &tree.path, &makers, arguments.contest.rounds)?;
+    let folders: Vec<String> = arguments.tree.iter().map(|folder| folder.display().to_string()).collect();
+    let versions = makers.into_iter().map(|maker| (maker.name.to_owned(), maker.version)).collect();
+    let report = Report::titled(format!("images of {}", folders.join(" and ")), bytes, versions, absent, results);
+    Report::print(&[report], &arguments.contest)
+}
+
+fn measure(rows: &[MkfsOptions], tree: &Path, makers: &[Maker], rounds: u64) -> Outcome<Results> {
+    let folder = tempfile::tempdir_in(target_dir().join("bench"))?;
+    let image = folder.path().join("image");
+    let mut results = Results::default();
+    for round in 0..rounds {
+        for options in rows {
+            let mut order: Vec<&Maker> = makers.iter().collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for maker in order {
+                eprintln!("round {}: {}: {}", round + 1, options.text(), maker.name);
+                let mut command = Command::new(&maker.program);
+                command.args((maker.command_line)(options, &image, tree));
+                let run = run_bounded(&mut command, TIME_MAX).during(maker.program.display())?;
+                if run.status.success() {
+                    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+                    let measurements = vec![
+                        Measurement::less("s", run.elapsed.as_secs_f64()),
+                        Measurement::less("CPU s", run.cpu.as_secs_f64()),
+                        Measurement::less("image MiB", mib(fs::metadata(&image)?.len())),
+                        Measurement::less("peak RSS MiB", mib(run.resident_bytes_max)),
+                    ];
+                    results.add(options.text(), maker.name, measurements);
+                } else {
+                    let words = run.stderr.lines().next().unwrap_or_default();
+                    results.add_failure(format!("{}: {}: {}: {words}", options.text(), maker.name, run.status));
+                }
+                // What is written back while the next one runs would count against it.
+                if let Ok(written) = fs::File::open(&image) {
+                    written.sync_all()?;
+                    fs::remove_file(&image)?;
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn makers(contest: &Contest) -> Outcome<(Vec<Maker>, Vec<String>)> {
+    let floe = contest.floe()?;
+    let version = first_line(Command::new(&floe).arg("--version"))?;
+    let mut makers = vec![Maker { name: "floe", version, program: floe, command_line: MkfsOptions::floe }];
+    let mut absent = Vec::new();
+    let peers: [(_, _, CommandLine); 2] =
+        [("mkfs.erofs", "--version", MkfsOptions::mkfs_erofs), ("mksquashfs", "-version", MkfsOptions::mksquashfs)];
+    for (name, version_option, command_line) in peers {
+        match contest.peer(name) {
+            Ok(program) => {
+                let version = first_line(Command::new(&program).arg(version_option))?;
+                makers.push(Maker { name, version, program, command_line });
+            }
+            Err(reason) => absent.push(reason),
+        }
+    }
+    makers.retain(|maker| contest.takes(maker.name));
+    Ok((makers, absent))
+}
+
+/// Reads all files below a directory, so that they are in the page cache; gives their bytes.
+fn read_all(directory: &Path) -> Outcome<u64> {
+    let mut open = vec![directory.to_path_buf()];
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).during(directory.display())? {
+            let entry = entry?;
+            let file_type = entry.file_type()?;
+            if file_type.is_dir() {
+                open.push(entry.path());
+            } else if file_type.is_file() {
+                bytes += read_whole(&entry.path(), &mut buffer).during(entry.path().display())?;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn read_whole(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
+    let mut file = fs::File::open(path)?;
+    let mut bytes = 0;
+    loop {
+        match file.read(buffer)? {
+            0 => return Ok(bytes),
+            len => bytes += len as u64,
+        }
+    }
+}

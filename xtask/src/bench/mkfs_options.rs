@@ -1,0 +1,137 @@
+//! What an image is to be like, in the words of each program that makes images.
+
+use std::path::Path;
+
+use crate::complaint::{Complaint, Outcome};
+
+/// Options of mkfs.erofs that the other programs have a word for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct MkfsOptions {
+    text: String,
+    algorithm: String,
+    level: Option<String>,
+    pcluster_bytes: Option<String>,
+    extended: Vec<String>,
+}
+
+impl MkfsOptions {
+    /// Takes `-zX[,[level=]N]`, `-C#` and `-EX[,X]`, in one word each.
+    pub(super) fn parse(text: &str) -> Outcome<Self> {
+        let mut options = Self {
+            text: text.to_owned(),
+            algorithm: String::new(),
+            level: None,
+            pcluster_bytes: None,
+            extended: Vec::new(),
+        };
+        for word in text.split_whitespace() {
+            if let Some(algorithm) = word.strip_prefix("-z") {
+                let (name, level) = algorithm.split_once(',').map_or((algorithm, None), |(a, b)| (a, Some(b)));
+                options.algorithm = name.to_owned();
+                options.level = level.map(|level| level.trim_start_matches("level=").to_owned());
+            } else if let Some(bytes) = word.strip_prefix("-C") {
+                options.pcluster_bytes = Some(bytes.to_owned());
+            } else if let Some(extended) = word.strip_prefix("-E") {
+                options.extended = extended.split(',').map(str::to_owned).collect();
+            } else {
+                return Err(Complaint::new(format!("{word}: give options as -zX,level=N, -C# and -EX,X")));
+            }
+        }
+        let names = ["ztailpacking", "fragments", "all-fragments", "dedupe"];
+        match options.extended.iter().find(|name| !names.contains(&name.as_str())) {
+            Some(name) => Err(Complaint::new(format!("-E{name} is not known; there are {}", names.join(", ")))),
+            None => Ok(options),
+        }
+    }
+
+    /// The options as they were given.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The command line of `floe mkfs`.
+    pub(super) fn floe(&self, image: &Path, tree: &Path) -> Vec<String> {
+        let mut words = vec!["mkfs".to_owned(), "--quiet".to_owned(), shown(image), shown(tree)];
+        if !self.algorithm.is_empty() {
+            let name = if self.algorithm == "libdeflate" { "deflate" } else { &self.algorithm };
+            let level = self.level.as_ref().map(|level| format!(",{level}")).unwrap_or_default();
+            words.extend(["--compress".to_owned(), format!("{name}{level}")]);
+        }
+        words.extend(self.pcluster_bytes.iter().flat_map(|bytes| ["--pcluster".to_owned(), bytes.clone()]));
+        for (name, option) in [
+            ("ztailpacking", "--inline-tails"),
+            ("fragments", "--fragments=tails"),
+            ("all-fragments", "--fragments=all"),
+            ("dedupe", "--dedupe"),
+        ] {
+            if self.has(name) {
+                words.push(option.to_owned());
+            }
+        }
+        words
+    }
+
+    /// The command line of mkfs.erofs.
+    pub(super) fn mkfs_erofs(&self, image: &Path, tree: &Path) -> Vec<String> {
+        let mut words = vec!["--quiet".to_owned()];
+        words.extend(self.text.split_whitespace().map(str::to_owned));
+        words.extend([shown(image), shown(tree)]);
+        words
+    }
+
+    /// The command line of mksquashfs, which has blocks of a size of its own, fragments and equal files in any case.
+    pub(super) fn mksquashfs(&self, image: &Path, tree: &Path) -> Vec<String> {
+        let mut words: Vec<String> = vec![shown(tree), shown(image)];
+        let level = |default: &str| self.level.clone().unwrap_or_else(|| default.to_owned());
+        let compression = match self.algorithm.as_str() {
+            "" => vec!["-noD".to_owned(), "-noF".to_owned()],
+            "lz4" => vec!["-comp".to_owned(), "lz4".to_owned()],
+            "lz4hc" => vec!["-comp".to_owned(), "lz4".to_owned(), "-Xhc".to_owned()],
+            "lzma" => vec!["-comp".to_owned(), "xz".to_owned()],
+            "zstd" => vec!["-comp".to_owned(), "zstd".to_owned(), "-Xcompression-level".to_owned(), level("3")],
+            _ => vec!["-comp".to_owned(), "gzip".to_owned(), "-Xcompression-level".to_owned(), level("6")],
+        };
+        words.extend(compression);
+        words.extend(["-noappend", "-no-progress", "-quiet"].map(str::to_owned));
+        words
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.extended.iter().any(|extended| extended == name)
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_gets_its_own_words() {
+        let (image, tree) = (Path::new("i"), Path::new("t"));
+        for (text, floe, squashfs) in [
+            ("-zlz4", "mkfs --quiet i t --compress lz4", "t i -comp lz4 -noappend -no-progress -quiet"),
+            (
+                "-zzstd,level=3 -C65536 -Eztailpacking,fragments",
+                "mkfs --quiet i t --compress zstd,3 --pcluster 65536 --inline-tails --fragments=tails",
+                "t i -comp zstd -Xcompression-level 3 -noappend -no-progress -quiet",
+            ),
+            (
+                "-zlzma,6 -Eall-fragments,dedupe",
+                "mkfs --quiet i t --compress lzma,6 --fragments=all --dedupe",
+                "t i -comp xz -noappend -no-progress -quiet",
+            ),
+        ] {
+            let options = MkfsOptions::parse(text).expect("it is known");
+            assert_eq!(options.floe(image, tree).join(" "), floe);
+            assert_eq!(options.mksquashfs(image, tree).join(" "), squashfs);
+            assert_eq!(options.mkfs_erofs(image, tree).join(" "), format!("--quiet {text} i t"));
+        }
+        for text in ["lz4", "-zlz4 -Emagic"] {
+            assert!(MkfsOptions::parse(text).is_err(), "{text}");
+        }
+    }
+}
