@@ -27,6 +27,12 @@ impl fmt::Debug for Complaint {
     }
 }
 
+impl fmt::Display for Complaint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
 impl From<io::Error> for Complaint {
     fn from(error: io::Error) -> Self {
         Self(error.to_string())

@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod complaint;
 mod fixtures;
+mod stress;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Task {
     Fixtures(fixtures::Arguments),
     /// Measure Floe beside its peers.
     Bench(Box<bench::Arguments>),
+    /// Read, tune, ask and unmount real mounts at random; all pages must come back.
+    Stress(stress::Arguments),
 }
 
 fn main() -> Result<(), Complaint> {
@@ -38,6 +41,7 @@ fn main() -> Result<(), Complaint> {
         Task::Ci => ci::all(),
         Task::Tidy => tidy::run(),
         Task::Fixtures(arguments) => fixtures::run(&arguments),
+        Task::Stress(arguments) => stress::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }
 }

@@ -89,7 +89,7 @@ impl Batch {
 /// The block that a step has to decode.
 pub(crate) fn block_to_decode(step: &Step) -> Option<&StoredBlock> {
     match &step.from {
-        From::Whole { block } | From::Lead { block, .. } => Some(block),
+        From::Straight { block, .. } | From::Lead { block, .. } => Some(block),
         _ => None,
     }
 }
@@ -97,7 +97,9 @@ pub(crate) fn block_to_decode(step: &Step) -> Option<&StoredBlock> {
 fn stored_range(step: &Step) -> Option<(DeviceId, u64, u64)> {
     match &step.from {
         From::Plain { device, offset } => Some((*device, *offset, step.output.len() as u64)),
-        From::Whole { block } | From::Lead { block, .. } => Some((block.device, block.offset, stored_len(block))),
+        From::Straight { block, .. } | From::Lead { block, .. } => {
+            Some((block.device, block.offset, stored_len(block)))
+        }
         From::Nowhere | From::Cached { .. } | From::Join { .. } | From::Done => None,
     }
 }

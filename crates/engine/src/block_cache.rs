@@ -26,11 +26,14 @@ const SHARD_COUNT: usize = 16;
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,
+    /// Larger blocks are not cached.
+    block_bytes_max: AtomicUsize,
     hasher: RandomState,
     next_shard: AtomicUsize,
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
+    joins: AtomicU64,
     evictions: AtomicU64,
     ahead_used: AtomicU64,
     ahead_wasted: AtomicU64,
@@ -150,14 +153,17 @@ enum Slot {
 }
 
 impl BlockCache {
-    pub(crate) fn new() -> Self {
+    /// A cache for as many bytes as the pool has for it.
+    pub(crate) fn new(pool: &PagePool) -> Self {
         Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            block_bytes_max: AtomicUsize::new(pool.cache_bytes() / 2),
             hasher: RandomState::new(),
             next_shard: AtomicUsize::new(0),
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             ahead_used: AtomicU64::new(0),
             ahead_wasted: AtomicU64::new(0),
@@ -167,6 +173,11 @@ impl BlockCache {
     /// How many blocks that were decoded before anybody asked for them were used, and how many left without.
     pub(crate) fn ahead_used_and_wasted(&self) -> (u64, u64) {
         (self.ahead_used.load(Relaxed), self.ahead_wasted.load(Relaxed))
+    }
+
+    /// Whether a block is worth to be cached. One that takes most of the budget would drive all others out.
+    pub(crate) fn has_room_for(&self, block: &StoredBlock) -> bool {
+        block.decoded_len.bytes() as usize <= self.block_bytes_max.load(Relaxed)
     }
 
     /// The block, if it is there.
@@ -190,7 +201,10 @@ impl BlockCache {
                 return Found::Ready(Arc::clone(cached));
             }
             // A flight for another length may bring too little; the one that then comes back decodes for itself.
-            Some(Slot::InFlight(flight)) => return Found::InFlight(Arc::clone(flight)),
+            Some(Slot::InFlight(flight)) => {
+                self.joins.fetch_add(1, Relaxed);
+                return Found::InFlight(Arc::clone(flight));
+            }
             Some(Slot::Ready(_)) => shard.remove(&key),
             None => {}
         }
@@ -224,7 +238,8 @@ impl BlockCache {
     fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
         let mut shard = self.shard(&key);
         match &result {
-            Ok(cached) if !cached.pages.is_from_system() => {
+            // The pages of a block whose decode began before the cache got another size belong to no budget any more.
+            Ok(cached) if cached.pages.may_stay() => {
                 shard.slots.insert(key, Slot::Ready(Arc::clone(cached)));
                 shard.ring.push(key);
             }
@@ -237,37 +252,53 @@ impl BlockCache {
     /// Pages for a block of `len` decoded bytes that is to be cached: blocks that were not used lately are dropped until
     /// there is room. `None` where the budget has no room for so long a run.
     pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
-        if len > pool.cache_bytes() / 2 {
+        if len > self.block_bytes_max.load(Relaxed) {
             return None;
         }
-        // Two rounds of the hands, since the first may only take marks away.
         let mut idle_shards = 0;
         loop {
             if let Some(pages) = pool.cached(len, effort) {
                 return Some(pages);
             }
-            if idle_shards >= 2 * SHARD_COUNT || (effort == Effort::BestEffort && pool.is_memory_short()) {
+            let gives_up = effort == Effort::BestEffort && pool.is_memory_short();
+            if gives_up || !self.drop_one(&mut idle_shards) {
                 return None;
             }
+        }
+    }
+
+    /// Heeds that the pool has more or fewer bytes for it: drops blocks until they are no more than that.
+    pub(crate) fn keep_budget(&self, pool: &PagePool) {
+        self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
+        let mut idle_shards = 0;
+        while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
+    }
+
+    /// Drops a block that was not used lately; gives whether there was one. `idle_shards` counts those in a row in which
+    /// there was none.
+    fn drop_one(&self, idle_shards: &mut usize) -> bool {
+        // Two rounds of the hands, since the first may only take marks away.
+        while *idle_shards < 2 * SHARD_COUNT {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
             let dropped = self.lock(index).evict();
             match dropped {
                 Some(block) => {
                     self.evictions.fetch_add(1, Relaxed);
                     self.ahead_wasted.fetch_add(block.is_ahead.load(Relaxed).into(), Relaxed);
-                    idle_shards = 0;
-                    drop(block);
+                    *idle_shards = 0;
+                    return true;
                 }
-                None => idle_shards += 1,
+                None => *idle_shards += 1,
             }
         }
+        false
     }
 
     pub(crate) fn counters(&self) -> BlockCacheCounters {
         BlockCacheCounters {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            joins: self.flights.waits.load(Relaxed),
+            joins: self.joins.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
         }
     }
@@ -336,7 +367,7 @@ mod tests {
     #[test]
     fn the_budget_holds_and_used_blocks_stay() {
         let pool = pool(64);
-        let cache = Arc::new(BlockCache::new());
+        let cache = Arc::new(BlockCache::new(&pool));
         let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
         put(&cache, &pool, &favourite, PAGE_BYTES);
         for offset in 1..1000 {
@@ -350,7 +381,7 @@ mod tests {
     #[test]
     fn a_prefix_serves_only_what_it_holds() {
         let pool = pool(64);
-        let cache = Arc::new(BlockCache::new());
+        let cache = Arc::new(BlockCache::new(&pool));
         put(&cache, &pool, &block(0, DecodedLen::AtLeast(100)), 100);
         assert!(cache.peek(&block(0, DecodedLen::AtLeast(50))).is_some());
         assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_none());
@@ -361,7 +392,8 @@ mod tests {
 
     #[test]
     fn failures_are_not_remembered() {
-        let cache = Arc::new(BlockCache::new());
+        let pool = pool(64);
+        let cache = Arc::new(BlockCache::new(&pool));
         let wanted = block(0, DecodedLen::Exact(1));
         for _ in 0..2 {
             let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };

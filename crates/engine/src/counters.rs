@@ -1,6 +1,6 @@
 //! What an engine has done so far.
 
-use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters};
+use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters, WindowCounters};
 
 /// What an engine has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,4 +21,10 @@ pub struct Counters {
     pub decodes: u64,
     /// Bytes that they gave.
     pub decoded_bytes: u64,
+    /// What LZ4 blocks needed beside their output.
+    pub windows: WindowCounters,
+    /// Questions under way whose bytes were not at hand, so that they left the thread that took them.
+    pub outstanding: u64,
+    /// The most of them at one time.
+    pub outstanding_max: u64,
 }

@@ -1,8 +1,9 @@
 //! One image's sources and what all reads of it share.
 
 use std::{
+    fs::File,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -14,15 +15,19 @@ use floe_image::{
 };
 
 use crate::{
-    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, ReadaheadAlloc, Stage, SyncDecompress, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
+    decode_marks::DecodeMarks,
     fetch_around::FetchAround,
+    gauge::Gauge,
     latency::Latencies,
     metadata_cache::{MetadataCache, Weight},
-    page_pool::{Effort, PagePool},
+    page_pool::PagePool,
     patience,
     spent::Spent,
+    switches::Switches,
+    windows::Windows,
     workers::Workers,
     workspace::{Workspace, Workspaces},
 };
@@ -34,7 +39,7 @@ const PIECE_BYTES: u64 = 16 << 10;
 const STORED_METADATA_BYTES: usize = 8 << 20;
 
 /// The unit in which the budget for decoded metadata is given, in bytes.
-const METADATA_BLOCK_BYTES: usize = 8 << 10;
+pub(crate) const METADATA_BLOCK_BYTES: usize = 8 << 10;
 
 /// No block of either format decodes to more: EROFS bounds a decoded physical cluster to 12 MiB.
 pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
@@ -48,16 +53,19 @@ pub struct Engine {
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) workspaces: Workspaces,
     stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
-    decoded_metadata: MetadataCache<Key, DecodedBlock>,
+    pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
+    decode_marks: DecodeMarks,
     spent: Spent,
-    around_data: FetchAround,
-    around_metadata: FetchAround,
-    pub(crate) sync_decompress: SyncDecompress,
-    read_around: bool,
-    readahead_alloc: ReadaheadAlloc,
+    windows: Windows,
+    pub(crate) switches: Switches,
+    pub(crate) options: Mutex<EngineOptions>,
+    /// Questions that left the thread that took them, since their bytes were not at hand.
+    pub(crate) outstanding: Gauge,
+    pub(crate) around_data: FetchAround,
+    pub(crate) around_metadata: FetchAround,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
     decodes: AtomicU64,
@@ -102,14 +110,16 @@ impl Engine {
             workers,
             latencies,
             costs: DecodeCosts::new(),
+            decode_marks: DecodeMarks::default(),
             spent: Spent::new(),
+            windows: Windows::default(),
             around_data: FetchAround::new(fetch_around_bytes),
             around_metadata: FetchAround::new(fetch_around_bytes),
-            sync_decompress: options.sync_decompress,
-            read_around: options.read_around,
-            readahead_alloc: options.readahead_alloc,
+            switches: Switches::new(options),
+            options: Mutex::new(options.clone()),
+            outstanding: Gauge::default(),
+            blocks: Arc::new(BlockCache::new(&pool)),
             pool,
-            blocks: Arc::new(BlockCache::new()),
             workspaces: Workspaces::default(),
             stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
             decoded_metadata: match options.metadata_cache {
@@ -135,6 +145,12 @@ impl Engine {
         self.workers.adopt_this_thread();
     }
 
+    /// Writes a line to `file` after each decode from now on: `floe_decode`, the nanoseconds that it took, the bytes that
+    /// it gave. For the `trace_marker` of tracefs, which adds the time and the thread. False if that goes on already.
+    pub fn mark_decodes(&self, file: File) -> bool {
+        self.decode_marks.begin(file)
+    }
+
     /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
     /// changes of threads. Those that are not lent answer what is in memory, whatever the others wait for.
     pub fn lend_threads(&self, count: usize) {
@@ -149,6 +165,11 @@ impl Engine {
     /// How long a stage took so far.
     pub fn latency(&self, stage: Stage) -> LatencySummary {
         self.latencies.summary(stage)
+    }
+
+    /// How many times a stage took no longer than each of `bounds_ns`, which rise; exact to one part in a hundred.
+    pub fn latency_counts(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
+        self.latencies.counts_up_to(stage, bounds_ns)
     }
 
     /// Forgets the latencies recorded so far.
@@ -167,6 +188,9 @@ impl Engine {
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
             decoded_bytes: self.decoded_bytes.load(Relaxed),
+            windows: self.windows.counters(),
+            outstanding: self.outstanding.now(),
+            outstanding_max: self.outstanding.max(),
         }
     }
 
@@ -197,7 +221,9 @@ impl Engine {
         let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
         let latency = started.elapsed();
         self.latencies.record(Stage::Decode, latency);
+        self.decode_marks.mark(latency, output.len());
         self.costs.learn(&block.encoding, output.len(), latency);
+        self.windows.note(&block.encoding, workspace.decoder.temporary_bytes_last());
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
         decoded.map_err(|error| decode_error(error, block))
@@ -207,17 +233,6 @@ impl Engine {
     pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
         if let Ok(source) = self.source(device) {
             source.will_need(offset, len);
-        }
-    }
-
-    pub(crate) fn reads_ahead(&self) -> bool {
-        self.read_around
-    }
-
-    pub(crate) fn ahead_effort(&self) -> Effort {
-        match self.readahead_alloc {
-            ReadaheadAlloc::BestEffort => Effort::BestEffort,
-            ReadaheadAlloc::Wait => Effort::Demand,
         }
     }
 

@@ -23,7 +23,7 @@ const WORTHWHILE: u32 = WHOLE / 4;
 /// lookups all over a large image, the transfer is for nothing; so it is watched how many reads stand in a window that
 /// was read from before, and as long as they are few, nothing is brought but what is wanted.
 pub(crate) struct FetchAround {
-    window_bytes: u64,
+    window_bytes: AtomicU64,
     /// The windows that were read from, and whether they were asked for as a whole. Windows that meet here disturb each
     /// other, which costs speed alone.
     seen: Box<[AtomicU64]>,
@@ -33,14 +33,18 @@ pub(crate) struct FetchAround {
 impl FetchAround {
     /// Windows of so many bytes, aligned to that; none if it is zero.
     pub(crate) fn new(window_bytes: u64) -> Self {
-        let count = if window_bytes == 0 { 0 } else { REMEMBERED_COUNT };
-        let seen = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
-        Self { window_bytes, seen, near_share: AtomicU32::new(WHOLE) }
+        let seen = (0..REMEMBERED_COUNT).map(|_| AtomicU64::new(u64::MAX)).collect();
+        Self { window_bytes: AtomicU64::new(window_bytes), seen, near_share: AtomicU32::new(WHOLE) }
+    }
+
+    /// Has windows of another size from now on.
+    pub(crate) fn set(&self, window_bytes: u64) {
+        self.window_bytes.store(window_bytes, Relaxed);
     }
 
     /// Notes that `wanted` was in memory.
     pub(crate) fn note_hit(&self, device: DeviceId, wanted: ByteRange) {
-        let Some((number, entry)) = self.entry(device, wanted) else { return };
+        let Some((number, _, entry)) = self.entry(device, wanted) else { return };
         let was_seen = entry.load(Relaxed) >> 1 == number;
         if !was_seen {
             entry.store(number << 1, Relaxed);
@@ -51,21 +55,23 @@ impl FetchAround {
     /// Notes that `wanted` is not in memory; gives what to ask for before it is read, if that is worth it: its window,
     /// which is asked for only once.
     pub(crate) fn note_miss(&self, device: DeviceId, wanted: ByteRange) -> Option<ByteRange> {
-        let (number, entry) = self.entry(device, wanted)?;
+        let (number, window_bytes, entry) = self.entry(device, wanted)?;
         let seen = entry.load(Relaxed);
         let (was_seen, was_asked) = (seen >> 1 == number, seen == number << 1 | 1);
         let asks = self.average(was_seen) >= WORTHWHILE && !was_asked;
         entry.store(number << 1 | u64::from(asks || was_asked), Relaxed);
-        asks.then(|| ByteRange::new(wanted.offset() - wanted.offset() % self.window_bytes, self.window_bytes))
+        asks.then(|| ByteRange::new(wanted.offset() - wanted.offset() % window_bytes, window_bytes))
     }
 
-    /// The number of the window that `wanted` begins in, and its place in the table; `None` where it is as large.
-    fn entry(&self, device: DeviceId, wanted: ByteRange) -> Option<(u64, &AtomicU64)> {
-        if wanted.len() >= self.window_bytes {
+    /// The number of the window that `wanted` begins in, its size, and its place in the table; `None` where it is as
+    /// large.
+    fn entry(&self, device: DeviceId, wanted: ByteRange) -> Option<(u64, u64, &AtomicU64)> {
+        let window_bytes = self.window_bytes.load(Relaxed);
+        if wanted.len() >= window_bytes {
             return None;
         }
-        let number = wanted.offset().checked_div(self.window_bytes)? ^ (u64::from(device.0) << 46);
-        Some((number, self.seen.get(number as usize % REMEMBERED_COUNT)?))
+        let number = wanted.offset().checked_div(window_bytes)? ^ (u64::from(device.0) << 46);
+        Some((number, window_bytes, self.seen.get(number as usize % REMEMBERED_COUNT)?))
     }
 
     /// Takes a read into the share of those that stand near others; gives the share.
@@ -96,7 +102,8 @@ mod tests {
         assert_eq!(miss(&around, 1 << 40, 1), Some(ByteRange::new(1 << 40, WINDOW)));
         let other = around.note_miss(DeviceId(1), ByteRange::new(WINDOW, 4096));
         assert_eq!(other, Some(ByteRange::new(WINDOW, WINDOW)), "of another device");
-        assert_eq!(miss(&FetchAround::new(0), 0, 1), None);
+        around.set(0);
+        assert_eq!(miss(&around, 0, 1), None);
     }
 
     #[test]

@@ -37,6 +37,19 @@ impl FreePages {
         Some(first)
     }
 
+    /// The runs of free pages: the first page and the length of each.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.words.iter().enumerate().flat_map(|(index, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = rest.trailing_zeros();
+                let len = rest.checked_shr(bit)?.trailing_ones();
+                rest &= !(u64::MAX.checked_shr(64 - len)? << bit);
+                Some((index * 64 + bit as usize, len as usize))
+            })
+        })
+    }
+
     /// Gives pages back.
     pub(crate) fn release(&mut self, first: usize, count: usize) {
         self.set(first, count, true);
@@ -115,6 +128,7 @@ mod tests {
         assert_eq!(pages.take(40), Some(160));
         assert_eq!(pages.take(1), None);
         pages.release(30, 50);
+        assert_eq!(pages.runs().collect::<Vec<_>>(), [(30, 34), (64, 16)]);
         assert_eq!(pages.take(51), None);
         assert_eq!(pages.take(50), Some(30));
     }

@@ -117,7 +117,7 @@ fn metadata_is_made_once_and_failures_reach_only_their_own() {
 fn a_block_is_decoded_once_and_a_lead_that_is_dropped_frees_the_others() {
     try_orders(|| {
         let pool = Arc::new(PagePool::new(0, 8 * PAGE_BYTES as u64, Arc::new(Latencies::new())).expect("a small pool"));
-        let (cache, decoded) = (Arc::new(BlockCache::new()), Arc::new(AtomicUsize::new(0)));
+        let (cache, decoded) = (Arc::new(BlockCache::new(&pool)), Arc::new(AtomicUsize::new(0)));
         let block = StoredBlock {
             device: DeviceId(0),
             offset: 0,

@@ -120,6 +120,26 @@ impl Latencies {
         }
     }
 
+    /// How many times the stage took no longer than each of `bounds_ns`, which rise.
+    pub(crate) fn counts_up_to(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0; bounds_ns.len()];
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for step in shard.stages[stage as usize].iter_recorded() {
+                let first = bounds_ns.partition_point(|bound_ns| *bound_ns < step.value_iterated_to());
+                if let Some(count) = counts.get_mut(first) {
+                    *count += step.count_at_value();
+                }
+            }
+        }
+        let mut sum = 0;
+        for count in &mut counts {
+            sum += *count;
+            *count = sum;
+        }
+        counts
+    }
+
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::new();
@@ -166,6 +186,10 @@ mod tests {
             assert!((found as f64 / exact - 1.0).abs() < 0.01, "{found} for {exact}");
         }
         assert_eq!(latencies.summary(Stage::Fetch).count, 0);
+        let counts = latencies.counts_up_to(Stage::Decode, &[1_000_000, 5_000_000, 20_000_000]);
+        for (count, exact) in counts.iter().zip([1_000.0, 5_000.0, 10_000.0]) {
+            assert!((*count as f64 / exact - 1.0).abs() < 0.01, "{counts:?}");
+        }
         latencies.clear();
         assert_eq!(latencies.summary(Stage::Decode).count, 0);
     }

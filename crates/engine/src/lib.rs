@@ -4,14 +4,17 @@
 //! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
 //! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
 
+mod arenas;
 mod batch;
 mod block_cache;
 mod counters;
 mod decode_costs;
+mod decode_marks;
 mod engine;
 mod fetch_around;
 mod flight;
 mod free_pages;
+mod gauge;
 mod hot_regions;
 mod latency;
 mod metadata_cache;
@@ -28,8 +31,11 @@ mod scheduling_sys;
 mod shared_pages_sys;
 mod spent;
 mod streams;
+mod switches;
 mod sync;
 mod task_queue;
+mod tuning;
+mod windows;
 mod worker;
 mod workers;
 mod workspace;
@@ -48,4 +54,6 @@ pub use page_run_sys::PageRun;
 pub use pages_sys::PAGE_BYTES;
 pub use read_around::{PageCache, ReadAroundCounters};
 pub use reader::Reader;
+pub use tuning::TuneError;
+pub use windows::WindowCounters;
 pub use worker::WorkerStatus;

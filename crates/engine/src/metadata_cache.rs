@@ -36,6 +36,10 @@ pub struct MetadataCacheCounters {
     pub evictions: u64,
     /// Locks taken.
     pub lock_acquisitions: u64,
+    /// What the values weigh together: bytes.
+    pub weight: u64,
+    /// What they may weigh together; 0 where not their weight but their number is bounded.
+    pub weight_max: u64,
 }
 
 /// What a cached value is to the budget, and to who looks it up.
@@ -64,6 +68,15 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
             Self::Sharded(cache) => cache.find_or_make(key, make),
             Self::SingleLock(cache) => cache.find_or_make(key, make),
         }
+    }
+
+    /// Lets the values have another weight together from now on; gives whether this design bounds their weight.
+    pub(crate) fn set_weight_max(&self, weight_max: usize) -> bool {
+        match self {
+            Self::Sharded(cache) => cache.set_weight_max(weight_max),
+            Self::SingleLock(_) => return false,
+        }
+        true
     }
 
     pub(crate) fn counters(&self) -> MetadataCacheCounters {

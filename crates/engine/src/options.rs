@@ -62,6 +62,7 @@ pub enum MetadataCacheDesign {
 
 /// Which threads decompress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum WorkerMode {
     /// One for each CPU, bound to it, with a queue of its own.
     PerCpu,

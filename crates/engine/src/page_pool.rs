@@ -4,12 +4,15 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use crate::{PAGE_BYTES, PageRun, Stage, latency::Latencies, page_run_sys::Arena, scheduling_sys::preemption_count};
+use crate::{
+    PAGE_BYTES, PageRun, Stage, arenas::Arenas, latency::Latencies, page_run_sys::Arena,
+    scheduling_sys::preemption_count,
+};
 
 /// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
 /// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
@@ -29,15 +32,16 @@ const PRESSURE_LASTS_MS: u64 = 250;
 /// every decode does when nothing is reserved. How long the operating system takes for pages is measured, and so it
 /// is known when memory is short.
 pub(crate) struct PagePool {
-    reserve: Option<Arc<Arena>>,
-    cache: Arc<Arena>,
-    locked: bool,
+    reserve: Arenas,
+    cache: Arenas,
+    is_locked: AtomicBool,
     latencies: Arc<Latencies>,
     started: Instant,
     /// Memory is short until this time, in milliseconds since the start.
     pressure_until_ms: AtomicU64,
     taken: AtomicU64,
     missed: AtomicU64,
+    waited: AtomicU64,
     given_up: AtomicU64,
     high_water_pages: AtomicU64,
 }
@@ -53,6 +57,8 @@ pub struct PagePoolCounters {
     pub taken: u64,
     /// Runs for which the reserve had no room, so that they came from the operating system.
     pub missed: u64,
+    /// Runs for which the operating system, short of memory, let a thread wait.
+    pub waited: u64,
     /// Runs that were only wanted if they cost no waiting, and would have.
     pub given_up: u64,
     /// The most reserved pages in use at one time.
@@ -61,6 +67,8 @@ pub struct PagePoolCounters {
     pub used_pages: u64,
     /// Pages of the block cache in use now.
     pub cache_pages: u64,
+    /// Pages that the block cache may use.
+    pub cache_pages_max: u64,
 }
 
 /// Whether pages are worth waiting for.
@@ -78,24 +86,45 @@ impl PagePool {
     /// # Errors
     /// The operating system has not so much memory to give.
     pub(crate) fn new(reserved_pages: usize, cache_bytes: u64, latencies: Arc<Latencies>) -> io::Result<Self> {
-        let cache_pages = usize::try_from(cache_bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let reserve = match reserved_pages {
-            0 => None,
-            count => Some(Arc::new(Arena::new(count, true)?)),
-        };
-        let locked = reserve.as_ref().is_some_and(|reserve| reserve.lock_in_memory().is_ok());
+        let reserve = Arenas::new(reserve_of(reserved_pages)?);
+        let is_locked = reserve.is_locked_in_memory();
         Ok(Self {
             reserve,
-            cache: Arc::new(Arena::new(cache_pages, false)?),
-            locked,
+            cache: Arenas::new(cache_of(cache_bytes)?),
+            is_locked: AtomicBool::new(is_locked),
             latencies,
             started: Instant::now(),
             pressure_until_ms: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             high_water_pages: AtomicU64::new(0),
         })
+    }
+
+    /// Holds so many pages in reserve from now on.
+    ///
+    /// # Errors
+    /// The operating system has not so much memory to give; all stays as it was.
+    pub(crate) fn set_reserved_pages(&self, reserved_pages: usize) -> io::Result<()> {
+        self.reserve.replace(reserve_of(reserved_pages)?);
+        self.is_locked.store(self.reserve.is_locked_in_memory(), Relaxed);
+        Ok(())
+    }
+
+    /// Lets cached blocks take so many bytes from now on. Those that are too many are still there.
+    ///
+    /// # Errors
+    /// The operating system has not so many addresses to give; all stays as it was.
+    pub(crate) fn set_cache_bytes(&self, cache_bytes: u64) -> io::Result<()> {
+        self.cache.replace(cache_of(cache_bytes)?);
+        Ok(())
+    }
+
+    /// Whether cached blocks take more than they may.
+    pub(crate) fn is_cache_too_full(&self) -> bool {
+        self.cache.used_count() > self.cache.page_count()
     }
 
     /// At least `len` bytes for a short time: from the reserve, or else from the operating system. `None` where neither
@@ -140,25 +169,24 @@ impl PagePool {
 
     /// What the pool has done so far.
     pub(crate) fn counters(&self) -> PagePoolCounters {
-        let reserved = self.reserve.as_ref().map_or(0, |reserve| reserve.page_count());
-        let free = self.reserve.as_ref().map_or(0, |reserve| reserve.free_count());
         PagePoolCounters {
-            reserved_pages: reserved as u64,
-            locked: self.locked,
+            reserved_pages: self.reserve.page_count() as u64,
+            locked: self.is_locked.load(Relaxed),
             taken: self.taken.load(Relaxed),
             missed: self.missed.load(Relaxed),
+            waited: self.waited.load(Relaxed),
             given_up: self.given_up.load(Relaxed),
             high_water_pages: self.high_water_pages.load(Relaxed),
-            used_pages: (reserved - free) as u64,
-            cache_pages: (self.cache.page_count() - self.cache.free_count()) as u64,
+            used_pages: self.reserve.used_count() as u64,
+            cache_pages: self.cache.used_count() as u64,
+            cache_pages_max: self.cache.page_count() as u64,
         }
     }
 
     fn take_reserved(&self, page_count: usize) -> Option<PageRun> {
-        let reserve = self.reserve.as_ref()?;
-        let run = reserve.take(page_count)?;
+        let run = self.reserve.take(page_count)?;
         self.taken.fetch_add(1, Relaxed);
-        self.high_water_pages.fetch_max((reserve.page_count() - reserve.free_count()) as u64, Relaxed);
+        self.high_water_pages.fetch_max(self.reserve.used_count() as u64, Relaxed);
         Some(run)
     }
 
@@ -171,6 +199,7 @@ impl PagePool {
         self.latencies.record(Stage::Pages, latency);
         // A thread that had to leave its CPU to another one lost its time to that, not to memory.
         if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
+            self.waited.fetch_add(1, Relaxed);
             self.pressure_until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS_MS, Relaxed);
         }
         result
@@ -179,6 +208,15 @@ impl PagePool {
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
+}
+
+fn reserve_of(page_count: usize) -> io::Result<Option<Arena>> {
+    if page_count == 0 { Ok(None) } else { Arena::new(page_count, true).map(Some) }
+}
+
+fn cache_of(bytes: u64) -> io::Result<Option<Arena>> {
+    let page_count = usize::try_from(bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    if page_count == 0 { Ok(None) } else { Arena::new(page_count, false).map(Some) }
 }
 
 /// How many pages a run of `len` bytes takes.

@@ -4,7 +4,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -18,6 +18,8 @@ pub(crate) struct Arena {
     page_count: usize,
     /// Pages below this one are backed by memory.
     backed_count: AtomicUsize,
+    /// Whether its pages are given back to the operating system rather than used again.
+    is_retired: AtomicBool,
 }
 
 impl Arena {
@@ -27,6 +29,7 @@ impl Arena {
             free: Mutex::new(FreePages::new(page_count)),
             page_count,
             backed_count: AtomicUsize::new(if populate { page_count } else { 0 }),
+            is_retired: AtomicBool::new(false),
         })
     }
 
@@ -38,8 +41,17 @@ impl Arena {
         self.page_count
     }
 
-    pub(crate) fn free_count(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
+    /// How many pages are given out.
+    pub(crate) fn used_count(&self) -> usize {
+        self.page_count - self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
+    }
+
+    /// Gives the memory of free pages back to the operating system, now and as they come back. Nothing is to be taken
+    /// from then on.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Relaxed);
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.runs().for_each(|(first, count)| self.mapping.discard(first, count));
     }
 
     /// `page_count` pages in a row, or `None`. They hold what their last user left, and are not all backed by memory
@@ -91,8 +103,17 @@ impl PageRun {
     }
 
     /// Whether the run came straight from the operating system.
+    #[cfg(test)]
     pub(crate) fn is_from_system(&self) -> bool {
         matches!(self.home, Home::System(_))
+    }
+
+    /// Whether the run may be kept: not where its pages are to go back to the operating system.
+    pub(crate) fn may_stay(&self) -> bool {
+        match &self.home {
+            Home::Arena(arena) => !arena.is_retired.load(Relaxed),
+            Home::System(_) => false,
+        }
     }
 
     /// How many pages the run has.
@@ -137,6 +158,9 @@ impl AsRef<[u8]> for PageRun {
 impl Drop for PageRun {
     fn drop(&mut self) {
         if let Home::Arena(arena) = &self.home {
+            if arena.is_retired.load(Relaxed) {
+                arena.mapping.discard(self.first_page, self.page_count);
+            }
             arena.free.lock().unwrap_or_else(PoisonError::into_inner).release(self.first_page, self.page_count);
         }
     }

@@ -46,6 +46,14 @@ impl Mapping {
         let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) };
     }
 
+    /// Gives the memory of pages that nobody uses back; they read as zeros from then on.
+    pub(crate) fn discard(&self, first_page: usize, page_count: usize) {
+        let len = page_count * PAGE_BYTES;
+        let offset = self.offset_of(first_page, len);
+        // SAFETY: the range is inside the mapping, and the caller says that no slice of it lives.
+        let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxDontNeed) };
+    }
+
     /// The `len` bytes from page `first_page` on.
     ///
     /// # Safety

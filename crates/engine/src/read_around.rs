@@ -128,7 +128,7 @@ impl Reader {
 
     /// Notes a read, and reads on if it follows others.
     pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange) {
-        if !self.engine().reads_ahead() {
+        if !self.engine().switches.read_around() {
             return;
         }
         let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range);
@@ -156,7 +156,7 @@ impl Reader {
         let size = self.file_system().attr(nid)?.size;
         let region = ByteRange::between(region.offset(), region.end().min(size));
         let (Some(page_cache), len) = (self.around().page_cache.get(), region.len() as usize) else { return Ok(()) };
-        let effort = self.engine().ahead_effort();
+        let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, region.offset(), &mut pages[..len])?;
         if page_cache.store(nid, region.offset(), &pages[..len]) {
@@ -233,7 +233,11 @@ impl Reader {
     /// Whole blocks too are to be cached, where they would else be decoded into the output.
     fn lead_all(&self, steps: &mut [Step]) {
         for step in steps {
-            if let From::Whole { block } = step.from {
+            if let From::Straight { block, .. } = step.from {
+                if !self.engine().blocks.has_room_for(&block) {
+                    step.from = From::Done;
+                    continue;
+                }
                 step.from = match self.engine().blocks.find_or_lead(&block) {
                     Found::Lead(lead) => From::Lead { block, skip: 0, lead },
                     Found::Ready(_) | Found::InFlight(_) => From::Done,
@@ -249,7 +253,7 @@ impl Reader {
         batch: &Batch,
         steps: &mut [Step],
     ) -> Result<u64> {
-        let effort = self.engine().ahead_effort();
+        let effort = self.engine().switches.ahead_effort();
         let stored = match self.fetch_stored(batch, effort) {
             Err(Error::NoMemory) => return Ok(0),
             stored => stored?,

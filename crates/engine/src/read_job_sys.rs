@@ -14,6 +14,7 @@ use crate::{
     PageRun, Reader, Stage,
     batch::Batch,
     block_cache::CachedBlock,
+    gauge::Counted,
     page_pool::Effort,
     read_around::Neighbour,
     read_plan::{From, Step, of_block},
@@ -41,6 +42,7 @@ pub(crate) struct ReadJob {
     pending: AtomicUsize,
     retries: AtomicUsize,
     end: Mutex<End>,
+    _outstanding: Counted,
 }
 
 struct End {
@@ -73,6 +75,7 @@ impl ReadJob {
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
             end: Mutex::new(End { len, neighbours, error: None, completion: Some(completion) }),
+            _outstanding: engine.outstanding.enter(),
         });
         engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
     }
@@ -192,7 +195,7 @@ impl ReadJob {
                     Err(error) => job.end_piece(Err(error)),
                 }));
             }
-            From::Plain { .. } | From::Whole { .. } | From::Lead { .. } | From::Done => {}
+            From::Plain { .. } | From::Straight { .. } | From::Lead { .. } | From::Done => {}
         }
         Ok(())
     }

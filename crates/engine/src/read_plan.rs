@@ -26,8 +26,9 @@ pub(crate) enum From {
     Plain { device: DeviceId, offset: u64 },
     /// They are in a block that is decoded already.
     Cached { cached: Arc<CachedBlock>, block: StoredBlock, skip: usize },
-    /// They are a whole block, decoded straight into the output.
-    Whole { block: StoredBlock },
+    /// They are a whole block, or the part from `skip` on of one that the cache has no room for, decoded straight into
+    /// the output.
+    Straight { block: StoredBlock, skip: usize },
     /// They are a part of a block that this read decodes for all.
     Lead { block: StoredBlock, skip: usize, lead: Lead },
     /// They are a part of a block that another read is decoding.
@@ -69,8 +70,11 @@ pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc
     if is_whole {
         return match blocks.peek(&block) {
             Some(cached) => From::Cached { cached, block, skip },
-            None => From::Whole { block },
+            None => From::Straight { block, skip },
         };
+    }
+    if !blocks.has_room_for(&block) {
+        return From::Straight { block, skip };
     }
     match blocks.find_or_lead(&block) {
         Found::Ready(cached) => From::Cached { cached, block, skip },

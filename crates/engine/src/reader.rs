@@ -137,7 +137,11 @@ impl Reader {
         match patience::at_hand(|| work(self.file_system.as_ref())) {
             Err(Error::NotAtHand) => {
                 let file_system = Arc::clone(&self.file_system);
-                self.engine.workers.fetch_here_if_free(Box::new(move || completion(work(file_system.as_ref()))));
+                let outstanding = self.engine.outstanding.enter();
+                self.engine.workers.fetch_here_if_free(Box::new(move || {
+                    completion(work(file_system.as_ref()));
+                    drop(outstanding);
+                }));
             }
             result => completion(result),
         }
@@ -158,7 +162,7 @@ impl Reader {
 
     /// Whether what takes so long to decode is decoded where its bytes are.
     pub(crate) fn decodes_here(&self, cost: Duration) -> bool {
-        match self.engine.sync_decompress {
+        match self.engine.switches.sync_decompress() {
             SyncDecompress::Always => true,
             SyncDecompress::Never => false,
             SyncDecompress::Auto => cost <= CHEAP_DECODE,
@@ -283,16 +287,17 @@ impl Reader {
     ) -> Result<()> {
         let Some(block) = block_to_decode(&step).copied() else { return Ok(()) };
         let stored = batch.stored_of(&block, stored);
-        if let From::Lead { skip, lead, .. } = step.from {
-            let cached = self.decode_for_all(workspace, &block, stored, lead)?;
-            copy(&cached, &block, skip, target)?;
-        } else {
-            let decoded = self.engine.decode(workspace, &block, stored, 0, target)?;
-            if decoded < target.len() {
-                return Err(too_short(&block));
+        match step.from {
+            From::Lead { skip, lead, .. } => {
+                let cached = self.decode_for_all(workspace, &block, stored, lead)?;
+                copy(&cached, &block, skip, target)
             }
+            From::Straight { skip, .. } => {
+                let decoded = self.engine.decode(workspace, &block, stored, skip, target)?;
+                if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Decodes a block into pages of the cache and gives it to all who wait for it.

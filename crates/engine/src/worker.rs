@@ -4,7 +4,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
@@ -14,7 +14,7 @@ use std::{
 use crate::{
     Priority,
     latency::{Latencies, Stage},
-    scheduling_sys::{bind_this_thread, schedule_this_thread, set_real_time, thread_cpu_time_ns},
+    scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, thread_cpu_time_ns, unschedule},
     task_queue::{Task, TaskQueue},
 };
 
@@ -49,11 +49,19 @@ pub struct WorkerStatus {
 pub(crate) struct WorkerRecord {
     name: String,
     cpu: Option<usize>,
-    asked: Priority,
-    got: Mutex<Priority>,
+    scheduled: Mutex<Scheduled>,
     tasks: AtomicU64,
     yielded: AtomicU64,
     throttled: AtomicU64,
+}
+
+/// How a thread is scheduled.
+#[derive(Debug)]
+struct Scheduled {
+    asked: Priority,
+    got: Priority,
+    /// The thread, once it runs, and the nice level it began with.
+    thread: Option<(ThreadId, i8)>,
 }
 
 impl WorkerRecord {
@@ -62,8 +70,7 @@ impl WorkerRecord {
         Arc::new(Self {
             name,
             cpu,
-            asked,
-            got: Mutex::new(Priority::Normal),
+            scheduled: Mutex::new(Scheduled { asked, got: Priority::Normal, thread: None }),
             tasks: zero(),
             yielded: zero(),
             throttled: zero(),
@@ -76,15 +83,53 @@ impl WorkerRecord {
             // A CPU that went away meanwhile leaves the thread where it may run.
             let _ = bind_this_thread(cpu);
         }
-        *self.got.lock().unwrap_or_else(PoisonError::into_inner) = schedule_this_thread(self.asked);
+        let thread = ThreadId::current();
+        let mut scheduled = self.scheduled();
+        scheduled.thread = Some((thread, nice_level(thread)));
+        scheduled.got = schedule(thread, scheduled.asked);
+    }
+
+    /// Schedules the thread in another way, from any thread.
+    pub(crate) fn reschedule(&self, priority: Priority) {
+        let mut scheduled = self.scheduled();
+        scheduled.asked = priority;
+        if let Some((thread, nice_level)) = scheduled.thread {
+            unschedule(thread, nice_level);
+            scheduled.got = schedule(thread, priority);
+        }
+    }
+
+    fn scheduled(&self) -> MutexGuard<'_, Scheduled> {
+        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_real_time(&self) -> bool {
+        matches!(self.scheduled().got, Priority::Fifo(_))
+    }
+
+    /// Takes the calling thread, which is this one, back to time sharing; gives whether it is.
+    fn yield_real_time(&self) -> bool {
+        self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok())
+    }
+
+    /// Takes the calling thread, which is this one, to real time again, if that is what it is to have.
+    fn restore_real_time(&self) {
+        let scheduled = self.scheduled();
+        if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
+            let _ = set_real_time(thread, Some(level));
+        }
     }
 
     pub(crate) fn status(&self) -> WorkerStatus {
+        let (asked, got) = {
+            let scheduled = self.scheduled();
+            (scheduled.asked, scheduled.got)
+        };
         WorkerStatus {
             name: self.name.clone(),
             cpu: self.cpu,
-            asked: self.asked,
-            got: *self.got.lock().unwrap_or_else(PoisonError::into_inner),
+            asked,
+            got,
             tasks: self.tasks.load(Relaxed),
             yielded: self.yielded.load(Relaxed),
             throttled: self.throttled.load(Relaxed),
@@ -96,12 +141,11 @@ impl WorkerRecord {
 pub(crate) fn spawn(record: Arc<WorkerRecord>, queue: Arc<TaskQueue>, latencies: Arc<Latencies>) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
         record.take_place();
-        let got = *record.got.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stretch = Stretch::new(got);
+        let mut stretch = Stretch::default();
         while let Some(task) = queue.pop(|| stretch.end(&record)) {
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
-            stretch.begin();
+            stretch.begin(&record);
             // Work that panics has told those who wait for it by being dropped; the thread goes on.
             let _ = catch_unwind(AssertUnwindSafe(work));
             record.tasks.fetch_add(1, Relaxed);
@@ -112,20 +156,15 @@ pub(crate) fn spawn(record: Arc<WorkerRecord>, queue: Arc<TaskQueue>, latencies:
 }
 
 /// A stretch of work without a pause.
+#[derive(Default)]
 struct Stretch {
-    real_time_level: Option<u8>,
     began: Option<(Instant, u64)>,
     has_yielded: bool,
 }
 
 impl Stretch {
-    fn new(got: Priority) -> Self {
-        let real_time_level = if let Priority::Fifo(level) = got { Some(level) } else { None };
-        Self { real_time_level, began: None, has_yielded: false }
-    }
-
-    fn begin(&mut self) {
-        if self.real_time_level.is_some() && self.began.is_none() {
+    fn begin(&mut self, record: &WorkerRecord) {
+        if self.began.is_none() && record.is_real_time() {
             self.began = Some((Instant::now(), thread_cpu_time_ns()));
         }
     }
@@ -136,7 +175,7 @@ impl Stretch {
             && began.elapsed() > REAL_TIME_BUDGET
         {
             self.note_throttling(record);
-            if set_real_time(None).is_ok() {
+            if record.yield_real_time() {
                 self.has_yielded = true;
                 record.yielded.fetch_add(1, Relaxed);
             }
@@ -145,7 +184,7 @@ impl Stretch {
 
     fn end(&mut self, record: &WorkerRecord) {
         if self.has_yielded {
-            let _ = set_real_time(self.real_time_level);
+            record.restore_real_time();
             self.has_yielded = false;
         } else {
             self.note_throttling(record);

@@ -5,7 +5,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -28,8 +28,9 @@ const CPU_CHECK_MS: u64 = 1000;
 /// The threads of an engine: those that decompress, each with a queue of its own or all with one, and those that wait
 /// for sources.
 pub(crate) struct Workers {
-    mode: WorkerMode,
-    priority: Priority,
+    /// Changed with the lock of the lanes held for writing.
+    mode: AtomicU8,
+    priority: Mutex<Priority>,
     latencies: Arc<Latencies>,
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
@@ -50,6 +51,13 @@ struct Lane {
     records: Vec<Arc<WorkerRecord>>,
 }
 
+impl Drop for Lane {
+    /// Lets its threads end. Work that waits there still is to be taken out before.
+    fn drop(&mut self) {
+        drop(self.queue.close());
+    }
+}
+
 impl Workers {
     /// Starts the threads that decompress.
     ///
@@ -57,8 +65,8 @@ impl Workers {
     /// The operating system starts no more threads.
     pub(crate) fn start(mode: WorkerMode, priority: Priority, latencies: Arc<Latencies>) -> io::Result<Self> {
         let workers = Self {
-            mode,
-            priority,
+            mode: AtomicU8::new(mode as u8),
+            priority: Mutex::new(priority),
             latencies,
             lanes: RwLock::default(),
             fetch_queue: Arc::default(),
@@ -70,18 +78,52 @@ impl Workers {
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
         };
-        let cpus = allowed_cpus();
-        let lanes = match mode {
-            WorkerMode::PerCpu => cpus.iter().map(|cpu| workers.lane(Some(*cpu), 1)).collect::<io::Result<_>>()?,
-            WorkerMode::Shared => vec![workers.lane(None, cpus.len())?],
-            WorkerMode::Inline => Vec::new(),
-        };
+        let lanes = workers.lanes_for(mode)?;
         *workers.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
         Ok(workers)
     }
 
     pub(crate) fn mode(&self) -> WorkerMode {
-        self.mode
+        match self.mode.load(Relaxed) {
+            mode if mode == WorkerMode::PerCpu as u8 => WorkerMode::PerCpu,
+            mode if mode == WorkerMode::Shared as u8 => WorkerMode::Shared,
+            _ => WorkerMode::Inline,
+        }
+    }
+
+    /// Has other threads decompress from now on.
+    ///
+    /// # Errors
+    /// The operating system starts no more threads; all stays as it was.
+    pub(crate) fn set_mode(&self, mode: WorkerMode) -> io::Result<()> {
+        if mode == self.mode() {
+            return Ok(());
+        }
+        let next = self.lanes_for(mode)?;
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = std::mem::replace(&mut *lanes, next);
+        self.mode.store(mode as u8, Relaxed);
+        drop(lanes);
+        self.move_work(&gone);
+        Ok(())
+    }
+
+    /// How the threads are to be scheduled.
+    pub(crate) fn priority(&self) -> Priority {
+        *self.priority.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all threads but that which reads around scheduled in another way from now on.
+    pub(crate) fn set_priority(&self, priority: Priority) {
+        // What is started from here on has it already.
+        *self.priority.lock().unwrap_or_else(PoisonError::into_inner) = priority;
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().flat_map(|lane| &lane.records).for_each(|record| record.reschedule(priority));
+        drop(lanes);
+        for others in [&self.fetch_threads, &self.adopted_threads] {
+            let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+            others.iter().for_each(|record| record.reschedule(priority));
+        }
     }
 
     /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
@@ -106,7 +148,7 @@ impl Workers {
 
     /// Has a thread that may wait do `work`.
     pub(crate) fn fetch(&self, work: Work) {
-        if self.mode == WorkerMode::Inline {
+        if self.mode() == WorkerMode::Inline {
             return work();
         }
         match self.fetch_queue.push(Task::new(work)) {
@@ -147,8 +189,8 @@ impl Workers {
         if ADOPTED_BY.replace(this) == this {
             return;
         }
-        let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let record = WorkerRecord::new(name, None, self.priority);
+        let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let record = WorkerRecord::new(name, None, self.priority());
         record.take_place();
         self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner).push(record);
     }
@@ -164,19 +206,33 @@ impl Workers {
         all
     }
 
+    fn lanes_for(&self, mode: WorkerMode) -> io::Result<Vec<Lane>> {
+        let cpus = allowed_cpus();
+        match mode {
+            WorkerMode::PerCpu => cpus.iter().map(|cpu| self.lane(Some(*cpu), 1)).collect(),
+            WorkerMode::Shared => Ok(vec![self.lane(None, cpus.len())?]),
+            WorkerMode::Inline => Ok(Vec::new()),
+        }
+    }
+
+    /// Lets the threads of lanes end, and has others do the work that waits there.
+    fn move_work(&self, gone: &[Lane]) {
+        let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
+        left.into_iter().for_each(|task| self.decompress(task.work));
+    }
+
     fn lane(&self, cpu: Option<usize>, thread_count: usize) -> io::Result<Lane> {
-        let queue = Arc::new(TaskQueue::default());
-        let mut records = Vec::new();
+        let mut lane = Lane { cpu, queue: Arc::default(), records: Vec::new() };
         for index in 0..thread_count {
             let name = match cpu {
                 Some(cpu) => format!("floe-dec/{cpu}"),
                 None => format!("floe-dec/u{index}"),
             };
-            let record = WorkerRecord::new(name, cpu, self.priority);
-            worker::spawn(Arc::clone(&record), Arc::clone(&queue), Arc::clone(&self.latencies))?;
-            records.push(record);
+            let record = WorkerRecord::new(name, cpu, self.priority());
+            worker::spawn(Arc::clone(&record), Arc::clone(&lane.queue), Arc::clone(&self.latencies))?;
+            lane.records.push(record);
         }
-        Ok(Lane { cpu, queue, records })
+        Ok(lane)
     }
 
     fn start_fetch_thread(&self) {
@@ -184,7 +240,7 @@ impl Workers {
         if threads.len() >= FETCH_THREADS_MAX {
             return;
         }
-        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority);
+        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority());
         let spawned = worker::spawn(Arc::clone(&record), Arc::clone(&self.fetch_queue), Arc::clone(&self.latencies));
         match spawned {
             Ok(()) => threads.push(record),
@@ -203,7 +259,7 @@ impl Workers {
     fn follow_cpus(&self) {
         let now_ms = self.started.elapsed().as_millis() as u64;
         let checked_ms = self.cpus_checked_ms.load(Relaxed);
-        if self.mode != WorkerMode::PerCpu
+        if self.mode() != WorkerMode::PerCpu
             || now_ms < checked_ms + CPU_CHECK_MS
             || self.cpus_checked_ms.compare_exchange(checked_ms, now_ms, Relaxed, Relaxed).is_err()
         {
@@ -216,6 +272,9 @@ impl Workers {
         }
         drop(lanes);
         let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        if self.mode() != WorkerMode::PerCpu {
+            return;
+        }
         let (kept, gone): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *lanes).into_iter().partition(|lane| lane.cpu.is_some_and(|cpu| cpus.contains(&cpu)));
         *lanes = kept;
@@ -227,17 +286,13 @@ impl Workers {
             }
         }
         lanes.sort_by_key(|lane| lane.cpu);
-        let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
         drop(lanes);
-        left.into_iter().for_each(|task| self.decompress(task.work));
+        self.move_work(&gone);
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for lane in self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            drop(lane.queue.close());
-        }
         drop(self.fetch_queue.close());
         drop(self.around_queue.close());
     }

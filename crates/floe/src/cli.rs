@@ -18,6 +18,8 @@ struct Cli {
 enum Command {
     Mount(command::mount::Arguments),
     Umount(command::umount::Arguments),
+    Status(command::status::Arguments),
+    Tune(command::tune::Arguments),
     Ls(command::ls::Arguments),
     Cat(command::cat::Arguments),
     Stat(command::stat::Arguments),
@@ -49,6 +51,8 @@ fn run_command(command: Command) -> Result<u8, Fail> {
     match command {
         Command::Mount(arguments) => command::mount::run(arguments),
         Command::Umount(arguments) => command::umount::run(&arguments),
+        Command::Status(arguments) => command::status::run(&arguments),
+        Command::Tune(arguments) => command::tune::run(arguments),
         Command::Ls(arguments) => command::ls::run(&arguments),
         Command::Cat(arguments) => command::cat::run(&arguments),
         Command::Stat(arguments) => command::stat::run(&arguments),

@@ -12,4 +12,6 @@ pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod record;
 pub(crate) mod stat;
+pub(crate) mod status;
+pub(crate) mod tune;
 pub(crate) mod umount;

@@ -1,9 +1,11 @@
 //! The `floe` command.
 #![forbid(unsafe_code)]
 
+mod account;
 mod cancellation;
 mod cli;
 mod command;
+mod control;
 mod daemon;
 mod drop_in;
 mod erofs_report;
@@ -19,7 +21,9 @@ mod mount_users;
 mod output;
 mod quantity;
 mod shown;
+mod status;
 mod switches;
+mod tuning;
 
 use std::process::ExitCode;
 

@@ -23,6 +23,13 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a size: give a number of bytes, or one with k, M or G"))
 }
 
+/// A number of bytes with the largest unit that says it exactly.
+pub(crate) fn exact(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "k")];
+    let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
 /// A time: `30` and `30s` are seconds, `500ms` and `2m` are not. Nothing stands for no limit: `0` or `off`.
 ///
 /// # Errors
@@ -74,7 +81,11 @@ mod tests {
             ("18446744073709551615k", None),
         ] {
             assert_eq!(bytes(text).ok(), expected, "{text}");
+            if let Some(number) = expected {
+                assert_eq!(bytes(&exact(number)), Ok(number), "{text}");
+            }
         }
+        assert_eq!((exact(64 << 20), exact(0), exact(1025)), ("64M".to_owned(), "0".to_owned(), "1025".to_owned()));
     }
 
     #[test]

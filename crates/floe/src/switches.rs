@@ -16,6 +16,10 @@ pub(crate) struct Switches {
     pub(crate) mount: MountOptions,
     /// The name that the mount table shows, in place of the path of the image.
     pub(crate) source: Option<String>,
+    /// Where to write what the mount has done, when it ends.
+    pub(crate) account: Option<PathBuf>,
+    /// Where to write a line after each decode.
+    pub(crate) decode_marks: Option<PathBuf>,
 }
 
 /// Who gives the options, and so which of them are an error.
@@ -154,9 +158,23 @@ impl Switches {
         true
     }
 
+    /// Moves a switch of the engine of a mount that runs.
+    ///
+    /// # Errors
+    /// It does not take the value.
+    pub(crate) fn take_tunable(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match (name, value) {
+            ("read-around", "on") => self.open.engine.read_around = true,
+            ("read-around", "off") => self.open.engine.read_around = false,
+            ("read-around", _) => return Err(format!("'{value}' is not on or off")),
+            _ => drop(self.take_value(name, value)?),
+        }
+        Ok(())
+    }
+
     /// Sets a switch; gives whether there is such a one.
     fn take_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let Self { mount, open, source } = self;
+        let Self { mount, open, source, account, decode_marks } = self;
         let engine = &mut open.engine;
         match name {
             "cache" => engine.cache_bytes = quantity::bytes(value)?,
@@ -188,6 +206,8 @@ impl Switches {
             "deadline" => mount.deadline = quantity::limit(value)?,
             "uid" => mount.uid = Some(number(value)?),
             "gid" => mount.gid = Some(number(value)?),
+            "account" => *account = Some(PathBuf::from(value)),
+            "decode-marks" => *decode_marks = Some(PathBuf::from(value)),
             "fsname" => *source = Some(value.to_owned()),
             _ => return Ok(false),
         }
@@ -248,10 +268,11 @@ mod tests {
         let switches = taken(
             "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,readdir=plain,\
              max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,workers=inline,\
-             context=\"system_u:object_r:a:s0:c1,c2\"",
+             account=/c,decode-marks=/d,context=\"system_u:object_r:a:s0:c1,c2\"",
         )
         .expect("all are known");
-        let Switches { open, mount, source } = switches;
+        let Switches { open, mount, source, account, decode_marks } = switches;
+        assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
         assert_eq!(open.engine.cache_bytes, 1 << 30);
         assert_eq!(open.engine.workers.to_string(), "inline");
         assert_eq!(open.offset, Offset::At(4096));

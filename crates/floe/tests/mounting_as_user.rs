@@ -126,6 +126,36 @@ fn a_user_mounts_reads_and_unmounts_on_a_signal() {
 }
 
 #[test]
+fn a_users_mount_answers_that_user_alone() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), users_place());
+    let mut command = reachable.as_user();
+    command.env_remove("XDG_RUNTIME_DIR").arg("mount").arg(reachable.image()).arg(&place.path);
+    let serving = Serving::start(command, place);
+    let pid = server(&serving.place);
+    let program = reachable.folder.path().join("floe");
+    let output =
+        run(beside(pid, true).env_remove("XDG_RUNTIME_DIR").arg(&program).arg("status").arg(&serving.place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("EROFS image"), "{output:?}");
+    for arguments in [&["status"][..], &["tune", "cache=0"]] {
+        let mut command = beside(pid, false);
+        let output = run(command.arg(&program).arg(arguments[0]).arg(&serving.place.path).args(&arguments[1..]));
+        assert!(is_one_line(&output, "was mounted by user 65534: only that user may ask"), "{output:?}");
+    }
+    // Root may connect to any socket, but is not answered.
+    let line = mount_line(pid, &serving.place).expect("it is mounted");
+    let device = line.split(' ').nth(2).expect("a device").replace(':', "-");
+    let socket = format!("/tmp/floe-65534/{device}.sock");
+    let mut connection = std::os::unix::net::UnixStream::connect(&socket).expect("root may");
+    std::io::Write::write_all(&mut connection, b"\"status\"\n").expect("it is sent");
+    let answer = std::io::read_to_string(&connection).expect("text");
+    assert_eq!(answer, "{\"refused\":\"only the user who mounted may ask\"}\n");
+}
+
+#[test]
 fn a_user_has_a_daemon_and_unmounts_it() {
     if !ready() {
         return;

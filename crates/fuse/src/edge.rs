@@ -19,7 +19,7 @@ use fuser::{
 };
 
 use crate::{
-    MountOptions,
+    MountOptions, RequestKind,
     deadline::{Answer, Deadlines, Visit, Watched},
     directory,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
@@ -71,8 +71,9 @@ impl FuseEdge {
     /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
     /// nothing else.
     fn enter(&self) -> Visit<'_> {
+        let visit = self.deadlines.enter();
         self.reader.engine().adopt_this_thread();
-        self.deadlines.enter()
+        visit
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
@@ -130,6 +131,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.served.counts.note(RequestKind::Lookup);
         let name = name.as_bytes().to_vec();
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
         self.answer(reply, find, |served, reply, found| match found {
@@ -142,20 +144,24 @@ impl Filesystem for FuseEdge {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        self.served.counts.note(RequestKind::Forget);
         self.served.nodes.forget(node.0, lookups);
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.served.counts.note(RequestKind::Getattr);
         let attr = move |served: &Served, file_system: &dyn FileSystem| served.attr(file_system, node);
         self.answer(reply, attr, |_, reply, attr| reply.attr(&ENDLESS, &attr));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        self.served.counts.note(RequestKind::Readlink);
         let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node)?)?);
         self.answer(reply, target, |_, reply, target| reply.data(&target));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.served.counts.note(RequestKind::Open);
         match self.needless.files {
             true => reply.error(Errno::ENOSYS),
             false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
@@ -173,6 +179,7 @@ impl Filesystem for FuseEdge {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.served.counts.note(RequestKind::Read);
         let nid = match self.served.nid(node) {
             Ok(nid) => nid,
             Err(errno) => return reply.error(errno),
@@ -199,6 +206,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.served.counts.note(RequestKind::Opendir);
         match self.needless.directories {
             true => reply.error(Errno::ENOSYS),
             false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
@@ -206,6 +214,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.served.counts.note(RequestKind::Readdir);
         let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
@@ -216,6 +225,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        self.served.counts.note(RequestKind::Readdirplus);
         let _visit = self.enter();
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
@@ -226,6 +236,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.served.counts.note(RequestKind::Statfs);
         let info = self.reader.file_system().info();
         // The kernel's EROFS says that there is room for more inodes without an end; its SquashFS, that there is none.
         let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
@@ -236,12 +247,14 @@ impl Filesystem for FuseEdge {
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.served.counts.note(RequestKind::Getxattr);
         let name = name.as_bytes().to_vec();
         let value = move |served: &Served, file_system: &dyn FileSystem| served.xattr(file_system, node, &name, size);
         self.answer(reply, value, send_sized);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        self.served.counts.note(RequestKind::Listxattr);
         let caller = request.pid();
         let names =
             move |served: &Served, file_system: &dyn FileSystem| served.xattr_names(file_system, node, caller, size);
@@ -249,6 +262,7 @@ impl Filesystem for FuseEdge {
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.served.counts.note(RequestKind::Lseek);
         let seek = move |served: &Served, file_system: &dyn FileSystem| served.seek(file_system, node, offset, whence);
         self.answer(reply, seek, |_, reply, offset| reply.offset(offset));
     }

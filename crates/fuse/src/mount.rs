@@ -16,7 +16,7 @@ use floe_engine::Reader;
 use fuser::{Session, SessionACL};
 
 use crate::{
-    Detach, MountError, MountOptions, Mountpoint, Unmounter,
+    Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     deadline::Deadlines,
     device_sys,
     edge::FuseEdge,
@@ -54,6 +54,7 @@ pub struct Mount {
     /// Locked by none but who takes the mount; so the mount can be shared.
     ended: Mutex<Receiver<Ended>>,
     read_ahead: Option<io::Error>,
+    counts: RequestCounts,
     _auto_unmount: Option<AutoUnmount>,
 }
 
@@ -68,6 +69,7 @@ impl Mount {
         reader.engine().lend_threads(thread_count / 2);
         let is_directory = matches!(mountpoint, Mountpoint::Directory(_));
         let edge = FuseEdge::new(reader, options, is_directory, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let counts = edge.parts().1.counts.clone();
         let (connected, directory) = match mountpoint {
             Mountpoint::Directory(directory) => (connect(&directory, options)?, Some(directory)),
             Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
@@ -84,12 +86,17 @@ impl Mount {
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, _auto_unmount: auto_unmount })
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
     }
 
     /// Why the kernel does not read ahead as far as was asked for.
     pub fn read_ahead_refusal(&self) -> Option<&io::Error> {
         self.read_ahead.as_ref()
+    }
+
+    /// How many requests there were so far; goes on counting.
+    pub fn request_counts(&self) -> RequestCounts {
+        self.counts.clone()
     }
 
     /// What unmounts this mount, from any thread.
@@ -120,6 +127,7 @@ fn serve(
     options: &MountOptions,
 ) -> Result<Receiver<Ended>, MountError> {
     let (reader, served) = edge.parts();
+    let counts = served.counts.clone();
     let mut config = fuser::Config::default();
     config.n_threads = Some(NonZero::get(options.threads));
     config.clone_fd = options.clone_fd;
@@ -133,7 +141,7 @@ fn serve(
         thread::Builder::new().name(name.to_owned()).spawn(work).map_err(MountError::Threads)
     };
     let watchdog_ended = ended.clone();
-    spawn("floe-watch", Box::new(move || watch(&deadlines, rescue, &session_end, &watchdog_ended)))?;
+    spawn("floe-watch", Box::new(move || watch(&deadlines, &counts, rescue, &session_end, &watchdog_ended)))?;
     spawn(
         "floe-session",
         Box::new(move || {
@@ -147,7 +155,13 @@ fn serve(
 }
 
 /// Keeps deadlines until the session has ended, and says so where it does not end by itself.
-fn watch(deadlines: &Deadlines, mut rescue: Option<Rescue>, session_end: &Receiver<()>, ended: &Sender<Ended>) {
+fn watch(
+    deadlines: &Deadlines,
+    counts: &RequestCounts,
+    mut rescue: Option<Rescue>,
+    session_end: &Receiver<()>,
+    ended: &Sender<Ended>,
+) {
     let tick = deadlines.tick_interval();
     let mut since_tick = Duration::ZERO;
     let mut since_disconnected = Duration::ZERO;
@@ -161,7 +175,7 @@ fn watch(deadlines: &Deadlines, mut rescue: Option<Rescue>, session_end: &Receiv
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
             since_tick = Duration::ZERO;
-            deadlines.tick();
+            counts.note_overdue(deadlines.tick());
         }
         let Some(rescue) = &mut rescue else { continue };
         if rescue.is_disconnected() {

@@ -76,6 +76,11 @@ pub enum Readdir {
 /// quarters of the time that two need; on idle ones there is no difference.
 const THREADS_MIN: usize = 4;
 
+/// How many background requests the kernel may have under way by default. It takes each read of a page that is not in
+/// memory for one, and lets those above the limit wait, also if they would be answered at once: so there must be room for
+/// all misses that there may be.
+const BACKGROUND_MAX: u16 = 4096;
+
 impl Default for MountOptions {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -89,7 +94,7 @@ impl Default for MountOptions {
             gid: None,
             threads: NonZero::new(cpus.max(THREADS_MIN)).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
-            background_max: NonZero::new(256).unwrap_or(NonZero::<u16>::MIN),
+            background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,
             // A cold walk that stats takes half the time that it takes with names alone; one that does not, a quarter more.
             readdir: Readdir::Plus,

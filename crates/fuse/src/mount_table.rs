@@ -2,10 +2,13 @@
 
 use std::{
     ffi::OsString,
-    io,
+    fs, io,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
+
+/// How many symbolic links a path may lead through.
+const LINKS_MAX: usize = 40;
 
 /// The mounts that this process sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -24,6 +27,8 @@ pub struct MountEntry {
     pub file_system: String,
     /// What is mounted.
     pub source: OsString,
+    /// The user who mounted it, where FUSE says so.
+    pub user_id: Option<u32>,
 }
 
 impl MountTable {
@@ -38,6 +43,31 @@ impl MountTable {
     /// The mount on a directory, the topmost where there are several. The path must be absolute and without links.
     pub fn on(&self, mountpoint: &Path) -> Option<&MountEntry> {
         self.entries.iter().rev().find(|entry| entry.mountpoint == mountpoint)
+    }
+
+    /// The mount on a directory, which may be named in any way. No request goes to the mount itself, so that this does
+    /// not wait for a program that hangs.
+    ///
+    /// # Errors
+    /// A directory above it cannot be reached.
+    pub fn find(&self, path: &Path) -> io::Result<Option<&MountEntry>> {
+        let mut path = std::path::absolute(path)?;
+        for _ in 0..LINKS_MAX {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                // It ends in "..", or is the root.
+                return Ok(self.on(&fs::canonicalize(&path)?));
+            };
+            let directory = fs::canonicalize(parent)?.join(name);
+            if let Some(entry) = self.on(&directory) {
+                return Ok(Some(entry));
+            }
+            path = match fs::read_link(&directory) {
+                Ok(target) => std::path::absolute(fs::canonicalize(parent)?.join(target))?,
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        }
+        Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
     /// All mounts in the order they were made.
@@ -66,7 +96,10 @@ impl MountEntry {
         fields.find(|field| *field == b"-")?;
         let file_system = String::from_utf8(unescaped(fields.next()?).into_vec()).ok()?;
         let source = unescaped(fields.next()?);
-        Some(Self { device, mountpoint, file_system, source })
+        let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
+        let user_id =
+            options.find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
+        Some(Self { device, mountpoint, file_system, source, user_id })
     }
 }
 
@@ -100,21 +133,46 @@ mod tests {
     fn lines_become_entries() {
         let table = MountTable::parse(
             b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
-              40 36 0:57 / /mnt\\040with\\134space ro,nosuid - fuse.floe /tmp/a\\040b.img ro,user_id=0\n\
+              40 36 0:57 / /mnt\\040with\\134space ro,nosuid - fuse.floe /tmp/a\\040b.img ro,user_id=7,group_id=8\n\
               41 36 0:58 / /mnt2 rw shared:3 master:4 - fuse portal rw\n\
               broken line\n",
         );
         assert_eq!(table.entries().len(), 3);
         for (mountpoint, expected) in [
-            ("/mnt2", Some(("fuse", "portal", (0, 58), true))),
-            ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true))),
+            ("/mnt2", Some(("fuse", "portal", (0, 58), true, None))),
+            ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true, Some(7)))),
             ("/elsewhere", None),
         ] {
             let found = table.on(Path::new(mountpoint));
             let found = found.map(|entry| {
-                (entry.file_system.as_str(), entry.source.to_str().expect("text"), entry.device, entry.is_fuse())
+                let source = entry.source.to_str().expect("text");
+                (entry.file_system.as_str(), source, entry.device, entry.is_fuse(), entry.user_id)
             });
             assert_eq!(found, expected, "{mountpoint}");
         }
+    }
+
+    #[test]
+    fn mounts_are_found_under_any_name() {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().canonicalize().expect("it is there");
+        fs::create_dir(root.join("mount")).expect("ours");
+        std::os::unix::fs::symlink("../mount", root.join("mount/inner")).expect("ours");
+        std::os::unix::fs::symlink("mount", root.join("link")).expect("ours");
+        std::os::unix::fs::symlink("loop", root.join("loop")).expect("ours");
+        let line = format!("1 2 0:9 / {} ro - fuse.floe a ro", root.join("mount").display());
+        let table = MountTable::parse(line.as_bytes());
+        for (name, is_found) in [
+            ("mount", true),
+            ("link", true),
+            ("./link/", true),
+            ("mount/inner", true),
+            ("mount/..", false),
+            (".", false),
+        ] {
+            let found = table.find(&root.join(name)).expect("it is there");
+            assert_eq!(found.is_some(), is_found, "{name}");
+        }
+        assert!(table.find(&root.join("missing")).is_err() && table.find(&root.join("loop")).is_err());
     }
 }

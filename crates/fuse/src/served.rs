@@ -6,7 +6,7 @@ use floe_image::{Attr, Error, FileSystem, Nid, SeekTarget};
 use fuser::{Errno, FileAttr, INodeNo};
 
 use crate::{
-    FaultSink, MountOptions, attributes::AttributeView, caller::is_administrator, errno::errno_of,
+    FaultSink, MountOptions, RequestCounts, attributes::AttributeView, caller::is_administrator, errno::errno_of,
     node_numbers::NodeNumbers,
 };
 
@@ -26,6 +26,7 @@ const TRUSTED: &[u8] = b"trusted.";
 pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
     pub(crate) attributes: AttributeView,
+    pub(crate) counts: RequestCounts,
     faults: Option<FaultSink>,
 }
 
@@ -70,12 +71,14 @@ impl Served {
         Self {
             nodes: NodeNumbers::new(file_system, root.inode_number),
             attributes: AttributeView { block_size, uid: options.uid, gid: options.gid },
+            counts: RequestCounts::default(),
             faults: options.faults.clone(),
         }
     }
 
     /// Tells of an error and gives its errno.
     pub(crate) fn fault(&self, error: &Error) -> Errno {
+        self.counts.note_error(error);
         if let Some(sink) = &self.faults {
             sink(error);
         }

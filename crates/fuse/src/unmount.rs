@@ -101,7 +101,7 @@ impl Unmounter {
     }
 
     /// The device number of the mount's files, as far as it is known.
-    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+    pub fn device(&self) -> Option<(u32, u32)> {
         self.device
     }
 

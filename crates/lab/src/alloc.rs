@@ -21,6 +21,8 @@ use crate::{Error, Result};
 
 /// A round that takes longer means that its process was killed, or the machine stands still.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(30);
+/// With less beside the hog somebody is killed.
+const LEFT_BYTES_MIN: u64 = 5 << 19;
 /// The most pages that are asked for at once.
 const PAGES_MAX: usize = 65_536;
 
@@ -80,12 +82,13 @@ pub fn run(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport>
 }
 
 fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
-    let mut stage = Stage::new(&StageOptions::default())?;
+    let mut stage = Stage::new(&StageOptions::default(), interrupt)?;
     let mut columns = Vec::new();
     let mut is_pool_locked = true;
     for is_pressed in [false, true] {
-        // All but a sixteenth: what is left goes to and fro between the hog, the filler and what is measured.
-        let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes / 16 * 15);
+        // All but a little: what is left goes to and fro between the hog, the filler and what is measured.
+        let left_bytes = (options.limit_bytes / 16).max(LEFT_BYTES_MIN);
+        let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes.saturating_sub(left_bytes));
         let kinds = if is_pressed { vec![LoadKind::Memory { limit_bytes, hog_bytes }] } else { Vec::new() };
         // In place of the calm stage's load, so that the report has its counts.
         match Load::start(&stage.undo, &kinds) {
@@ -110,6 +113,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
                 stage.note("ended early");
                 break;
             }
+            stage.load.revive()?;
             for turn in 0..2 {
                 let index = (turn + round) % 2;
                 rounds_ns[index].push(getters[index].round()?);

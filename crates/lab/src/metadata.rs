@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Mounted, Programs, Reader, Variant, forget_image};
+use crate::launch::{Account, Extras, MetadataAccount, Mounted, Programs, Reader, Said, Variant, forget_image};
 use crate::process_sys::die_with_parent;
 use crate::report::{Page, Series, Table, line_plot, number, percent};
 use crate::stage::{Stage, StageOptions, Surroundings};
@@ -15,6 +15,10 @@ use crate::{Error, Result};
 
 /// Walks that take longer than this all together end the run.
 const WALK_TIME_MAX: Duration = Duration::from_secs(120);
+/// What was published: walkers, and milliseconds; twice the time would be a reasonable scale up.
+const PUBLISHED: [(usize, f64); 2] = [(8, 1000.0), (16, 13_000.0)];
+/// What stands below the table of the caches.
+const RELEASES: &str = "a release: single-lock, of a block after each use; else, of a block after it was made";
 /// The most walkers.
 const WALKERS_MAX: usize = 512;
 
@@ -56,7 +60,7 @@ pub struct MetadataReport {
 }
 
 /// Walkers that all went through the whole tree.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Walk {
     /// The variant, by its place in the list.
     pub variant: usize,
@@ -64,6 +68,8 @@ pub struct Walk {
     pub walker_count: usize,
     /// From the first one's start to the last one's end, in nanoseconds.
     pub wall_ns: u64,
+    /// What Floe says that it did, if it read the image.
+    pub account: Option<Account>,
 }
 
 /// Mounts each variant afresh and walks it with `find`, as the report that this goes back to did.
@@ -78,7 +84,7 @@ pub fn run(options: &MetadataOptions, interrupt: &Interrupt) -> Result<MetadataR
 }
 
 fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<MetadataReport> {
-    let mut stage = Stage::new(&options.stage)?;
+    let mut stage = Stage::new(&options.stage, interrupt)?;
     let mut walks = Vec::new();
     'rounds: for round in 0..options.round_count {
         for &walker_count in &options.walker_counts {
@@ -89,13 +95,17 @@ fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<Metadata
                 if variant.reader != Reader::Directory {
                     forget_image(&variant.image)?;
                 }
-                let mounted = stage.mount_points.mount(variant, index, &options.programs, &stage.load)?;
-                let Some(wall_ns) = walk(&mounted, walker_count, interrupt)? else {
+                let extras = Extras { wants_account: true, decode_marks: None };
+                let mounted = stage.mount_points.mount(variant, index, &options.programs, &stage.load, &extras)?;
+                let walked = walk(&mounted, walker_count, interrupt);
+                let walked = walked.map_err(|error| Error::new(format!("{}: {error}", variant.name)))?;
+                let Some(wall_ns) = walked else {
                     drop(mounted);
                     stage.note("ended early");
                     break 'rounds;
                 };
-                walks.push(Walk { variant: index, walker_count, wall_ns });
+                let account = mounted.end()?;
+                walks.push(Walk { variant: index, walker_count, wall_ns, account });
             }
         }
     }
@@ -109,11 +119,12 @@ fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<Metadata
 
 /// `None` if the end was asked for meanwhile.
 fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result<Option<u64>> {
+    let said = Said::new()?;
     let begin = Instant::now();
     let mut walkers = Vec::new();
     for _ in 0..walker_count {
         let mut find = Command::new("find");
-        find.arg(mounted.path()).arg("-print").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        find.arg(mounted.path()).arg("-print").stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?);
         let find = die_with_parent(&mut find, rustix::process::Signal::KILL).spawn();
         walkers.push(find.map_err(|error| Error::io("cannot run find", error))?);
     }
@@ -124,7 +135,8 @@ fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result
             match walker.try_wait() {
                 Ok(Some(status)) if status.success() => break,
                 Ok(Some(status)) => {
-                    problem = Some(Error::new(format!("find did not get through the tree ({status})")));
+                    let said = said.last_line();
+                    problem = Some(Error::new(format!("find did not get through the tree ({status}): {said}")));
                     break;
                 }
                 Ok(None) if interrupt.is_requested() || begin.elapsed() > WALK_TIME_MAX => {
@@ -163,6 +175,7 @@ impl MetadataReport {
                 head.push("diff".to_owned());
             }
         }
+        head.push("published: kernel SquashFS, 8 cached blocks".to_owned());
         let mut table = Table::new(head);
         for &walker_count in &self.walker_counts {
             let mut row = vec![walker_count.to_string()];
@@ -175,16 +188,63 @@ impl MetadataReport {
                     row.push(difference_percent(medians[0], *median).map_or(String::new(), percent));
                 }
             }
+            let published = PUBLISHED.iter().find(|(count, _)| *count == walker_count);
+            row.push(published.map_or("—".to_owned(), |(_, wall_ms)| number(*wall_ms)));
             table.row(row);
         }
+        let mut growth = |from: usize, to: usize| {
+            if !self.walker_counts.contains(&from) || !self.walker_counts.contains(&to) {
+                return;
+            }
+            let mut row = vec![format!("from {from} to {to}")];
+            for variant in 0..self.variants.len() {
+                let median = |count| Summary::new(&self.walls_ms(variant, count)).median;
+                row.push(format!("× {}", number(median(to) / median(from))));
+                if variant > 0 {
+                    row.push(String::new());
+                }
+            }
+            row.push("× 13".to_owned());
+            table.row(row);
+        };
+        growth(PUBLISHED[0].0, PUBLISHED[1].0);
         table
+    }
+
+    /// How the caches of decoded metadata fared, where Floe told; `None` where it did not.
+    pub fn cache_table(&self) -> Option<Table> {
+        let mut table =
+            Table::new(["metadata cache", "walkers", "misses", "waits", "wake-ups", "wake-ups per release"]);
+        for (variant, name) in self.variants.iter().enumerate() {
+            for &walker_count in &self.walker_counts {
+                let of_row =
+                    self.walks.iter().filter(|walk| walk.variant == variant && walk.walker_count == walker_count);
+                let accounts: Vec<_> = of_row.filter_map(|walk| Some(walk.account.as_ref()?.metadata)).collect();
+                let mean = |value: fn(&MetadataAccount) -> u64| {
+                    accounts.iter().map(value).sum::<u64>() as f64 / accounts.len() as f64
+                };
+                if accounts.is_empty() {
+                    continue;
+                }
+                let (wakes, releases) = (mean(|account| account.wakes), mean(|account| account.releases));
+                table.row([
+                    name.clone(),
+                    walker_count.to_string(),
+                    number(mean(|account| account.misses)),
+                    number(mean(|account| account.waits)),
+                    number(wakes),
+                    if releases > 0.0 { format!("{:.4}", wakes / releases) } else { "—".to_owned() },
+                ]);
+            }
+        }
+        (table.rows().len() > 1).then_some(table)
     }
 
     /// The whole report as text.
     pub fn text(&self) -> String {
+        let caches = self.cache_table().map_or(String::new(), |table| format!("{table}\n{RELEASES}\n\n"));
         format!(
-            "parallel walks of a cold tree; {}\n\n{}\npublished (kernel SquashFS, 8 cached blocks): 8 walkers 1 s, 16 \
-             walkers 13 s, where 2 would be a reasonable scale up\n{}\n",
+            "parallel walks of a cold tree; {}\n\n{}\n\n{caches}{}\n",
             self.surroundings.load_text(),
             self.table(),
             self.surroundings.lines().join("\n"),
@@ -196,6 +256,10 @@ impl MetadataReport {
         let mut page =
             Page::new("Parallel walks", &format!("find over a cold tree; {}", self.surroundings.load_text()));
         page.table(&self.table());
+        if let Some(table) = self.cache_table() {
+            page.table(&table);
+            page.paragraph(RELEASES);
+        }
         let places: Vec<f64> = self.walker_counts.iter().map(|&count| count as f64).collect();
         let named = self.variants.iter().enumerate();
         let series: Vec<Series> = named

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::Doing;
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Programs, Reader, Variant, forget_image};
+use crate::launch::{Extras, Programs, Reader, Variant, forget_image};
 use crate::report::{Page, Series, Table, number, percent, strip_plot, tail_plot};
 use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Interval, Summary, difference_percent};
@@ -86,7 +86,7 @@ pub fn run(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> {
 }
 
 fn run_here(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> {
-    let mut stage = Stage::new(&options.stage)?;
+    let mut stage = Stage::new(&options.stage, interrupt)?;
     let mut rounds: Vec<ReadRound> = Vec::new();
     'rounds: for round in 0..options.round_count {
         let count = options.variants.len();
@@ -120,7 +120,7 @@ fn read_round(
         if variant.reader != Reader::Directory {
             forget_image(&variant.image)?;
         }
-        stage.mount_points.mount(variant, index, &options.programs, &stage.load)
+        stage.mount_points.mount(variant, index, &options.programs, &stage.load, &Extras::default())
     };
     let mounted = mount()?;
     let begin = Instant::now();

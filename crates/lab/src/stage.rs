@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::Result;
+use crate::interrupt_sys::Interrupt;
 use crate::launch::MountPoints;
 use crate::load::{Load, LoadKind};
 use crate::machine::{
@@ -60,9 +61,9 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the machine ready. The calling thread gets mounts of its own, if that is allowed.
-    pub(crate) fn new(options: &StageOptions) -> Result<Self> {
-        let undo = Undo::new()?;
+    /// Makes the machine ready, once no other lab is at work on it. The calling thread gets mounts of its own, if that is allowed.
+    pub(crate) fn new(options: &StageOptions, interrupt: &Interrupt) -> Result<Self> {
+        let undo = Undo::alone(interrupt)?;
         enter_private_mounts();
         let mut notes = Vec::new();
         let mut environment = Environment::read();

@@ -19,6 +19,7 @@ fn start(kinds: &[&str]) -> floe_lab::Result<Load> {
 
 #[test]
 fn burners_want_what_was_asked_and_end_with_the_load() {
+    let begin = std::time::Instant::now();
     let mut load = start(&["cpu=2x50%"]).expect("burners");
     let pids = load.pids();
     std::thread::sleep(Duration::from_millis(600));
@@ -33,7 +34,8 @@ fn burners_want_what_was_asked_and_end_with_the_load() {
         // Half of the time awake: running, or waiting for a CPU that something else has.
         let totals = &process_totals(*pid).expect("alive")[&pid.cast_signed()];
         let awake_ns = totals.running_ns + totals.waiting_ns;
-        assert!((150_000_000..=600_000_000).contains(&awake_ns), "{totals:?}");
+        let lived_ns = u64::try_from(begin.elapsed().as_nanos()).expect("short");
+        assert!((150_000_000..=lived_ns).contains(&awake_ns), "{totals:?}");
         assert!(totals.sleep_count >= 1, "{totals:?}");
     }
     assert_eq!(load.notes(), [""; 0]);

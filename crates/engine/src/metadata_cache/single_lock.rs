@@ -87,7 +87,14 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         let mut state = self.lock();
         loop {
             if let Some(index) = state.entries.iter().position(|entry| entry.key == Some(key)) {
-                return self.use_entry(state, index);
+                match self.use_entry(state, index) {
+                    // Who fills it only looked whether the bytes were at hand; this thread may fill it, and wait for them.
+                    Err(Error::NotAtHand) if patience::may_wait() => {
+                        state = self.lock();
+                        continue;
+                    }
+                    result => return result,
+                }
             }
             if state.unused_count > 0 {
                 break;
@@ -117,7 +124,15 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             releases: self.releases.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
             lock_acquisitions: self.lock_acquisitions.load(Relaxed),
+            weight: self.weight() as u64,
+            weight_max: 0,
         }
+    }
+
+    fn weight(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let weight = |entry: &Entry<K, V>| if let Content::Full(value) = &entry.content { value.weight() } else { 0 };
+        state.entries.iter().map(weight).sum()
     }
 
     /// Takes a user's share of an entry, waits until it is filled, copies its value out and gives the share back.
@@ -213,5 +228,48 @@ impl<K: Copy + Eq, V: Clone + Weight> Drop for Filling<'_, K, V> {
             self.cache.filled.notify_all();
         }
         self.cache.release(state, self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_wait_does_not_share_the_fate_of_who_may_not() {
+        let cache = SingleLockCache::<u32, DecodedLength>::new(8);
+        let value = std::thread::scope(|scope| {
+            let (begun, is_begun) = std::sync::mpsc::channel();
+            let cache = &cache;
+            let looker = scope.spawn(move || {
+                patience::at_hand(|| {
+                    cache.find_or_make(7, || {
+                        begun.send(()).unwrap();
+                        while cache.counters().waits == 0 {
+                            std::thread::yield_now();
+                        }
+                        Err(Error::NotAtHand)
+                    })
+                })
+            });
+            is_begun.recv().unwrap();
+            let value = cache.find_or_make(7, || Ok(DecodedLength(5)));
+            assert!(matches!(looker.join().unwrap(), Err(Error::NotAtHand)));
+            value
+        });
+        assert_eq!(value.unwrap().0, 5);
+    }
+
+    #[derive(Clone, Debug)]
+    struct DecodedLength(usize);
+
+    impl Weight for DecodedLength {
+        fn weight(&self) -> usize {
+            self.0
+        }
+
+        fn deep_copy(&self) -> Self {
+            self.clone()
+        }
     }
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::{cancellation, exit::Exit, fail::Fail};
 
 /// The image. `cargo xtask fixtures --demo` makes it and its manifest.
-const IMAGE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs"));
+pub(crate) const IMAGE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs"));
 
 /// What it holds, a line of JSON for each path.
 const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/demo.jsonl"));

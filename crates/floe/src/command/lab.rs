@@ -1,5 +1,6 @@
 //! `floe lab`: measures start-up, scheduling latency, page allocation, walks and reads on this machine.
 
+mod demo_image;
 mod launch;
 mod outputs;
 mod sched;

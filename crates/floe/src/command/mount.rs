@@ -4,8 +4,10 @@ use std::{
     io::{self, Write},
     num::NonZero,
     path::{Path, PathBuf},
-    process, thread,
-    time::Duration,
+    process,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use floe::{Image, Offset};
@@ -16,13 +18,15 @@ use signal_hook::{
 };
 
 use crate::{
+    account::AccountFile,
+    control,
     daemon::{self, Report, Role},
     exit::Exit,
     fail::Fail,
     fault_log,
     idle::unmount_when_idle,
     mount_users::MountUsers,
-    quantity,
+    quantity, status,
     switches::{Strictness, Switches},
 };
 
@@ -78,6 +82,8 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
   nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
+  account=FILE           write what was done, as JSON, when the mount ends
+  decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
 On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
 disappears from the tree, and is served until they are done; a second signal ends it at once.
@@ -149,9 +155,15 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
-    let Switches { open, mount: mut options, source } = switches;
+    let Switches { open, mount: mut options, source, account, decode_marks } = switches;
     let mountpoint = Mountpoint::find(&directory)?;
     let image = Image::open(&path, &open)?;
+    let engine = Arc::clone(image.reader().engine());
+    let account = account.map(AccountFile::create).transpose()?;
+    if let Some(path) = decode_marks {
+        let marks = std::fs::OpenOptions::new().write(true).open(&path);
+        engine.mark_decodes(marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))?);
+    }
     options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
     // From here on signals wait for the mount, so that none leaves it behind.
@@ -164,6 +176,22 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone());
+    let control = unmounter.device().map(|device| {
+        let source = status::Source {
+            image: image.clone(),
+            path: absolute(&path),
+            devices: open.devices,
+            mountpoint: shown.clone(),
+            device,
+            options,
+            requests: mount.request_counts(),
+            started: Instant::now(),
+        };
+        control::Server::start(device, move |question| source.answer(question))
+    });
+    if let Some(Err(error)) = &control {
+        eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
+    }
     say_ready(&path, &shown, image.format(), report).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("nobody waits for the mount any more: {error}"))
@@ -177,7 +205,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(pipe) = notify_pipe {
         notify(&pipe, true);
     }
-    match mount.wait() {
+    let ended = mount.wait();
+    drop(control);
+    if let Some(account) = account {
+        account.write(&engine)?;
+    }
+    match ended {
         Ended::Unmounted => Ok(Exit::Done),
         Ended::Stuck => {
             eprintln!("floe: {}: the source of the image is stuck; what waits for it is given up", path.display());

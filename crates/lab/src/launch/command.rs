@@ -1,6 +1,7 @@
 //! Runs the command that is measured.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub(crate) struct Ran {
     pub(crate) usage: Usage,
     /// The totals of its first thread, as it ended.
     pub(crate) totals: Option<ThreadTotals>,
+    /// Whether it was killed for want of memory, in a load that makes it short.
+    pub(crate) is_starved: bool,
 }
 
 /// Launches the command in `directory` and waits for its end; `None` if the end of the run was asked for.
@@ -45,6 +48,7 @@ pub(crate) fn run(
     let mut command = command(options, directory)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?);
     let command = load.confine(die_with_parent(&mut command, Signal::KILL))?;
+    let kills_before = load.out_of_memory_kills();
     let (start_ns, begin) = (boot_time_ns(), Instant::now());
     let child = command.spawn().doing(|| format!("cannot run {}", options.command[0]))?;
     let pid = child.id();
@@ -56,6 +60,7 @@ pub(crate) fn run(
     // It is a zombie until it is waited for, and its counts can be read.
     let totals = process_totals(pid).ok().and_then(|mut totals| totals.remove(&pid.cast_signed()));
     let (status, usage) = wait_with_usage(pid).doing(|| "cannot wait for the command".to_owned())?;
+    let is_starved = status.signal() == Some(Signal::KILL.as_raw()) && load.out_of_memory_kills() > kills_before;
     match wait? {
         Waited::Interrupted => Ok(None),
         Waited::TooLong => Err(Error::new(format!(
@@ -63,7 +68,9 @@ pub(crate) fn run(
             options.command[0],
             options.launch_time_max.as_secs(),
         ))),
-        Waited::Ended if status.success() => Ok(Some(Ran { pid, start_ns, wall_ns, usage, totals })),
+        Waited::Ended if status.success() || is_starved => {
+            Ok(Some(Ran { pid, start_ns, wall_ns, usage, totals, is_starved }))
+        }
         Waited::Ended => Err(failure(options, status, &said)),
     }
 }
@@ -131,7 +138,7 @@ impl HotProcess {
         let wall_ns = nanoseconds(begin.elapsed());
         let totals = self.read_totals().zip(self.totals.take()).map(|(after, before)| after.since(&before));
         let usage = Usage { user_ns: totals.as_ref().map_or(0, |totals| totals.running_ns), ..Usage::default() };
-        Ok(Some(Ran { pid: self.pid(), start_ns, wall_ns, usage, totals }))
+        Ok(Some(Ran { pid: self.pid(), start_ns, wall_ns, usage, totals, is_starved: false }))
     }
 
     fn read_totals(&self) -> Option<ThreadTotals> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -58,14 +59,19 @@ impl Meter {
         }
     }
 
+    /// The file of the recording into which other processes may write; `None` where nothing is traced.
+    pub(crate) fn marker(&self) -> Option<PathBuf> {
+        self.collector.as_ref().map(Collector::marker)
+    }
+
     pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<Begun> {
         let server = match server_pid {
             Some(pid) => Some((pid, process_totals(pid)?)),
             None => None,
         };
         let is_traced = is_traced && self.collector.is_some();
-        if is_traced && let Some(collector) = &mut self.collector {
-            collector.start()?;
+        if let Some(collector) = &mut self.collector {
+            if is_traced { collector.start()? } else { collector.rest()? }
         }
         Ok(Begun { is_traced, server })
     }
@@ -110,6 +116,7 @@ fn fill_traced(
     let schedule = Schedule::new(trace);
     launch.lost_records = trace.lost;
     launch.unexplained_switches = schedule.unexplained_count;
+    launch.restored_switches = schedule.restored_count;
     launch.reader = latency_of(&schedule, &schedule.descendants(reader_pid.cast_signed()), None);
     let server_tids: Option<Vec<i32>> = server.map(|pid| {
         let mut tids: HashSet<i32> = process_totals(pid).unwrap_or_default().into_keys().collect();

@@ -1,6 +1,8 @@
 //! Launches of a command from a mounted image, over variants that take turns.
 
+mod account;
 mod command;
+mod comparison;
 mod meter;
 mod mounted;
 mod options;
@@ -10,10 +12,13 @@ mod run;
 mod said;
 mod variant;
 
+pub use account::{Account, MetadataAccount, PageAccount, StageAccount};
+pub use comparison::{Comparison, Published, PublishedRow};
 pub use meter::Tier;
-pub(crate) use mounted::{MountPoints, Mounted, forget_image};
+pub(crate) use mounted::{Extras, MountPoints, Mounted, forget_image};
 pub use options::{LaunchOptions, Temperature};
 pub use outcome::{Latency, Launch, METRICS, Metric};
 pub use plan::{Step, block};
 pub use run::{LaunchReport, Progress, VariantReport, run};
+pub(crate) use said::Said;
 pub use variant::{Decompressors, ImageKind, Programs, Reader, Variant};

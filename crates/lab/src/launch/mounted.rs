@@ -11,6 +11,7 @@ use rustix::fs::Advice;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
+use super::account::Account;
 use super::said::Said;
 use super::variant::{ImageKind, Programs, Reader, Variant};
 use crate::error::Doing;
@@ -38,7 +39,18 @@ pub(crate) struct Mounted {
     path: PathBuf,
     server: Option<Child>,
     is_mounted: bool,
+    /// Where Floe writes what it did.
+    account: Option<PathBuf>,
     _promises: Vec<Promise>,
+}
+
+/// What is asked of a mount beside the variant's options, where Floe reads the image.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    /// An account of what it did.
+    pub(crate) wants_account: bool,
+    /// A line for each decode, written there.
+    pub(crate) decode_marks: Option<PathBuf>,
 }
 
 impl MountPoints {
@@ -50,19 +62,33 @@ impl MountPoints {
     }
 
     /// Mounts the image as the variant says.
-    pub(crate) fn mount(&self, variant: &Variant, index: usize, programs: &Programs, load: &Load) -> Result<Mounted> {
+    pub(crate) fn mount(
+        &self,
+        variant: &Variant,
+        index: usize,
+        programs: &Programs,
+        load: &Load,
+        extras: &Extras,
+    ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
             let path = variant.image.canonicalize().doing(|| format!("cannot find {}", variant.image.display()))?;
-            return Ok(Mounted { path, server: None, is_mounted: false, _promises: Vec::new() });
+            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _promises: Vec::new() });
         }
         let path = self.root.join(index.to_string());
         let directory = self.undo.promise(Mark::Directory { path: path.clone() })?;
         fs::create_dir_all(&path).doing(|| format!("cannot make {}", path.display()))?;
         let mount = self.undo.promise(Mark::Mount { path: path.clone() })?;
-        let mut mounted = Mounted { path, server: None, is_mounted: false, _promises: vec![mount, directory] };
+        let mut promises = vec![mount, directory];
+        let mut account = None;
+        if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
+            let path = self.root.join(format!("account-{index}"));
+            promises.push(self.undo.promise(Mark::File { path: path.clone() })?);
+            account = Some(path);
+        }
+        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _promises: promises };
         match variant.reader {
             Reader::Kernel => mount_in_kernel(variant, &mounted.path)?,
-            _ => mounted.serve(variant, programs, load)?,
+            _ => mounted.serve(variant, programs, load, extras)?,
         }
         mounted.is_mounted = true;
         Ok(mounted)
@@ -86,10 +112,17 @@ impl Mounted {
     }
 
     /// Starts the process that reads the image and waits until its mount is there.
-    fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load) -> Result<()> {
+    fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
         let before = device(&self.path).doing(|| format!("cannot see {}", self.path.display()))?;
-        let mut command = serve_command(variant, &self.path, programs);
+        let mut more = Vec::new();
+        if let Some(account) = &self.account {
+            more.push(format!("account={}", account.display()));
+        }
+        if let Some(marks) = extras.decode_marks.as_ref().filter(|_| variant.reader == Reader::Floe) {
+            more.push(format!("decode-marks={}", marks.display()));
+        }
+        let mut command = serve_command(variant, &self.path, programs, &more);
         let program = command.get_program().to_string_lossy().into_owned();
         let said = Said::new()?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?).process_group(0);
@@ -131,8 +164,14 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
-    fn drop(&mut self) {
+impl Mounted {
+    /// Unmounts, and gives what Floe says that it did, if it was asked.
+    pub(crate) fn end(mut self) -> Result<Option<Account>> {
+        self.take_down();
+        self.account.as_deref().map(Account::read).transpose()
+    }
+
+    fn take_down(&mut self) {
         self.unmount();
         if let Some(server) = &mut self.server {
             let begin = Instant::now();
@@ -140,6 +179,16 @@ impl Drop for Mounted {
                 std::thread::sleep(Duration::from_micros(500));
             }
             end(server, END_TIME_MAX);
+        }
+        self.server = None;
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.take_down();
+        if let Some(account) = &self.account {
+            let _ = fs::remove_file(account);
         }
         if !self._promises.is_empty() {
             let _ = fs::remove_dir(&self.path);
@@ -184,7 +233,7 @@ fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
     Err(Error::new(format!("{}: {}", doing(), String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-fn serve_command(variant: &Variant, path: &Path, programs: &Programs) -> Command {
+fn serve_command(variant: &Variant, path: &Path, programs: &Programs, more: &[String]) -> Command {
     let mut command;
     match variant.reader {
         Reader::Erofsfuse | Reader::Squashfuse => {
@@ -197,8 +246,8 @@ fn serve_command(variant: &Variant, path: &Path, programs: &Programs) -> Command
             command.arg("mount");
         }
     }
-    if !variant.options.is_empty() {
-        command.args(["-o", &variant.options]);
+    for options in std::iter::once(&variant.options).chain(more).filter(|options| !options.is_empty()) {
+        command.args(["-o", options]);
     }
     command.arg(&variant.image).arg(path);
     command

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::comparison::Comparison;
 use super::meter::Tier;
 use super::variant::{Programs, Variant};
 use crate::stage::StageOptions;
@@ -51,6 +52,8 @@ pub struct LaunchOptions {
     pub programs: Programs,
     /// For hot launches: the line that is written to the command's standard input.
     pub hot_line: String,
+    /// The published comparison that the variants are of, if they are, and whether over two images.
+    pub comparison: Option<(Comparison, bool)>,
     /// Where to write traces for Perfetto: one for each variant.
     pub trace_directory: Option<PathBuf>,
 }
@@ -71,6 +74,7 @@ impl LaunchOptions {
             launch_time_max: Duration::from_secs(60),
             programs: Programs::default(),
             hot_line: String::new(),
+            comparison: None,
             trace_directory: None,
         }
     }

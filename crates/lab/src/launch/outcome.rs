@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::account::Account;
 use crate::sched::{ThreadSchedule, ThreadTotals, WaitKind, WorkSchedule};
 
 /// One launch, raw.
@@ -29,10 +30,14 @@ pub struct Launch {
     pub major_faults: u64,
     /// The command's time on the CPU, in nanoseconds.
     pub cpu_ns: u64,
+    /// What Floe says that it has done, if it read the image and was mounted for this launch alone.
+    pub account: Option<Account>,
     /// Trace records lost.
     pub lost_records: u64,
     /// Switches that the kernel did not show.
     pub unexplained_switches: u64,
+    /// Switches that tracing did not show, and perf events did.
+    pub restored_switches: u64,
     /// Why this launch is in no table.
     pub discarded: Option<String>,
 }
@@ -110,56 +115,94 @@ pub struct Metric {
     pub value: fn(&Launch) -> Option<f64>,
 }
 
-/// The metrics of launches, the published one first.
-pub const METRICS: [Metric; 11] = [
+/// The metrics of launches, those of published results first.
+pub const METRICS: [Metric; 16] = [
     Metric {
-        title: "total scheduling latency of the decompressing threads per launch",
+        title: "total scheduling latency of the decompressing threads",
         unit: "µs",
         value: |launch| launch.decompression.as_ref().map(|latency| microseconds(latency.total_ns)),
     },
+    Metric { title: "time of the launch", unit: "ms", value: |launch| Some(milliseconds(launch.wall_ns)) },
     Metric {
-        title: "… of it after wakeups",
+        title: "time to get pages for decompression",
+        unit: "ms",
+        value: |launch| launch.account.as_ref().map(|account| milliseconds(account.stage("pages").total_ns)),
+    },
+    Metric {
+        title: "the decompressing threads waited after wakeups",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.wake_ns)),
     },
     Metric {
-        title: "… of it after preemption",
+        title: "the decompressing threads waited after preemption",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.preempt_ns)),
     },
     Metric {
-        title: "longest single wait of the decompressing threads",
+        title: "their longest single wait",
         unit: "µs",
         value: |launch| launch.decompression.as_ref()?.longest_ns().map(microseconds),
     },
     Metric {
-        title: "total scheduling latency of all threads of the reading process",
+        title: "all threads of the reading process waited",
         unit: "µs",
         value: |launch| launch.server.as_ref().map(|latency| microseconds(latency.total_ns)),
     },
-    Metric { title: "time of the launch", unit: "µs", value: |launch| Some(microseconds(launch.wall_ns)) },
     Metric {
         title: "the command waited for a CPU",
-        unit: "µs",
-        value: |launch| Some(microseconds(launch.reader.total_ns)),
+        unit: "ms",
+        value: |launch| Some(milliseconds(launch.reader.total_ns)),
     },
-    Metric { title: "the command slept", unit: "times", value: |launch| Some(launch.reader.sleep_count as f64) },
     Metric {
         title: "the command slept for",
-        unit: "µs",
-        value: |launch| shown(Some(&launch.reader)).map(|latency| microseconds(latency.sleep_ns)),
+        unit: "ms",
+        value: |launch| shown(Some(&launch.reader)).map(|latency| milliseconds(latency.sleep_ns)),
     },
-    Metric { title: "the command ran for", unit: "µs", value: |launch| Some(microseconds(launch.cpu_ns)) },
+    Metric { title: "the command slept", unit: "times", value: |launch| Some(launch.reader.sleep_count as f64) },
+    Metric { title: "the command ran for", unit: "ms", value: |launch| Some(milliseconds(launch.cpu_ns)) },
     Metric {
         title: "major page faults of the command",
         unit: "times",
         value: |launch| Some(launch.major_faults as f64),
     },
+    Metric {
+        title: "blocks decompressed",
+        unit: "times",
+        value: |launch| launch.account.as_ref().map(|account| account.decodes as f64),
+    },
+    Metric {
+        title: "decompressed",
+        unit: "KiB",
+        value: |launch| launch.account.as_ref().map(|account| account.decoded_bytes as f64 / 1024.0),
+    },
+    Metric {
+        title: "the system was asked for pages",
+        unit: "times",
+        value: |launch| launch.account.as_ref().map(|account| account.stage("pages").count as f64),
+    },
+    Metric {
+        title: "read-around went without pages",
+        unit: "times",
+        value: |launch| launch.account.as_ref().map(|account| account.pages.given_up as f64),
+    },
 ];
+
+impl Metric {
+    /// The scheduling latency of the decompressing threads: what the published result about workers is about.
+    pub const LATENCY: &'static Self = &METRICS[0];
+    /// The time of the launch: what users feel.
+    pub const WALL: &'static Self = &METRICS[1];
+    /// The time to get pages: what the published results about pages are about.
+    pub const PAGES: &'static Self = &METRICS[2];
+}
 
 /// A latency of which single waits are known, so that they are told apart.
 fn shown(latency: Option<&Latency>) -> Option<&Latency> {
     latency.filter(|latency| latency.total_ns == latency.wake_ns + latency.preempt_ns)
+}
+
+fn milliseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e6
 }
 
 fn microseconds(nanoseconds: u64) -> f64 {
@@ -199,8 +242,14 @@ mod tests {
         let mut counted = Latency::default();
         counted.add_totals(&ThreadTotals { waiting_ns: 50, sleep_count: 3, ..ThreadTotals::default() });
         let launch = Launch { decompression: Some(counted.clone()), reader: counted, ..Launch::default() };
-        let values: Vec<_> = METRICS.iter().map(|metric| (metric.value)(&launch)).collect();
-        assert_eq!(values[..4], [Some(0.05), None, None, None]);
-        assert_eq!(values[6..9], [Some(0.05), Some(3.0), None]);
+        let value = |title: &str| {
+            let metric = METRICS.iter().find(|metric| metric.title == title).unwrap();
+            (metric.value)(&launch)
+        };
+        assert_eq!((Metric::LATENCY.value)(&launch), Some(0.05));
+        assert_eq!(value("their longest single wait"), None);
+        assert_eq!(value("the decompressing threads waited after wakeups"), None);
+        assert_eq!((value("the command slept"), value("the command slept for")), (Some(3.0), None));
+        assert_eq!((Metric::PAGES.value)(&launch), None);
     }
 }

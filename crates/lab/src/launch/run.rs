@@ -6,8 +6,9 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::command::{self, HotProcess, Ran};
+use super::comparison::Comparison;
 use super::meter::{Meter, Tier};
-use super::mounted::{Mounted, forget_image};
+use super::mounted::{Extras, Mounted, forget_image};
 use super::options::{LaunchOptions, Temperature};
 use super::outcome::Launch;
 use super::plan::{Step, block};
@@ -29,6 +30,8 @@ pub struct LaunchReport {
     pub tier: Tier,
     /// The variants, the baseline first.
     pub variants: Vec<VariantReport>,
+    /// The published comparison that they are of, if they are, and whether over two images.
+    pub comparison: Option<(Comparison, bool)>,
     /// Every launch, in order, discarded ones included.
     pub launches: Vec<Launch>,
     /// What there was around it.
@@ -103,7 +106,7 @@ struct Live {
 
 impl<'run> Session<'run> {
     fn new(options: &'run LaunchOptions, interrupt: &'run Interrupt) -> Result<Self> {
-        let mut stage = Stage::new(&options.stage)?;
+        let mut stage = Stage::new(&options.stage, interrupt)?;
         let kinds = options.variants.iter().map(image_kind).collect::<Result<Vec<_>>>()?;
         let meter = Meter::new(&stage.undo, options.tier)?;
         meter.notes.iter().chain(&real_time_note()).for_each(|note| stage.note(note));
@@ -116,6 +119,7 @@ impl<'run> Session<'run> {
             temperature: options.temperature,
             tier: meter.tier,
             variants,
+            comparison: options.comparison,
             launches: Vec::new(),
             surroundings: Surroundings::default(),
             is_interrupted: false,
@@ -180,14 +184,13 @@ impl<'run> Session<'run> {
         let variant = &self.options.variants[step.variant];
         let mut live = match self.live[step.variant].take() {
             Some(live) => live,
-            None => match self.prepare(variant, step.variant)? {
+            None => match self.prepare(variant, step)? {
                 Some(live) => live,
                 None => return Ok(false),
             },
         };
         let mut launch = Launch { variant: step.variant, block, ..Launch::default() };
-        let wants_trace = self.options.trace_directory.is_some() && self.trace_flaws[step.variant] != Some(0);
-        let tree_before = wants_trace.then(ProcessTree::read);
+        let tree_before = self.wants_trace(step.variant).then(ProcessTree::read);
         if let Some(process) = &mut live.process {
             process.prepare();
         }
@@ -202,18 +205,23 @@ impl<'run> Session<'run> {
         fill(&mut launch, &ran);
         let decompressors = &self.decompressors[step.variant];
         let trace = self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch)?;
+        if ran.is_starved {
+            launch.discarded = Some("the command was killed for want of memory".to_owned());
+        }
         if let (Some(trace), Some(tree), None) = (&trace, tree_before, &launch.discarded) {
             self.write_trace(step.variant, trace, &tree, &launch)?;
         }
-        self.report.launches.push(launch);
-        if self.options.temperature != Temperature::Cold {
+        if self.options.temperature == Temperature::Cold {
+            launch.account = live.mounted.end()?;
+        } else {
             self.live[step.variant] = Some(live);
         }
+        self.report.launches.push(launch);
         Ok(true)
     }
 
     /// Mounts a variant and makes it as cold, or as warm, as is asked for; `None` if the end was asked for meanwhile.
-    fn prepare(&mut self, variant: &Variant, index: usize) -> Result<Option<Live>> {
+    fn prepare(&mut self, variant: &Variant, step: Step) -> Result<Option<Live>> {
         let is_cold = self.options.temperature == Temperature::Cold;
         if is_cold && variant.reader != Reader::Directory {
             forget_image(&variant.image)?;
@@ -223,7 +231,12 @@ impl<'run> Session<'run> {
             std::fs::write("/proc/sys/vm/drop_caches", "3")
                 .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
         }
-        let mounted = self.stage.mount_points.mount(variant, index, &self.options.programs, &self.stage.load)?;
+        self.stage.load.revive()?;
+        // Marks are for the trace that is written, and cost something: others go without.
+        let wants_marks = step.is_traced && self.wants_trace(step.variant) && self.options.programs.is_own_floe();
+        let extras = Extras { wants_account: is_cold, decode_marks: self.meter.marker().filter(|_| wants_marks) };
+        let stage = &self.stage;
+        let mounted = stage.mount_points.mount(variant, step.variant, &self.options.programs, &stage.load, &extras)?;
         let mut live = Live { process: None, mounted };
         match self.options.temperature {
             Temperature::Cold => {}
@@ -242,6 +255,11 @@ impl<'run> Session<'run> {
             }
         }
         Ok(Some(live))
+    }
+
+    /// Whether the trace of a variant is wanted, and not yet there without a flaw.
+    fn wants_trace(&self, variant: usize) -> bool {
+        self.options.trace_directory.is_some() && self.trace_flaws[variant] != Some(0)
     }
 
     fn write_trace(&mut self, variant: usize, trace: &Trace, tree: &ProcessTree, launch: &Launch) -> Result<()> {

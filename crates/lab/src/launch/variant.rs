@@ -78,6 +78,11 @@ impl Default for Programs {
 }
 
 impl Programs {
+    /// Whether Floe is this very program, and so knows all that is asked of it.
+    pub(crate) fn is_own_floe(&self) -> bool {
+        std::env::current_exe().is_ok_and(|own| own == self.floe)
+    }
+
     /// Uses another program: the value of `--peer NAME=PATH`.
     pub fn set(&mut self, peer: &str) -> Result<()> {
         let (name, path) = peer.split_once('=').ok_or_else(|| Error::new(format!("peer {peer:?}: use NAME=PATH")))?;

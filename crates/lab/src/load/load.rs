@@ -29,6 +29,10 @@ pub struct Load {
     filler: Option<ForkedChild>,
     fio: Vec<Child>,
     group: Option<ControlGroup>,
+    /// What the hog takes over and over, in bytes.
+    hog_bytes: u64,
+    /// How often the hog was killed for want of memory, and begun anew.
+    hog_kill_count: u64,
     notes: Vec<String>,
 }
 
@@ -80,6 +84,11 @@ impl Load {
         self.group.as_ref().map(ControlGroup::counts)
     }
 
+    /// How many processes were killed for want of memory so far.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        self.memory_counts().map_or(0, |counts| counts.out_of_memory_kills)
+    }
+
     /// The process numbers of the burners and readers.
     pub fn pids(&self) -> Vec<u32> {
         self.workers.iter().chain(&self.hog).chain(&self.filler).map(ForkedChild::pid).collect()
@@ -92,8 +101,11 @@ impl Load {
         if ended > 0 {
             notes.push(format!("{ended} load processes ended before the measurement did"));
         }
-        if self.hog.as_mut().is_some_and(ForkedChild::has_ended) {
-            notes.push("the memory hog was killed: the limit is too small for what is measured".to_owned());
+        if self.hog_kill_count > 0 {
+            notes.push(format!(
+                "the memory hog was killed {} times and begun anew: the limit is small for what is measured",
+                self.hog_kill_count
+            ));
         }
         for fio in &mut self.fio {
             if let Ok(Some(status)) = fio.try_wait() {
@@ -103,10 +115,27 @@ impl Load {
         notes
     }
 
+    /// Begins the hog anew if it was killed: without it there is no pressure.
+    pub(crate) fn revive(&mut self) -> Result<()> {
+        if self.hog.as_mut().is_some_and(ForkedChild::has_ended) {
+            self.hog_kill_count += 1;
+            self.spawn_hog()?;
+        }
+        Ok(())
+    }
+
     fn start_hog(&mut self, undo: &Undo, limit_bytes: u64, hog_bytes: u64) -> Result<()> {
         let group = ControlGroup::with_memory_limit(undo, limit_bytes)?;
+        self.filler = Some(spawn_filler(&group, limit_bytes)?);
+        self.group = Some(group);
+        self.hog_bytes = hog_bytes;
+        self.spawn_hog()
+    }
+
+    fn spawn_hog(&mut self) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
         let entrance = group.entrance()?;
-        let size_bytes = usize::try_from(hog_bytes).map_err(|_| Error::new("memory limit too large"))?;
+        let size_bytes = usize::try_from(self.hog_bytes).map_err(|_| Error::new("memory limit too large"))?;
         let page_bytes = rustix::param::page_size();
         let hog = ForkedChild::spawn(c"floe-hog", Some(entrance.as_fd()), |kept| {
             join_group_in_child(kept);
@@ -121,8 +150,6 @@ impl Load {
         // If somebody in the group must die, let it be the hog.
         let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
         self.hog = Some(hog);
-        self.filler = Some(spawn_filler(&group, limit_bytes)?);
-        self.group = Some(group);
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod environment;
 mod namespace_sys;
 mod noise;
 mod setting;
+mod turn;
 mod undo;
 
 pub use control_group::{ControlGroup, GroupCounts};

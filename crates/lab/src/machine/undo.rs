@@ -12,7 +12,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::turn::Turn;
 use crate::error::Doing;
+use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 
 /// Waits for the end of its standard input, then undoes what the file `$1` says.
@@ -102,6 +104,7 @@ struct Shared {
     marks: Mutex<Marks>,
     /// Ends when this process does; `None` where there is no shell.
     keeper: Mutex<Option<(Child, ChildStdin)>>,
+    _turn: Option<Turn>,
 }
 
 #[derive(Debug, Default)]
@@ -111,27 +114,39 @@ struct Marks {
 }
 
 impl Undo {
-    /// Begins a run: undoes what earlier runs left behind, and starts the keeper of this one.
+    /// Begins a run that changes nothing which others would notice: undoes what earlier runs left behind, unless another
+    /// lab is at work, and starts the keeper of this one.
     pub fn new() -> Result<Self> {
         let directory = journal_directory()?;
-        undo_left_over(&directory);
-        Self::in_directory(&directory)
+        if let Some(_turn) = Turn::attempt(&directory)? {
+            undo_left_over(&directory);
+        }
+        Self::in_directory(&directory, None)
     }
 
-    fn in_directory(directory: &Path) -> Result<Self> {
+    /// Begins a run that has the machine for itself: waits until no other lab does.
+    pub fn alone(interrupt: &Interrupt) -> Result<Self> {
+        let turn = Turn::wait(journal_directory, interrupt)?;
+        let directory = journal_directory()?;
+        undo_left_over(&directory);
+        Self::in_directory(&directory, Some(turn))
+    }
+
+    fn in_directory(directory: &Path, turn: Option<Turn>) -> Result<Self> {
         let number = fastrand::u32(..);
         let journal = directory.join(format!("{}-{number:08x}.undo", std::process::id()));
         let keeper = Command::new("sh")
             .args(["-c", KEEPER, "floe-lab-keeper"])
             .arg(&journal)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            // It says nothing; it only holds the lock.
+            .stdout(turn.as_ref().and_then(Turn::share).unwrap_or_else(Stdio::null))
             .stderr(Stdio::null())
             .current_dir("/")
             .process_group(0)
             .spawn();
         let keeper = keeper.ok().and_then(|mut child| child.stdin.take().map(|stdin| (child, stdin)));
-        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper) };
+        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper), _turn: turn };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -264,7 +279,7 @@ mod tests {
         let (setting, directory) = (home.path().join("setting"), home.path().join("a directory"));
         fs::write(&setting, "0").unwrap();
         fs::create_dir(&directory).unwrap();
-        let undo = Undo::in_directory(home.path()).unwrap();
+        let undo = Undo::in_directory(home.path(), None).unwrap();
         let kept = undo.promise(Mark::Setting { path: setting.clone(), value: "1".into() }).unwrap();
         let left = undo.promise(Mark::Directory { path: directory.clone() }).unwrap();
         // As a killed process would: nothing dropped, the pipe closed.
@@ -281,7 +296,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let setting = home.path().join("setting");
         fs::write(&setting, "now").unwrap();
-        let undo = Undo::in_directory(home.path()).unwrap();
+        let undo = Undo::in_directory(home.path(), None).unwrap();
         let promise = undo.promise(Mark::Setting { path: setting.clone(), value: "before".into() }).unwrap();
         assert!(fs::read_to_string(&undo.shared.journal).unwrap().starts_with("setting before "));
         drop(promise);
@@ -306,7 +321,7 @@ mod tests {
     #[test]
     fn a_line_break_in_a_path_is_refused() {
         let home = tempfile::tempdir().unwrap();
-        let undo = Undo::in_directory(home.path()).unwrap();
+        let undo = Undo::in_directory(home.path(), None).unwrap();
         assert!(undo.promise(Mark::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! The page that shows launches.
 
+use super::launch_tables::{Titled, answer, tables};
 use super::page::Page;
 use super::plot::{Series, histogram, strip_plot, tail_plot};
-use super::text::{cost_of_tracing, footnotes, launches_line, metric_table, values};
-use crate::launch::{LaunchReport, METRICS, Metric};
+use super::text::{cost_of_tracing, footnotes, launches_line, values};
+use crate::launch::{LaunchReport, Metric};
 
 /// The report as a page that opens without a network.
 pub fn launch_page(report: &LaunchReport) -> String {
@@ -11,32 +12,21 @@ pub fn launch_page(report: &LaunchReport) -> String {
     let lead =
         format!("{} launches of {}; {load}; measured by {}", report.temperature, report.command.join(" "), report.tier);
     let mut page = Page::new("Launches under measurement", &lead);
+    page.lines(&answer(report));
     page.paragraph(&format!("{}.", launches_line(report)));
-    let [latency, ..] = &METRICS;
-    let wall = METRICS.iter().find(|metric| metric.title == "time of the launch").unwrap_or(latency);
-    for (metric, heading) in
-        [(latency, "Scheduling latency of the decompressing threads"), (wall, "Time of the launch")]
-    {
-        let Some(table) = metric_table(report, metric, true) else { continue };
-        page.heading(heading);
-        page.paragraph(&format!("{} ({}), beside the first variant.", capitalised(metric.title), metric.unit));
+    for Titled { title, table, metric } in tables(report) {
+        page.heading(&capitalised(&title));
         page.table(&table);
-        let strips: Vec<Series> = series(report, metric);
-        let caption = "One dot for each launch; the line across is the median, the bar 95 % of the average.";
-        page.figure(caption, &strip_plot(&strips, metric.unit));
+        if let Some(metric) = metric {
+            let caption = "One dot for each launch; the line across is the median, the bar 95 % of the average.";
+            page.figure(caption, &strip_plot(&series(report, metric), metric.unit));
+        }
     }
     let waits = single_waits(report);
     if !waits.is_empty() {
         page.heading("Single waits of the decompressing threads");
         page.figure("How many waits were not above a value; the further up, the rarer.", &tail_plot(&waits, "µs"));
         page.figure("Waits in powers of two.", &histogram(&waits, "µs"));
-    }
-    page.heading("The rest of the launch");
-    for metric in METRICS.iter().filter(|metric| metric.title != latency.title && metric.title != wall.title) {
-        if let Some(table) = metric_table(report, metric, false) {
-            page.paragraph(&format!("{} ({})", capitalised(metric.title), metric.unit));
-            page.table(&table);
-        }
     }
     page.heading("How it was measured");
     page.lines(&cost_of_tracing(report));

@@ -2,6 +2,7 @@
 
 mod axis;
 mod launch_page;
+mod launch_tables;
 mod page;
 mod perfetto;
 mod perfetto_schema;
@@ -12,4 +13,4 @@ pub use launch_page::launch_page;
 pub use page::Page;
 pub use perfetto::{Lasted, write_perfetto};
 pub use plot::{Series, histogram, line_plot, strip_plot, tail_plot};
-pub use text::{Table, cost_of_tracing, footnotes, launch_text, launches_line, metric_table, number, percent, values};
+pub use text::{Table, cost_of_tracing, footnotes, launch_text, launches_line, losses_line, number, percent, values};

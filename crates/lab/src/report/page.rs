@@ -12,10 +12,11 @@ const STYLE: &str = "
 --line:#4a4a45;--c0:#6ea6ff;--c1:#f08a55;--c2:#4fc08d;--c3:#c78be8;--c4:#e0b83f;--c5:#f07aa4}}
 @media print{:root{--surface:#fff;--card:#fff;--ink:#000;--muted:#444;--grid:#ddd;--line:#bbb;--c0:#2a6fd6;--c1:#d9622b;
 --c2:#1f8a5b;--c3:#9a4fc0;--c4:#b8890b;--c5:#c23a6b}section,figure{break-inside:avoid}main{max-width:none!important}
-.wide{overflow:visible!important}table{font-size:9px!important}th,td{padding:.15rem .35rem!important}}
+.wide{overflow:visible!important}table{font-size:9px!important}th,td{padding:.15rem .35rem!important}
+table.many{font-size:6px!important}table.many th,table.many td{padding:.1rem .2rem!important}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 3rem}
+main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 3rem}p,figure,ul.plain{max-width:60rem}
 h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:2rem 0 .3rem}
 p{margin:.3rem 0 .6rem}.lead,.note{color:var(--muted)}
 code{font:13px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
@@ -39,6 +40,9 @@ svg text{fill:var(--muted);font:12px system-ui,sans-serif}svg text.name{fill:var
 .key.s4{background:var(--c4)}.key.s5{background:var(--c5)}
 ul.plain{list-style:none;padding:0;margin:.3rem 0}ul.plain li{font:13px/1.6 ui-monospace,monospace;overflow-wrap:anywhere}
 ";
+
+/// Tables with more columns are printed smaller.
+const COLUMNS_FEW: usize = 8;
 
 /// A page under construction.
 #[derive(Debug)]
@@ -66,8 +70,9 @@ impl Page {
 
     /// Adds a table.
     pub fn table(&mut self, table: &Table) {
-        self.body.push_str("<div class=\"wide\"><table>");
         let width = table.rows().iter().map(Vec::len).max().unwrap_or(0);
+        let class = if width > COLUMNS_FEW { " class=\"many\"" } else { "" };
+        let _ = write!(self.body, "<div class=\"wide\"><table{class}>");
         for (index, row) in table.rows().iter().enumerate() {
             let tag = if index == 0 { "th" } else { "td" };
             self.body.push_str("<tr>");

@@ -73,7 +73,8 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
         packets.push(TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) });
     }
     // Bundles have no time of their own: their events have.
-    packets.extend(bundles(trace).into_iter().map(|bundle| TracePacket {
+    let process_of = |tid: i32| after.threads.get(&tid).or_else(|| before.threads.get(&tid)).map_or(tid, |t| t.pid);
+    packets.extend(bundles(trace, process_of).into_iter().map(|bundle| TracePacket {
         trusted_packet_sequence_id: Some(SEQUENCE),
         ftrace_events: Some(bundle),
         ..TracePacket::default()
@@ -84,7 +85,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
 }
 
 /// One bundle for each CPU; another one after each gap, which says that events are missing before it.
-fn bundles(trace: &Trace) -> Vec<schema::FtraceEventBundle> {
+fn bundles(trace: &Trace, process_of: impl Fn(i32) -> i32) -> Vec<schema::FtraceEventBundle> {
     let mut of_cpu: BTreeMap<u32, Vec<schema::FtraceEventBundle>> = BTreeMap::new();
     for event in &trace.events {
         let bundles = of_cpu.entry(event.cpu).or_default();
@@ -94,10 +95,28 @@ fn bundles(trace: &Trace) -> Vec<schema::FtraceEventBundle> {
             bundles.push(schema::FtraceEventBundle { cpu: Some(event.cpu), event: Vec::new(), lost_events });
         }
         if let Some(bundle) = bundles.last_mut() {
-            bundle.event.extend(ftrace_event(event));
+            match event.kind {
+                EventKind::Decode { duration_ns, byte_count } => {
+                    bundle.event.extend(decode_slice(event, process_of(event.tid), duration_ns, byte_count));
+                }
+                _ => bundle.event.extend(ftrace_event(event)),
+            }
         }
     }
     of_cpu.into_values().flatten().filter(|bundle| !bundle.event.is_empty()).collect()
+}
+
+/// A slice on the thread's own track, in the words by which programs put theirs there.
+fn decode_slice(event: &Event, pid: i32, duration_ns: u64, byte_count: u64) -> [FtraceEvent; 2] {
+    let print = |time_ns: u64, text: String| FtraceEvent {
+        timestamp: Some(time_ns),
+        pid: Some(event.tid.cast_unsigned()),
+        print: Some(schema::Print { ip: Some(0), buf: Some(text) }),
+        ..FtraceEvent::default()
+    };
+    // The mark is written when it is over.
+    let begin = format!("B|{pid}|decode {} KiB\n", byte_count.div_ceil(1024));
+    [print(event.time_ns.saturating_sub(duration_ns), begin), print(event.time_ns, format!("E|{pid}\n"))]
 }
 
 fn ftrace_event(event: &Event) -> Option<FtraceEvent> {
@@ -160,8 +179,8 @@ fn ftrace_event(event: &Event) -> Option<FtraceEvent> {
         EventKind::ReclaimEnd { reclaimed_pages } => {
             packet.mm_vmscan_direct_reclaim_end = Some(schema::ReclaimEnd { nr_reclaimed: Some(reclaimed_pages) });
         }
-        // The rename that comes with it says more.
-        EventKind::Exec { .. } => return None,
+        // The rename that comes with the one says more, and the other has a track.
+        EventKind::Exec { .. } | EventKind::Decode { .. } => return None,
     }
     Some(packet)
 }

@@ -128,6 +128,8 @@ pub(super) struct FtraceEvent {
     pub(super) pid: Option<u32>,
     #[prost(message, optional, tag = "4")]
     pub(super) sched_switch: Option<SchedSwitch>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) print: Option<Print>,
     #[prost(message, optional, tag = "20")]
     pub(super) sched_waking: Option<SchedWaking>,
     #[prost(message, optional, tag = "114")]
@@ -290,4 +292,12 @@ pub(super) struct TrackEvent {
     pub(super) track_uuid: Option<u64>,
     #[prost(string, optional, tag = "23")]
     pub(super) name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Print {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) ip: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) buf: Option<String>,
 }

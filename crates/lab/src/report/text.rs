@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::launch::{LaunchReport, METRICS, Metric};
-use crate::statistics::{Interval, Summary, difference_percent};
+use super::launch_tables::{Titled, answer, tables};
+use crate::launch::{LaunchReport, Metric};
+use crate::statistics::{Interval, difference_percent};
 
 /// A table with aligned columns: the first to the left, the others to the right.
 #[derive(Clone, Debug, Default)]
@@ -69,11 +70,9 @@ pub fn launch_text(report: &LaunchReport) -> String {
     let kinds = report.surroundings.load_text();
     let _ = writeln!(text, "{} launches of: {}", report.temperature, report.command.join(" "));
     let _ = writeln!(text, "{kinds}; measured by {}", report.tier);
-    for (index, metric) in METRICS.iter().enumerate() {
-        // The first is the point of it all, and is shown with all its rows.
-        if let Some(table) = metric_table(report, metric, index == 0 || metric.title == "time of the launch") {
-            let _ = writeln!(text, "\n{} ({})\n{table}", metric.title, metric.unit);
-        }
+    let _ = writeln!(text, "\n{}", answer(report).join("\n"));
+    for Titled { title, table, .. } in tables(report) {
+        let _ = writeln!(text, "\n{title}\n{table}");
     }
     let _ = writeln!(text, "\n{}", launches_line(report));
     for line in cost_of_tracing(report) {
@@ -83,62 +82,6 @@ pub fn launch_text(report: &LaunchReport) -> String {
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-/// A table of one metric over all variants; `None` if no launch showed it.
-pub fn metric_table(report: &LaunchReport, metric: &Metric, in_full: bool) -> Option<Table> {
-    let columns: Vec<Vec<f64>> = (0..report.variants.len()).map(|variant| values(report, variant, metric)).collect();
-    if columns.iter().all(Vec::is_empty) {
-        return None;
-    }
-    let summaries: Vec<Summary> = columns.iter().map(|values| Summary::new(values)).collect();
-    let mut head = vec![String::new()];
-    for (index, variant) in report.variants.iter().enumerate() {
-        head.push(variant.name.clone());
-        if index > 0 {
-            head.push("diff".to_owned());
-        }
-    }
-    let mut table = Table::new(head);
-    let add = |table: &mut Table, title: &str, value: fn(&Summary) -> f64, has_difference: bool| {
-        let mut row = vec![title.to_owned()];
-        for (index, summary) in summaries.iter().enumerate() {
-            let is_known = summary.count > 0;
-            row.push(if is_known { number(value(summary)) } else { "—".to_owned() });
-            if index > 0 {
-                let first = &summaries[0];
-                let difference =
-                    difference_percent(value(first), value(summary)).filter(|_| is_known && first.count > 0);
-                row.push(difference.filter(|_| has_difference).map_or(String::new(), percent));
-            }
-        }
-        table.row(row);
-    };
-    add(&mut table, "Average", |summary| summary.average, true);
-    add(&mut table, "Median", |summary| summary.median, true);
-    if in_full {
-        add(&mut table, "Minimum", |summary| summary.minimum, true);
-        add(&mut table, "Maximum", |summary| summary.maximum, true);
-        add(&mut table, "Standard deviation", |summary| summary.standard_deviation, true);
-        add(&mut table, "p90", |summary| summary.p90, true);
-        add(&mut table, "p99", |summary| summary.p99, true);
-        add(&mut table, "p99.9", |summary| summary.p99_9, true);
-        let mut row = vec!["95 % of the average".to_owned()];
-        for (index, values) in columns.iter().enumerate() {
-            let interval = Interval::of_average(values);
-            row.push(interval.map_or("—".to_owned(), |i| format!("{}…{}", number(i.low), number(i.high))));
-            if index > 0 {
-                let interval = Interval::of_difference_percent(&columns[0], values);
-                row.push(interval.map_or(String::new(), |i| format!("{}…{}", percent(i.low), percent(i.high))));
-            }
-        }
-        table.row(row);
-        add(&mut table, "Launches", |summary| summary.count as f64, false);
-    } else {
-        add(&mut table, "p99", |summary| summary.p99, true);
-        add(&mut table, "Maximum", |summary| summary.maximum, true);
-    }
-    Some(table)
 }
 
 /// How many launches there were and what became of them.
@@ -159,6 +102,9 @@ pub fn launches_line(report: &LaunchReport) -> String {
     line
 }
 
+/// Fewer launches without tracing tell nothing, nor does an interval drawn from them.
+const CONTROLS_MIN: usize = 8;
+
 /// For each variant, how much longer traced launches took than the controls.
 pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
     let wall = |variant: usize, is_traced: bool| -> Vec<f64> {
@@ -171,13 +117,15 @@ pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
             difference_percent(crate::statistics::average(&controls), crate::statistics::average(&traced))?;
         let interval = Interval::of_difference_percent(&controls, &traced)?;
         (!traced.is_empty()).then(|| {
-            let bounds = format!("95 %: {}…{}", percent(interval.low), percent(interval.high));
-            format!(
-                "cost of tracing, {}: {} of the launch ({bounds}, {} controls)",
-                variant.name,
-                percent(difference),
-                controls.len()
-            )
+            let (name, count) = (&variant.name, controls.len());
+            let bounds = format!("95 %: {}…{}, {count} controls", percent(interval.low), percent(interval.high));
+            if count < CONTROLS_MIN {
+                return format!("cost of tracing, {name}: not known from {count} controls (see --controls)");
+            }
+            if interval.low <= 0.0 && interval.high >= 0.0 {
+                return format!("cost of tracing, {name}: not to be told from none ({bounds})");
+            }
+            format!("cost of tracing, {name}: {} of the launch ({bounds})", percent(difference))
         })
     };
     report.variants.iter().enumerate().filter_map(cost).collect()
@@ -192,15 +140,27 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
         lines.push(format!("{}: {image} ({size} KiB); decompressing: {}", variant.name, variant.decompressors));
     }
     let sum = |value: fn(&crate::launch::Launch) -> u64| report.launches.iter().map(value).sum::<u64>();
-    lines.push(format!(
-        "trace records lost: {}; switches that the kernel did not show: {}; waits left out for it: {}",
-        sum(|launch| launch.lost_records),
-        sum(|launch| launch.unexplained_switches),
-        sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
-    ));
+    if report.launches.iter().any(|launch| launch.is_traced) {
+        lines.push(losses_line(
+            sum(|launch| launch.lost_records),
+            (sum(|launch| launch.restored_switches), sum(|launch| launch.unexplained_switches)),
+            sum(|launch| launch.decompression.as_ref().map_or(0, |latency| latency.invalid_count)),
+        ));
+    }
     lines.extend(report.surroundings.lines());
     lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.display())));
     lines
+}
+
+/// What the kernel did not tell: records lost, switches hidden from tracing (told by perf events, by nothing), and waits
+/// that cannot be known for it.
+pub fn losses_line(lost: u64, (restored, unexplained): (u64, u64), invalid: u64) -> String {
+    let mut line = format!("trace records lost: {lost}");
+    if restored > 0 {
+        let _ = write!(line, "; switches that tracing hid and perf events told: {restored}");
+    }
+    let _ = write!(line, "; switches that nothing told: {unexplained}; waits left out for them: {invalid}");
+    line
 }
 
 /// A number with as many digits as say something.

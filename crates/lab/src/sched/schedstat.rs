@@ -83,8 +83,8 @@ mod tests {
         let pid = std::process::id();
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let before = process_totals(pid).unwrap();
-        let begin = std::time::Instant::now();
         std::thread::sleep(std::time::Duration::from_millis(5));
+        let begin = std::time::Instant::now();
         while begin.elapsed().as_millis() < 30 {
             std::hint::black_box(0);
         }
@@ -93,7 +93,7 @@ mod tests {
         let totals = &totals_between(&before, &after)[&own];
         assert!(totals.sleep_count >= 2 && totals.slice_count >= 2, "{totals:?}");
         let busy_ns = totals.running_ns + totals.waiting_ns;
-        assert!((20_000_000..500_000_000).contains(&busy_ns), "{totals:?}");
+        assert!(busy_ns >= 25_000_000, "{totals:?}");
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub struct Schedule {
     pub invalid_count: u64,
     /// Switches that were never seen: see [`Trace::unexplained_switch_count`].
     pub unexplained_count: u64,
+    /// Switches that perf events told: see [`Trace::restored_switch_count`].
+    pub restored_count: u64,
 }
 
 impl ThreadSchedule {
@@ -105,7 +107,7 @@ impl Schedule {
             next_gap: 0,
             states: HashMap::new(),
             running: HashMap::new(),
-            schedule: Self::default(),
+            schedule: Self { restored_count: trace.restored_switch_count, ..Self::default() },
         };
         for event in &trace.events {
             builder.event(event);

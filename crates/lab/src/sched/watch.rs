@@ -12,9 +12,9 @@ use super::work::WorkSchedule;
 use crate::interrupt_sys::Interrupt;
 use crate::launch::Tier;
 use crate::machine::{Environment, Undo};
-use crate::report::{Page, Series, Table, histogram, number, tail_plot};
+use crate::report::{Page, Series, Table, histogram, losses_line, number, tail_plot};
 use crate::statistics::Summary;
-use crate::trace::{Collector, CollectorOptions, ProcessTree, Trace};
+use crate::trace::{Collector, CollectorOptions, ProcessTree};
 use crate::{Error, Result};
 
 /// A recording is taken out of the kernel's buffers this often.
@@ -50,6 +50,8 @@ pub struct SchedReport {
     pub lost_records: u64,
     /// Switches that the kernel did not show.
     pub unexplained_switches: u64,
+    /// Switches that tracing did not show, and perf events did.
+    pub restored_switches: u64,
     /// The machine.
     pub environment: Environment,
     /// What a reader should know.
@@ -91,6 +93,7 @@ pub fn watch(options: &SchedOptions, interrupt: &Interrupt, live: &mut dyn FnMut
         rows: Vec::new(),
         lost_records: 0,
         unexplained_switches: 0,
+        restored_switches: 0,
         environment: Environment::read(),
         notes: Vec::new(),
     };
@@ -132,7 +135,10 @@ fn watch_traced(
         let trace = collector.stop()?;
         report.duration_ns += trace.duration_ns();
         report.lost_records += trace.lost;
-        add_threads(&mut threads, options, &trace, &mut report.unexplained_switches);
+        let schedule = Schedule::new(&trace);
+        report.unexplained_switches += schedule.unexplained_count;
+        report.restored_switches += schedule.restored_count;
+        add_threads(&mut threads, options, &schedule);
         for (queue, row) in options.workqueues.iter().zip(&mut queues) {
             add_work(row, &WorkSchedule::new(&trace, queue));
         }
@@ -143,9 +149,7 @@ fn watch_traced(
     Ok(report)
 }
 
-fn add_threads(rows: &mut BTreeMap<i32, SchedRow>, options: &SchedOptions, trace: &Trace, unexplained: &mut u64) {
-    let schedule = Schedule::new(trace);
-    *unexplained += schedule.unexplained_count;
+fn add_threads(rows: &mut BTreeMap<i32, SchedRow>, options: &SchedOptions, schedule: &Schedule) {
     let of_processes = threads_of(&options.processes);
     let is_wanted = |tid: i32, thread: &ThreadSchedule| {
         of_processes.contains(&tid) || options.threads.iter().any(|pattern| pattern.matches(&thread.name))
@@ -307,10 +311,8 @@ impl SchedReport {
 
     fn lines(&self) -> Vec<String> {
         let invalid: u64 = self.rows.iter().map(|row| row.invalid_count).sum();
-        let mut lines = vec![format!(
-            "trace records lost: {}; switches that the kernel did not show: {}; waits left out for it: {invalid}",
-            self.lost_records, self.unexplained_switches,
-        )];
+        let switches = (self.restored_switches, self.unexplained_switches);
+        let mut lines = vec![losses_line(self.lost_records, switches, invalid)];
         lines.extend(self.environment.lines().into_iter().take(3));
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines

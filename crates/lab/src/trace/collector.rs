@@ -4,20 +4,32 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
+use super::arrival::arrivals;
 use super::decoder::{Decoder, EVENTS};
 use super::page::PageLayout;
+use super::perf_ring_sys::{PerfEvent, PerfRing};
 use super::recording::{CpuRecording, Trace};
 use super::tracefs::{Instance, Tracefs};
 use crate::error::Doing;
 use crate::machine::Undo;
 use crate::{Error, Result};
+
+/// Room for the perf records of each CPU, in bytes; a power of two.
+const PERF_RING_BYTES: usize = 1 << 20;
+/// Naps on each CPU that show whether tracing hides switches there.
+const NAP_COUNT: u32 = 5;
+/// How long each is.
+const NAP: Duration = Duration::from_micros(300);
 
 /// How the collector records.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +59,10 @@ pub struct Collector {
     decoder: Decoder,
     start_ns: u64,
     missing_events: Vec<&'static str>,
+    /// Whether the events are switched off.
+    is_resting: bool,
+    /// Whether perf events are asked too: where tracing hides switches.
+    has_second_witness: bool,
 }
 
 impl Collector {
@@ -71,9 +87,10 @@ impl Collector {
                 None => missing_events.push(event),
             }
         }
+        formats.extend(instance.format("ftrace", "print").ok());
         let layout = instance.page_layout()?;
         let readers = instance.cpus()?.into_iter().map(|cpu| Reader::spawn(&instance, cpu, &layout, options)).collect();
-        Ok(Self {
+        let mut collector = Self {
             readers: Result::from_iter::<Vec<_>>(readers)?,
             instance,
             _tracefs: tracefs,
@@ -81,7 +98,19 @@ impl Collector {
             decoder: Decoder::new(&formats)?,
             start_ns: 0,
             missing_events,
-        })
+            is_resting: false,
+            has_second_witness: false,
+        };
+        // Whether it hides any is seen when the recording ends.
+        collector.start()?;
+        nap_on_each_cpu();
+        collector.stop()?;
+        Ok(collector)
+    }
+
+    /// Whether this machine's tracing hides switches, so that perf events are recorded beside it.
+    pub fn has_second_witness(&self) -> bool {
+        self.has_second_witness
     }
 
     /// Events that this kernel does not have, so that what is told by them is missing.
@@ -89,14 +118,37 @@ impl Collector {
         &self.missing_events
     }
 
+    /// The file into which any process may write lines that become events of the recording.
+    pub fn marker(&self) -> PathBuf {
+        self.instance.shared_file("trace_marker")
+    }
+
+    /// Takes the tracing out of the kernel's way until the next recording, so that it costs nothing at all.
+    pub fn rest(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_resting, true) {
+            return Ok(());
+        }
+        self.instance.write("events/enable", "0")
+    }
+
     /// Begins a recording with empty buffers.
     pub fn start(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_resting) {
+            for (group, event, _) in EVENTS {
+                self.instance.enable(group, event)?;
+            }
+        }
         // Opening this file for writing, truncated, empties the buffers.
         self.instance.write("trace", "")?;
         for reader in &self.readers {
             reader.drain()?;
         }
         self.start_ns = boot_time_ns();
+        if self.has_second_witness {
+            for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
+                perf.record(true).doing(|| "cannot record perf events".to_owned())?;
+            }
+        }
         self.instance.write("tracing_on", "1")
     }
 
@@ -104,13 +156,20 @@ impl Collector {
     pub fn stop(&mut self) -> Result<Trace> {
         self.instance.write("tracing_on", "0")?;
         let end_ns = boot_time_ns();
+        if self.has_second_witness {
+            for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
+                perf.record(false).doing(|| "cannot stop perf events".to_owned())?;
+            }
+        }
         let mut recordings = Vec::new();
         let mut buffers = Vec::new();
         for reader in &self.readers {
             recordings.push(reader.drain()?);
             buffers.push(self.instance.statistics(reader.cpu)?);
         }
-        Trace::new(&recordings, &self.layout, &self.decoder, (self.start_ns, end_ns), buffers)
+        let trace = Trace::new(&recordings, &self.layout, &self.decoder, (self.start_ns, end_ns), buffers)?;
+        self.has_second_witness |= trace.unexplained_switch_count > 0;
+        Ok(trace)
     }
 }
 
@@ -120,10 +179,28 @@ pub(crate) fn boot_time_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// Has each CPU go idle and come back a few times.
+fn nap_on_each_cpu() {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)) {
+        let nap = move || {
+            let mut only = CpuSet::new();
+            only.set(cpu);
+            if rustix::thread::sched_setaffinity(None, &only).is_ok() {
+                (0..NAP_COUNT).for_each(|_| std::thread::sleep(NAP));
+            }
+        };
+        // Where no thread can be started nothing is found out; recordings will tell.
+        let _ = std::thread::Builder::new().name("floe-nap".to_owned()).spawn(nap).map(JoinHandle::join);
+    }
+}
+
 /// A thread that empties one CPU's buffer.
 #[derive(Debug)]
 struct Reader {
     cpu: u32,
+    /// Switches perf events of this CPU on and off; `None` where there are none.
+    perf: Option<PerfEvent>,
     /// Written to ask for what was read so far.
     request: Arc<OwnedFd>,
     answers: Receiver<Result<CpuRecording>>,
@@ -144,12 +221,15 @@ impl Reader {
         let request = Arc::new(request.doing(|| "cannot make an eventfd".to_owned())?);
         let (answer, answers) = channel();
         let (alive, is_alive) = channel::<()>();
-        let pump = Pump { pipe, request: Arc::clone(&request), layout: layout.clone(), options, cpu };
+        let perf = PerfEvent::context_switches_of_cpu(cpu, PERF_RING_BYTES as u32 / 2).ok();
+        let ring = perf.clone().and_then(|perf| PerfRing::new(perf, PERF_RING_BYTES).ok());
+        let perf = perf.filter(|_| ring.is_some());
+        let pump = Pump { pipe, ring, request: Arc::clone(&request), layout: layout.clone(), options, cpu };
         let thread = std::thread::Builder::new()
             .name(format!("floe-trace/{cpu}"))
             .spawn(move || pump.run(&answer, &is_alive))
             .doing(|| "cannot start a trace reader".to_owned())?;
-        Ok(Self { cpu, request, answers, alive: Some(alive), thread: Some(thread) })
+        Ok(Self { cpu, perf, request, answers, alive: Some(alive), thread: Some(thread) })
     }
 
     /// Takes what was recorded since the last call.
@@ -178,6 +258,7 @@ impl Drop for Reader {
 /// What a reader's thread owns.
 struct Pump {
     pipe: File,
+    ring: Option<PerfRing>,
     request: Arc<OwnedFd>,
     layout: PageLayout,
     options: CollectorOptions,
@@ -185,18 +266,24 @@ struct Pump {
 }
 
 impl Pump {
-    fn run(self, answer: &Sender<Result<CpuRecording>>, is_alive: &Receiver<()>) {
+    fn run(mut self, answer: &Sender<Result<CpuRecording>>, is_alive: &Receiver<()>) {
         // Losing events under load is worse than running a moment earlier than others; refused without root.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
         let mut recording = CpuRecording { cpu: self.cpu, ..CpuRecording::default() };
         let mut page = vec![0; self.layout.page_size()];
         let mut failure = None;
         loop {
-            let mut polled = [PollFd::new(&self.pipe, PollFlags::IN), PollFd::new(&*self.request, PollFlags::IN)];
+            let mut polled = vec![PollFd::new(&*self.request, PollFlags::IN), PollFd::new(&self.pipe, PollFlags::IN)];
+            polled.extend(self.ring.as_ref().map(|ring| PollFd::new(ring, PollFlags::IN)));
             if rustix::event::poll(&mut polled, None).is_err_and(|error| error != rustix::io::Errno::INTR) {
                 return;
             }
-            let is_asked = !polled[1].revents().is_empty();
+            let is_asked = !polled[0].revents().is_empty();
+            if polled.get(2).is_some_and(|ring| ring.revents().intersects(PollFlags::HUP | PollFlags::ERR)) {
+                // Its CPU is gone; it would wake this thread for ever.
+                self.ring = None;
+            }
+            self.read_arrivals(&mut recording);
             if let Err(error) = self.read(&mut recording, &mut page, is_asked) {
                 failure = Some(error);
             }
@@ -211,6 +298,16 @@ impl Pump {
                     return;
                 }
             }
+        }
+    }
+
+    fn read_arrivals(&mut self, recording: &mut CpuRecording) {
+        let Some(ring) = &mut self.ring else { return };
+        let mut records = Vec::new();
+        ring.drain(&mut records);
+        if size_of_val(recording.arrivals.as_slice()) < self.options.kept_bytes_max {
+            // What the kernel had no room for leaves a switch unexplained, and is counted there.
+            arrivals(&records, &mut recording.arrivals);
         }
     }
 

@@ -87,6 +87,9 @@ enum Record {
     ReclaimEnd {
         reclaimed_pages: Field,
     },
+    Print {
+        text: Field,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -116,6 +119,11 @@ impl Decoder {
         let kind = self.common_type.integer(bytes).ok_or_else(short)?;
         let Some(record) = u16::try_from(kind).ok().and_then(|id| self.records.get(&id)) else { return Ok(None) };
         let tid = tid(&self.common_pid, bytes).ok_or_else(short)?;
+        if let Record::Print { text } = record {
+            // Anybody may write there: what is not ours is nothing.
+            let kind = text.text(bytes).and_then(decode_mark);
+            return Ok(kind.map(|kind| Event { time_ns, cpu, tid, kind }));
+        }
         let kind = record.decode(bytes).ok_or_else(short)?;
         Ok(Some(Event { time_ns, cpu, tid, kind }))
     }
@@ -168,6 +176,7 @@ impl Record {
             }
             "mm_vmscan_direct_reclaim_begin" => Self::ReclaimBegin { order: field("order")? },
             "mm_vmscan_direct_reclaim_end" => Self::ReclaimEnd { reclaimed_pages: field("nr_reclaimed")? },
+            "print" => Self::Print { text: field("buf")? },
             _ => return Ok(None),
         }))
     }
@@ -237,8 +246,16 @@ impl Record {
             Self::ReclaimEnd { reclaimed_pages } => {
                 EventKind::ReclaimEnd { reclaimed_pages: address(reclaimed_pages)? }
             }
+            Self::Print { .. } => return None,
         })
     }
+}
+
+/// Reads `floe_decode NANOSECONDS BYTES`, which Floe writes when asked for `decode-marks`.
+fn decode_mark(text: &[u8]) -> Option<EventKind> {
+    let mut words = std::str::from_utf8(text).ok()?.strip_prefix("floe_decode ")?.split_whitespace();
+    let mut number = || words.next()?.parse().ok();
+    Some(EventKind::Decode { duration_ns: number()?, byte_count: number()? })
 }
 
 fn field(format: &EventFormat, name: &str) -> Result<Field> {

@@ -88,6 +88,13 @@ pub enum EventKind {
         /// Base-2 logarithm of the pages wanted.
         order: i32,
     },
+    /// `print`: the running thread wrote that it has just decompressed a block.
+    Decode {
+        /// How long that took, in nanoseconds.
+        duration_ns: u64,
+        /// How many bytes it gave.
+        byte_count: u64,
+    },
     /// `mm_vmscan_direct_reclaim_end`: it has.
     ReclaimEnd {
         /// How many pages it freed.

@@ -127,6 +127,8 @@ impl Field {
     pub fn text<'record>(&self, record: &'record [u8]) -> Option<&'record [u8]> {
         let bytes = match self.kind {
             FieldKind::Integer => return None,
+            // An array without a size goes on to the end.
+            FieldKind::Text if self.size == 0 => record.get(self.offset..)?,
             FieldKind::Text => record.get(self.offset..self.offset.checked_add(self.size)?)?,
             FieldKind::TextElsewhere | FieldKind::TextAfter => {
                 let place = record.get(self.offset..self.offset.checked_add(4)?)?;
@@ -206,6 +208,7 @@ mod tests {
         }
         let texts = [
             (4, 4, FieldKind::Text, Some(&b"hi"[..])),
+            (5, 0, FieldKind::Text, Some(&b"i"[..])),
             (8, 4, FieldKind::TextElsewhere, Some(&b"hi"[..])),
             (8, 4, FieldKind::TextAfter, None),
             (10, 4, FieldKind::TextElsewhere, None),

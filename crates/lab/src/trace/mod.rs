@@ -1,10 +1,12 @@
 //! The kernel's scheduling events, collected with losses counted.
 
+mod arrival;
 mod collector;
 mod decoder;
 mod event;
 mod format;
 mod page;
+mod perf_ring_sys;
 mod process_tree;
 mod recording;
 mod tracefs;

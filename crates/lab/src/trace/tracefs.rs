@@ -99,6 +99,13 @@ impl Instance {
         self.path.join(name)
     }
 
+    /// The path of one of its files, as other processes reach it.
+    pub fn shared_file(&self, name: &str) -> PathBuf {
+        let path = self.file(name);
+        let own = format!("/proc/{}", std::process::id());
+        path.strip_prefix("/proc/self").map(|rest| Path::new(&own).join(rest)).unwrap_or(path)
+    }
+
     /// Writes one of its files.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
         fs::write(self.file(name), value).doing(|| format!("cannot set tracing's {name} to {value:?}"))
@@ -115,9 +122,14 @@ impl Instance {
         if !self.file(&directory).is_dir() {
             return Ok(None);
         }
-        let format = EventFormat::parse(&self.read(&format!("{directory}/format"))?)?;
+        let format = self.format(group, event)?;
         self.write(&format!("{directory}/enable"), "1")?;
         Ok(Some(format))
+    }
+
+    /// The format of an event.
+    pub fn format(&self, group: &str, event: &str) -> Result<EventFormat> {
+        EventFormat::parse(&self.read(&format!("events/{group}/{event}/format"))?)
     }
 
     /// How this kernel lays out the pages of its buffers.

@@ -9,7 +9,7 @@ use std::{
 use clap::ValueEnum;
 use floe_lab::{
     Interrupt,
-    launch::{self, LaunchOptions, Progress, Temperature, Tier},
+    launch::{self, Comparison, LaunchOptions, Progress, Temperature, Tier},
     report::{launch_page, launch_text},
 };
 
@@ -18,13 +18,14 @@ use crate::fail::Fail;
 
 /// Launch a command from a mounted image over variants that take turns, and compare
 ///
-/// Without COMMAND every file of the image is read. Without --variant Floe is compared with the workqueue model, the
+/// Without --image it is the one of `floe demo`. Without COMMAND every file of the image is read. Without --variant Floe is compared with the workqueue model, the
 /// kernel, and what is installed of erofsfuse and squashfuse_ll.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
+    floe lab launch\n  \
     floe lab launch --image app.erofs -- {mount}/bin/app --version\n  \
-    floe lab launch --image app.erofs --compare workers --load cpu=8x90% --launches 50 --html report.html\n  \
-    floe lab launch --image 64k.erofs --image-b 16k.erofs --compare windows --load memory=40M -- {mount}/bin/app\n\n\
+    floe lab launch --image app.erofs --compare workers --launches 50 --html report.html -- {mount}/bin/app\n  \
+    floe lab launch --image 64k.erofs --image-b 16k.erofs --compare windows -- {mount}/bin/app\n\n\
     {mount} in COMMAND stands for the directory of the mounted image, which is its working directory too.\n\n\
     Exit codes:\n  \
     0  all launches were made\n  \
@@ -34,9 +35,9 @@ use crate::fail::Fail;
 pub(super) struct Arguments {
     #[command(flatten)]
     surroundings: surroundings::Surroundings,
-    /// The settings of a published comparison, in place of --variant
-    #[arg(long, value_enum)]
-    compare: Option<Comparison>,
+    /// Make a published comparison again, under its load, and show the published figures beside
+    #[arg(long, value_enum, conflicts_with = "variants")]
+    compare: Option<ComparisonName>,
     /// What is in memory: nothing of the image, what an earlier launch left, or the process itself
     #[arg(long, value_name = "cold|warm|hot", default_value = "cold")]
     temperature: Temperature,
@@ -72,7 +73,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Comparison {
+enum ComparisonName {
     /// Workqueue model against per-CPU threads at a real-time priority, and the kernel's own workqueue
     Workers,
     /// No page pool against one
@@ -91,22 +92,13 @@ enum TierName {
     Counting,
 }
 
-impl Comparison {
-    fn variants(self) -> &'static [&'static str] {
-        match self {
-            Self::Workers => &[
-                "shared=floe:workers=shared,priority=normal,sync-decompress=never",
-                "per-cpu=floe:workers=per-cpu,priority=fifo,sync-decompress=never",
-                "floe",
-                "kernel=kernel:loop",
-            ],
-            Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
-            Self::Windows => &["floe:reserved-pages=0"],
-            Self::ReadAround => &[
-                "off=floe:noread-around",
-                "wait=floe:readahead-alloc=wait",
-                "best-effort=floe:readahead-alloc=best-effort",
-            ],
+impl From<ComparisonName> for Comparison {
+    fn from(name: ComparisonName) -> Self {
+        match name {
+            ComparisonName::Workers => Self::Workers,
+            ComparisonName::Pool => Self::Pool,
+            ComparisonName::Windows => Self::Windows,
+            ComparisonName::ReadAround => Self::ReadAround,
         }
     }
 }
@@ -116,17 +108,25 @@ impl Comparison {
 /// # Errors
 /// A launch fails, or something cannot be mounted or written.
 pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fail> {
-    let preset = arguments.compare.map_or(&[][..], Comparison::variants);
+    let comparison = arguments.compare.map(Comparison::from);
+    let has_second_image = arguments.surroundings.has_second_image();
+    if comparison == Some(Comparison::Windows) && !has_second_image {
+        return Err(Fail::usage("--compare windows: give an image of each window, with --image and --image-b"));
+    }
+    let demo = arguments.surroundings.demo_image()?;
     let mut command = arguments.command;
     if command.is_empty() {
         command = ["find", ".", "-type", "f", "-exec", "cat", "{}", "+"].map(str::to_owned).to_vec();
     }
-    let mut options = LaunchOptions::new(command, arguments.surroundings.variants(preset)?);
+    let preset = comparison.map_or(&[][..], Comparison::variants);
+    let variants = arguments.surroundings.variants(demo.as_ref(), preset)?;
+    let mut options = LaunchOptions::new(command, variants);
+    options.comparison = comparison.map(|comparison| (comparison, has_second_image));
     options.temperature = arguments.temperature;
     options.launch_count = arguments.launches;
     options.control_count = arguments.controls;
     options.block_count = arguments.blocks;
-    options.stage = arguments.surroundings.stage();
+    options.stage = arguments.surroundings.stage(comparison.map(Comparison::load))?;
     options.programs = arguments.surroundings.programs()?;
     options.drop_all_caches = arguments.drop_caches;
     options.tier = arguments.tier.map(|tier| match tier {

@@ -8,15 +8,15 @@ use floe_lab::{
     load::LoadKind,
 };
 
-use super::failed;
+use super::{demo_image::DemoImage, failed};
 use crate::fail::Fail;
 
 /// What is measured, and beside what.
 #[derive(clap::Args)]
 pub(super) struct Surroundings {
-    /// The image
+    /// The image [default: the one of floe demo]
     #[arg(long, value_name = "IMAGE")]
-    pub(super) image: PathBuf,
+    image: Option<PathBuf>,
     /// A second image; each variant is measured over both
     #[arg(long, value_name = "IMAGE")]
     image_b: Option<PathBuf>,
@@ -29,6 +29,9 @@ pub(super) struct Surroundings {
     /// Load beside it: cpu=8x90%, randread=FILE, memory=40M or fio:JOB.fio; may be given several times
     #[arg(long, value_name = "LOAD")]
     load: Vec<LoadKind>,
+    /// No load, where a published comparison would bring its own
+    #[arg(long, conflicts_with = "load")]
+    no_load: bool,
     /// Where a program is: NAME=PATH; NAME is floe, erofsfuse or squashfuse_ll
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
@@ -46,13 +49,31 @@ impl Surroundings {
         Ok(programs)
     }
 
-    pub(super) fn stage(&self) -> StageOptions {
-        StageOptions { load: self.load.clone(), keep_autogroup: self.keep_autogroup, ..StageOptions::default() }
+    /// What is asked for around the measurement; `usual` is the load where none is named.
+    pub(super) fn stage(&self, usual: Option<&str>) -> Result<StageOptions, Fail> {
+        let mut load = self.load.clone();
+        if let Some(usual) = usual.filter(|_| load.is_empty() && !self.no_load) {
+            load.push(usual.parse().map_err(failed)?);
+        }
+        Ok(StageOptions { load, keep_autogroup: self.keep_autogroup, ..StageOptions::default() })
+    }
+
+    pub(super) fn has_second_image(&self) -> bool {
+        self.image_b.is_some()
+    }
+
+    /// The image of `floe demo`, as a file for as long as it is needed, where no other is named.
+    pub(super) fn demo_image(&self) -> Result<Option<DemoImage>, Fail> {
+        self.image.is_none().then(DemoImage::write).transpose()
     }
 
     /// The variants that are asked for; else those of `preset`; else Floe, the kernel, and the peers that are there.
-    pub(super) fn variants(&self, preset: &[&str]) -> Result<Vec<Variant>, Fail> {
-        let kind = ImageKind::of(&self.image).map_err(failed)?;
+    pub(super) fn variants(&self, demo: Option<&DemoImage>, preset: &[&str]) -> Result<Vec<Variant>, Fail> {
+        let demo = demo.map(DemoImage::path);
+        let Some(image) = self.image.as_deref().or(demo) else {
+            return Err(Fail::usage("which image? Say it with --image"));
+        };
+        let kind = ImageKind::of(image).map_err(failed)?;
         let chosen: Vec<String> = match (self.variants.as_slice(), preset) {
             ([], []) => usual(kind, &self.programs()?),
             ([], preset) => preset.iter().map(|&text| text.to_owned()).collect(),
@@ -66,8 +87,8 @@ impl Surroundings {
             });
             parsed.collect()
         };
-        let Some(second) = &self.image_b else { return over(&self.image, "") };
-        let (first, second) = (over(&self.image, " (a)")?, over(second, " (b)")?);
+        let Some(second) = &self.image_b else { return over(image, "") };
+        let (first, second) = (over(image, " (a)")?, over(second, " (b)")?);
         Ok(std::iter::zip(first, second).flat_map(|(first, second)| [first, second]).collect())
     }
 }

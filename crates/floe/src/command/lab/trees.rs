@@ -20,7 +20,8 @@ pub(super) struct MetadataArguments {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Compare designs of the metadata cache, in place of --variant: the kernel's eight blocks under one lock, and ours
+    /// Compare designs of the metadata cache, in place of --variant: the kernel's eight blocks under one lock, ours, and
+    /// the kernel itself
     #[arg(long)]
     compare_caches: bool,
     #[command(flatten)]
@@ -50,12 +51,15 @@ pub(super) struct ReadArguments {
 /// # Errors
 /// Something cannot be mounted, walked or written.
 pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
-    let caches = ["single-lock=floe:metadata-cache=single-lock:8", "floe"];
-    let preset = if arguments.compare_caches { &caches[..] } else { &[] };
-    let mut options = MetadataOptions::new(arguments.surroundings.variants(preset)?);
+    let caches = ["single-lock=floe:metadata-cache=single-lock:8", "floe", "kernel"];
+    // The kernel is there to compare with, for who may mount.
+    let shown = if rustix::process::geteuid().is_root() { 3 } else { 2 };
+    let preset = if arguments.compare_caches { &caches[..shown] } else { &[] };
+    let demo = arguments.surroundings.demo_image()?;
+    let mut options = MetadataOptions::new(arguments.surroundings.variants(demo.as_ref(), preset)?);
     options.walker_counts = arguments.walkers;
     options.round_count = arguments.rounds;
-    options.stage = arguments.surroundings.stage();
+    options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
     let report = metadata::run(&options, interrupt).map_err(failed)?;
     arguments.outputs.write(&report.text(), || report.page(), &report)?;
@@ -67,12 +71,13 @@ pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> R
 /// # Errors
 /// Something cannot be mounted, read or written.
 pub(super) fn read(arguments: ReadArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
-    let mut options = ReadOptions::new(arguments.surroundings.variants(&[])?);
+    let demo = arguments.surroundings.demo_image()?;
+    let mut options = ReadOptions::new(arguments.surroundings.variants(demo.as_ref(), &[])?);
     options.round_count = arguments.rounds;
     options.random_count = arguments.random;
     options.random_bytes =
         usize::try_from(arguments.random_size).map_err(|_| Fail::usage("--random-size is too large"))?;
-    options.stage = arguments.surroundings.stage();
+    options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
     let report = read::run(&options, interrupt).map_err(failed)?;
     arguments.outputs.write(&report.text(), || report.page(), &report)?;

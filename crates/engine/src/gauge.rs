@@ -1,0 +1,63 @@
+//! How many there are of something.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// How many there are of something now, and how many there were at most.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gauge {
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    now: AtomicU64,
+    max: AtomicU64,
+}
+
+/// One of those that a gauge counts, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Counts>);
+
+impl Gauge {
+    /// Counts one more.
+    pub(crate) fn enter(&self) -> Counted {
+        let now = self.counts.now.fetch_add(1, Relaxed) + 1;
+        // The most seldom changes, so it is mostly read alone.
+        if now > self.counts.max.load(Relaxed) {
+            self.counts.max.fetch_max(now, Relaxed);
+        }
+        Counted(Arc::clone(&self.counts))
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.counts.now.load(Relaxed)
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        self.counts.max.load(Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gauge;
+
+    #[test]
+    fn what_leaves_is_counted_no_more() {
+        let gauge = Gauge::default();
+        let first = gauge.enter();
+        drop((gauge.enter(), gauge.enter()));
+        assert_eq!((gauge.now(), gauge.max()), (1, 3));
+        drop(first);
+        assert_eq!((gauge.now(), gauge.max()), (0, 3));
+    }
+}

@@ -1,0 +1,61 @@
+//! The switches that are looked at for every read.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, page_pool::Effort};
+
+/// The switches that are looked at for every read, and that may be moved at any time.
+#[derive(Debug)]
+pub(crate) struct Switches {
+    sync_decompress: AtomicU8,
+    read_around: AtomicBool,
+    readahead_waits: AtomicBool,
+}
+
+impl Switches {
+    pub(crate) fn new(options: &EngineOptions) -> Self {
+        let switches = Self {
+            sync_decompress: AtomicU8::new(0),
+            read_around: AtomicBool::new(false),
+            readahead_waits: AtomicBool::new(false),
+        };
+        switches.set(options);
+        switches
+    }
+
+    /// Moves all of them.
+    pub(crate) fn set(&self, options: &EngineOptions) {
+        let place = match options.sync_decompress {
+            SyncDecompress::Auto => 0,
+            SyncDecompress::Always => 1,
+            SyncDecompress::Never => 2,
+        };
+        self.sync_decompress.store(place, Relaxed);
+        self.read_around.store(options.read_around, Relaxed);
+        self.readahead_waits.store(options.readahead_alloc == ReadaheadAlloc::Wait, Relaxed);
+    }
+
+    pub(crate) fn sync_decompress(&self) -> SyncDecompress {
+        match self.sync_decompress.load(Relaxed) {
+            0 => SyncDecompress::Auto,
+            1 => SyncDecompress::Always,
+            _ => SyncDecompress::Never,
+        }
+    }
+
+    pub(crate) fn read_around(&self) -> bool {
+        self.read_around.load(Relaxed)
+    }
+
+    pub(crate) fn readahead_alloc(&self) -> ReadaheadAlloc {
+        if self.readahead_waits.load(Relaxed) { ReadaheadAlloc::Wait } else { ReadaheadAlloc::BestEffort }
+    }
+
+    /// How far reading ahead goes to get pages.
+    pub(crate) fn ahead_effort(&self) -> Effort {
+        match self.readahead_alloc() {
+            ReadaheadAlloc::BestEffort => Effort::BestEffort,
+            ReadaheadAlloc::Wait => Effort::Demand,
+        }
+    }
+}

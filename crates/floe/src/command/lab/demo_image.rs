@@ -1,0 +1,43 @@
+//! The image of `floe demo`, as a file that readers of all kinds can open.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+};
+
+use floe_lab::machine::{Mark, Promise, Undo};
+
+use super::failed;
+use crate::{command::demo, fail::Fail};
+
+/// A file with the image; removed when dropped, or when the process dies.
+pub(super) struct DemoImage {
+    path: PathBuf,
+    _promise: Promise,
+}
+
+impl DemoImage {
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn write() -> Result<Self, Fail> {
+        let path = std::env::temp_dir().join(format!("floe-lab-{}-demo.erofs", process::id()));
+        let undo = Undo::new().map_err(failed)?;
+        let promise = undo.promise(Mark::File { path: path.clone() }).map_err(failed)?;
+        fs::write(&path, demo::IMAGE)
+            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.display())))?;
+        Ok(Self { path, _promise: promise })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for DemoImage {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,115 @@
+//! `floe status`: shows how a mount does.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    control::{Answer, Mounted, Question},
+    exit::Exit,
+    fail::Fail,
+    output::Output,
+    status::{Report, SCHEMA, write_prometheus, write_text},
+};
+
+/// Show how a mount does: threads, caches, pages, read-around, and how long the stages of a read take
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// The directory it is mounted on
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Write JSON: one object, or one on each line with --watch
+    #[arg(long)]
+    json: bool,
+    /// Write what Prometheus scrapes
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    prometheus: bool,
+    /// Show it again and again, every so many seconds
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+const HELP: &str = "\
+Only the user who mounted may ask. The mount itself is not touched, so that one answers whose image
+is stuck.
+
+Examples:
+  floe status /mnt
+  floe status /mnt --watch 5
+  floe status /mnt --json | jq '.latency[] | {stage, p99_ns}'
+  floe status /mnt --prometheus > /var/lib/node_exporter/floe.prom
+
+Exit codes:
+  0  it was shown
+  1  it is no mount of Floe, is another user's, or its program is gone
+  2  wrong usage";
+
+/// Moves to the top left corner and clears what follows.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Runs the command.
+///
+/// # Errors
+/// The mount does not answer.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let mounted = Mounted::find(&arguments.directory)?;
+    let Some(interval) = arguments.watch else {
+        let report = ask(&mounted)?;
+        return Output::run(|writer| write(writer, &report, arguments).map(|()| Exit::Done.code()));
+    };
+    let clears = !arguments.json && io::stdout().is_terminal();
+    loop {
+        let report = ask(&mounted)?;
+        let mut output = Vec::new();
+        if clears {
+            output.extend_from_slice(CLEAR.as_bytes());
+        }
+        write(&mut output, &report, arguments).map_err(|error| Fail::failed(error.to_string()))?;
+        if !clears && !arguments.json {
+            output.push(b'\n');
+        }
+        let mut stdout = io::stdout().lock();
+        if let Err(error) = stdout.write_all(&output).and_then(|()| stdout.flush()) {
+            return match error.kind() {
+                io::ErrorKind::BrokenPipe => Ok(Exit::Done.code()),
+                _ => Err(Fail::failed(format!("standard output: {error}"))),
+            };
+        }
+        thread::sleep(interval);
+    }
+}
+
+fn ask(mounted: &Mounted) -> Result<Report, Fail> {
+    match mounted.ask(&Question::Status)? {
+        Answer::Status(report) if report.schema == SCHEMA => Ok(*report),
+        _ => Err(Fail::failed("the mount is served by another version of Floe: use the same program")),
+    }
+}
+
+fn write(writer: &mut (impl Write + ?Sized), report: &Report, arguments: &Arguments) -> io::Result<()> {
+    let mut writer = writer;
+    if arguments.prometheus {
+        return write_prometheus(&mut writer, report);
+    }
+    if !arguments.json {
+        return write_text(&mut writer, report);
+    }
+    if arguments.watch.is_some() {
+        serde_json::to_writer(&mut writer, report)?;
+    } else {
+        serde_json::to_writer_pretty(&mut writer, report)?;
+    }
+    writeln!(writer)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    seconds
+        .filter(|seconds| *seconds >= 0.01)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("'{text}' is not a number of seconds"))
+}

@@ -1,0 +1,94 @@
+//! The end of the socket that asks.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use floe_fuse::MountTable;
+use rustix::{net::sockopt::socket_peercred, process::geteuid};
+
+use super::{Answer, Question, socket_path};
+use crate::fail::Fail;
+
+/// The longest answer, in bytes.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+
+/// How long a mount may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The kind of file system that Floe's mounts have.
+const FILE_SYSTEM: &str = "fuse.floe";
+
+/// A mount of Floe, as who asks sees it.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    directory: PathBuf,
+    user_id: u32,
+    device: (u32, u32),
+}
+
+impl Mounted {
+    /// The mount on a directory. It is not touched.
+    ///
+    /// # Errors
+    /// Nothing is mounted there, or something else, or it is another user's.
+    pub(crate) fn find(directory: &Path) -> Result<Self, Fail> {
+        let shown = directory.display();
+        let table = MountTable::read().map_err(|error| Fail::failed(format!("the mount table: {error}")))?;
+        let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
+        let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
+        if entry.file_system != FILE_SYSTEM {
+            return Err(Fail::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
+        }
+        let user_id = geteuid().as_raw();
+        if let Some(owner) = entry.user_id.filter(|owner| *owner != user_id) {
+            return Err(Fail::failed(format!("{shown} was mounted by user {owner}: only that user may ask")));
+        }
+        Ok(Self { directory: directory.to_owned(), user_id, device: entry.device })
+    }
+
+    /// What the mount answers.
+    ///
+    /// # Errors
+    /// Its program is gone, does not answer, or refuses.
+    pub(crate) fn ask(&self, question: &Question) -> Result<Answer, Fail> {
+        let shown = self.directory.display();
+        let connection = self.connect()?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Fail::failed(format!("the program that serves {shown} does not answer"))
+            }
+            _ => Fail::failed(format!("asking the program that serves {shown}: {error}")),
+        };
+        match converse(&connection, question).map_err(failed)? {
+            Answer::Refused(reason) => Err(Fail::failed(format!("{shown}: {reason}"))),
+            answer => Ok(answer),
+        }
+    }
+
+    fn connect(&self) -> Result<UnixStream, Fail> {
+        let connections = socket_path::candidates(self.user_id, self.device);
+        let connection = connections.iter().find_map(|path| UnixStream::connect(path).ok());
+        // Whoever could put a socket there is trusted; this is for a directory that was another user's before.
+        let connection = connection
+            .filter(|connection| socket_peercred(connection).is_ok_and(|peer| peer.uid.as_raw() == self.user_id));
+        connection.ok_or_else(|| {
+            let shown = self.directory.display();
+            Fail::failed(format!("no program answers for {shown}: where it is gone, run floe umount {shown}"))
+        })
+    }
+}
+
+fn converse(connection: &UnixStream, question: &Question) -> io::Result<Answer> {
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(question)?;
+    line.push(b'\n');
+    (&mut &*connection).write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(connection.take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
+    serde_json::from_str(&answer).map_err(|_| io::Error::other("it is of another version of Floe"))
+}

@@ -1,0 +1,94 @@
+//! The end of the socket that answers.
+
+use std::{
+    fs::{self, Permissions},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use rustix::{net::sockopt::socket_peercred, process::geteuid};
+
+use super::{Answer, Question, socket_path};
+
+/// The longest question, in bytes.
+const QUESTION_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a client may take to ask, and to take the answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to wait where connections cannot be accepted, for want of descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The socket of a mount, which is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    /// Tells our socket from one that another mount put in its place.
+    inode: (u64, u64),
+}
+
+impl Server {
+    /// Makes the socket of the mount with this device number, and answers what it is asked on a thread of its own. What a
+    /// mount left behind that had the number before is replaced.
+    ///
+    /// # Errors
+    /// There is no place for the socket, or no thread can be started.
+    pub(crate) fn start(device: (u32, u32), answer: impl Fn(Question) -> Answer + Send + 'static) -> io::Result<Self> {
+        let path = socket_path::for_new(geteuid().as_raw(), device)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        let metadata = fs::symlink_metadata(&path)?;
+        let server = Self { path, inode: (metadata.dev(), metadata.ino()) };
+        fs::set_permissions(&server.path, Permissions::from_mode(0o600))?;
+        thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &answer))?;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let metadata = fs::symlink_metadata(&self.path);
+        if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode) {
+            // It would only be refused from now on.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, answer: &dyn Fn(Question) -> Answer) {
+    for connection in listener.incoming() {
+        match connection {
+            // A client that goes away or says nothing of use concerns nobody else.
+            Ok(connection) => drop(converse(&connection, answer)),
+            Err(_) => thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+fn converse(connection: &UnixStream, answer: &dyn Fn(Question) -> Answer) -> io::Result<()> {
+    connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    // Who is to be refused has asked, too: a question that nobody reads would end the answer early.
+    let mut line = String::new();
+    BufReader::new(connection.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
+    let answer = if socket_peercred(connection)?.uid == geteuid() {
+        match serde_json::from_str(&line) {
+            Ok(question) => answer(question),
+            Err(_) => Answer::Refused(format!("floe {} does not know that question", env!("CARGO_PKG_VERSION"))),
+        }
+    } else {
+        Answer::Refused("only the user who mounted may ask".to_owned())
+    };
+    let mut line = serde_json::to_vec(&answer)?;
+    line.push(b'\n');
+    (&mut &*connection).write_all(&line)
+}

@@ -1,0 +1,204 @@
+//! A report as Prometheus scrapes it: the text exposition format, version 0.0.4.
+
+use std::io::{self, Write};
+
+use super::report::{MetadataCacheReport, Report};
+
+/// Nanoseconds in a second.
+const NS_PER_SECOND: f64 = 1e9;
+
+/// What a metric is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// Labels of a sample: names and values.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Writes the report. Every sample is labelled with the mountpoint.
+///
+/// # Errors
+/// As of the writer.
+pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
+    let mut out = Exposition { writer, mountpoint: &report.mountpoint };
+    let version = [
+        ("version", report.version.as_str()),
+        ("image", &report.image.path),
+        ("format", &report.image.format),
+        ("device", &report.device),
+    ];
+    out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;
+    out.gauge("floe_uptime_seconds", "Time since the image was mounted.", report.uptime_seconds)?;
+    let kinds = report.requests.iter().map(|(kind, count)| (kind.as_str(), *count));
+    out.family("floe_requests_total", "Requests of the kernel.", "kind", kinds)?;
+    let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));
+    out.family("floe_request_faults_total", "Requests that got an error they did not ask for.", "reason", reasons)?;
+    write_work(&mut out, report)?;
+    write_pages(&mut out, report)?;
+    write_caches(&mut out, report)?;
+    write_threads(&mut out, report)?;
+    write_latency(&mut out, report)
+}
+
+fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+    let (work, around, lz4) = (&report.work, &report.read_around, &report.lz4);
+    out.gauge("floe_outstanding_misses", "Requests under way whose bytes were not at hand.", work.outstanding as f64)?;
+    out.gauge("floe_outstanding_misses_max", "The most of them at one time.", work.outstanding_max as f64)?;
+    for (name, help, count) in [
+        ("floe_fetches_total", "Reads of file data from the image.", work.fetches),
+        ("floe_fetched_bytes_total", "Bytes that they brought.", work.fetched_bytes),
+        ("floe_decodes_total", "Blocks of file data decoded.", work.decodes),
+        ("floe_decoded_bytes_total", "Bytes that they gave.", work.decoded_bytes),
+        ("floe_read_around_blocks_total", "Blocks decoded before anybody asked for them.", around.ahead_blocks),
+        ("floe_read_around_used_blocks_total", "Of them, those that somebody asked for.", around.used_blocks),
+        ("floe_read_around_wasted_blocks_total", "Of them, those that nobody asked for.", around.wasted_blocks),
+        ("floe_read_around_given_up_blocks_total", "Blocks left for want of memory.", around.given_up_blocks),
+        ("floe_read_around_cancelled_blocks_total", "Blocks left since the reader went on.", around.cancelled_blocks),
+        ("floe_read_around_dropped_total", "Pieces of work left because of too many.", around.dropped),
+        ("floe_read_around_stored_bytes_total", "Bytes given to the page cache.", around.stored_bytes),
+        ("floe_lz4_decodes_total", "LZ4 blocks decoded.", lz4.decodes),
+        ("floe_lz4_temporary_pages_total", "Pages that they needed beside their output.", lz4.temporary_pages),
+    ] {
+        out.one(name, Kind::Counter, help, &[], count as f64)?;
+    }
+    out.gauge("floe_lz4_temporary_pages_max", "The most that one needed.", lz4.temporary_pages_max as f64)?;
+    out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
+}
+
+fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+    let pool = &report.page_pool;
+    for (name, help, value) in [
+        ("floe_page_pool_reserved_pages", "Pages of 4 KiB held in reserve.", pool.reserved_pages),
+        ("floe_page_pool_locked", "Whether the reserve is locked in memory.", pool.is_locked.into()),
+        ("floe_page_pool_used_pages", "Pages of the reserve in use.", pool.used_pages),
+        ("floe_page_pool_high_water_pages", "The most in use at one time.", pool.high_water_pages),
+    ] {
+        out.gauge(name, help, value as f64)?;
+    }
+    for (name, help, count) in [
+        ("floe_page_pool_taken_total", "Runs taken from the reserve.", pool.taken),
+        ("floe_page_pool_missed_total", "Runs that the reserve had no room for.", pool.missed),
+        ("floe_page_pool_waited_total", "Runs for which the system let a thread wait.", pool.waited),
+        ("floe_page_pool_given_up_total", "Runs not worth waiting for.", pool.given_up),
+    ] {
+        out.one(name, Kind::Counter, help, &[], count as f64)?;
+    }
+    Ok(())
+}
+
+fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+    let blocks = &report.block_cache;
+    out.gauge("floe_block_cache_budget_bytes", "What cached blocks may take.", blocks.budget_bytes as f64)?;
+    out.gauge("floe_block_cache_used_bytes", "What they take.", blocks.used_bytes as f64)?;
+    for (name, help, count) in [
+        ("floe_block_cache_hits_total", "Look-ups that found the block.", blocks.hits),
+        ("floe_block_cache_misses_total", "Look-ups that had to decode it.", blocks.misses),
+        ("floe_block_cache_joins_total", "Look-ups that joined a decode.", blocks.joins),
+        ("floe_block_cache_evictions_total", "Blocks dropped for the budget.", blocks.evictions),
+    ] {
+        out.one(name, Kind::Counter, help, &[], count as f64)?;
+    }
+    let caches = [("decoded", &report.metadata_cache), ("stored", &report.stored_metadata_cache)];
+    let mut of_both = |name, kind, help, value: fn(&MetadataCacheReport) -> u64| {
+        out.header(name, kind, help)?;
+        caches.iter().try_for_each(|(cache, report)| out.sample(name, &[("cache", cache)], value(report) as f64))
+    };
+    of_both("floe_metadata_cache_budget_bytes", Kind::Gauge, "What cached metadata may take.", |cache| {
+        cache.budget_bytes.unwrap_or(0)
+    })?;
+    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "What it takes.", |cache| cache.used_bytes)?;
+    of_both("floe_metadata_cache_hits_total", Kind::Counter, "Look-ups that found it.", |cache| cache.hits)?;
+    of_both("floe_metadata_cache_misses_total", Kind::Counter, "Look-ups that had to make it.", |cache| cache.misses)?;
+    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Look-ups that slept for it.", |cache| cache.joins)?;
+    of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Dropped for the budget.", |cache| cache.evictions)?;
+    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Made, well or not.", |cache| cache.releases)?;
+    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Wake-ups given to sleepers.", |cache| cache.wakes)
+}
+
+fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+    let threads = &report.threads;
+    out.header("floe_thread_info", Kind::Gauge, "Threads, their CPU, and the priority they asked for and got.")?;
+    for thread in threads {
+        let cpu = thread.cpu.map_or_else(String::new, |cpu| cpu.to_string());
+        let labels = [
+            ("thread", thread.name.as_str()),
+            ("cpu", &cpu),
+            ("asked", &thread.priority_asked),
+            ("got", &thread.priority_got),
+        ];
+        out.sample("floe_thread_info", &labels, 1.0)?;
+    }
+    let tasks = threads.iter().map(|thread| (thread.name.as_str(), thread.tasks));
+    out.family("floe_thread_tasks_total", "Pieces of work done.", "thread", tasks)?;
+    let yielded = threads.iter().map(|thread| (thread.name.as_str(), thread.yielded));
+    out.family("floe_thread_yields_total", "Real-time priority given up after long work.", "thread", yielded)?;
+    let throttled = threads.iter().map(|thread| (thread.name.as_str(), thread.throttled));
+    out.family("floe_thread_throttled_total", "Real-time throttling seen.", "thread", throttled)
+}
+
+fn write_latency(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+    const NAME: &str = "floe_stage_duration_seconds";
+    writeln!(out.writer, "# HELP {NAME} How long the stages of a read take.\n# TYPE {NAME} histogram")?;
+    for latency in &report.latency {
+        let stage = ("stage", latency.stage.as_str());
+        for bucket in &latency.buckets {
+            let bound = (bucket.up_to_ns as f64 / NS_PER_SECOND).to_string();
+            out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", &bound)], bucket.count as f64)?;
+        }
+        out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", "+Inf")], latency.count as f64)?;
+        out.sample("floe_stage_duration_seconds_sum", &[stage], latency.total_ns as f64 / NS_PER_SECOND)?;
+        out.sample("floe_stage_duration_seconds_count", &[stage], latency.count as f64)?;
+    }
+    Ok(())
+}
+
+struct Exposition<'a> {
+    writer: &'a mut dyn Write,
+    mountpoint: &'a str,
+}
+
+impl Exposition<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> io::Result<()> {
+        self.one(name, Kind::Gauge, help, &[], value)
+    }
+
+    fn one(&mut self, name: &str, kind: Kind, help: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+        self.header(name, kind, help)?;
+        self.sample(name, labels, value)
+    }
+
+    /// A counter with a sample for each value of a label.
+    fn family<'v>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        samples: impl Iterator<Item = (&'v str, u64)>,
+    ) -> io::Result<()> {
+        self.header(name, Kind::Counter, help)?;
+        samples.into_iter().try_for_each(|(value, count)| self.sample(name, &[(label, value)], count as f64))
+    }
+
+    fn header(&mut self, name: &str, kind: Kind, help: &str) -> io::Result<()> {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        writeln!(self.writer, "# HELP {name} {help}\n# TYPE {name} {kind}")
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+        write!(self.writer, "{name}{{mountpoint=\"{}\"", escaped(self.mountpoint))?;
+        for (label, text) in labels {
+            write!(self.writer, ",{label}=\"{}\"", escaped(text))?;
+        }
+        writeln!(self.writer, "}} {value}")
+    }
+}
+
+/// The value of a label, with what would end it escaped.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

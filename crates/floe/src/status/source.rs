@@ -1,0 +1,208 @@
+//! Where a report comes from.
+
+use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
+
+use floe::Image;
+use floe_engine::{Engine, MetadataCacheCounters, Stage, WorkerStatus};
+use floe_fuse::{FaultKind, MountOptions, RequestCounts, RequestKind};
+
+use super::report::{
+    BlockCacheReport, BucketReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport, PagePoolReport,
+    ReadAroundReport, Report, SCHEMA, ThreadReport, WorkReport,
+};
+use crate::{
+    control::{Answer, Question},
+    shown::json_name,
+    tuning::{Switch, switches, tuned},
+};
+
+/// The size of a page of the pool, in bytes.
+const PAGE_BYTES: u64 = 4096;
+
+/// The bounds of the histograms, in nanoseconds.
+const BOUNDS_NS: [u64; 22] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// A mount that runs, and all that is told of it.
+pub(crate) struct Source {
+    pub(crate) image: Image,
+    pub(crate) path: PathBuf,
+    pub(crate) devices: Vec<PathBuf>,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) device: (u32, u32),
+    pub(crate) options: MountOptions,
+    pub(crate) requests: RequestCounts,
+    pub(crate) started: Instant,
+}
+
+impl Source {
+    /// Answers a question that came over the socket of the mount.
+    pub(crate) fn answer(&self, question: Question) -> Answer {
+        match question {
+            Question::Status => Answer::Status(Box::new(self.report())),
+            Question::Switches => Answer::Switches(self.switches()),
+            Question::Tune(changes) => match self.tune(&changes) {
+                Ok(()) => Answer::Switches(self.switches()),
+                Err(reason) => Answer::Refused(reason),
+            },
+        }
+    }
+
+    /// How the mount does now.
+    pub(crate) fn report(&self) -> Report {
+        let engine = self.engine();
+        // Before the counts, so that no bucket has more than there are.
+        let latency = Stage::ALL.iter().map(|stage| latency_of(engine, *stage)).collect();
+        let counters = engine.counters();
+        let around = self.image.reader().read_around_counters();
+        let threads: Vec<_> = engine.worker_status().into_iter().map(thread_of).collect();
+        let shown = |path: &PathBuf| json_name(path.as_os_str().as_encoded_bytes());
+        let pages = counters.pages;
+        Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: process::id(),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            mountpoint: shown(&self.mountpoint),
+            device: format!("{}:{}", self.device.0, self.device.1),
+            image: ImageReport {
+                path: shown(&self.path),
+                format: self.image.format().to_string(),
+                offset_bytes: self.image.offset(),
+                devices: self.devices.iter().map(shown).collect(),
+            },
+            switches: self.switches(),
+            real_time_throttled: threads.iter().map(|thread| thread.throttled).sum(),
+            threads,
+            page_pool: PagePoolReport {
+                reserved_pages: pages.reserved_pages,
+                is_locked: pages.locked,
+                used_pages: pages.used_pages,
+                high_water_pages: pages.high_water_pages,
+                taken: pages.taken,
+                missed: pages.missed,
+                waited: pages.waited,
+                given_up: pages.given_up,
+            },
+            block_cache: BlockCacheReport {
+                budget_bytes: pages.cache_pages_max * PAGE_BYTES,
+                used_bytes: pages.cache_pages * PAGE_BYTES,
+                hits: counters.blocks.hits,
+                misses: counters.blocks.misses,
+                joins: counters.blocks.joins,
+                evictions: counters.blocks.evictions,
+            },
+            metadata_cache: metadata_cache_of(&counters.decoded_metadata),
+            stored_metadata_cache: metadata_cache_of(&counters.stored_metadata),
+            read_around: ReadAroundReport {
+                ahead_blocks: around.ahead_blocks,
+                used_blocks: around.used_blocks,
+                wasted_blocks: around.wasted_blocks,
+                given_up_blocks: around.given_up,
+                cancelled_blocks: around.cancelled,
+                dropped: around.dropped,
+                stored_bytes: around.stored_bytes,
+            },
+            lz4: Lz4Report {
+                decodes: counters.windows.decodes,
+                window_bytes_max: counters.windows.window_bytes_max,
+                temporary_pages: counters.windows.pages,
+                temporary_pages_max: counters.windows.pages_max,
+            },
+            work: WorkReport {
+                outstanding: counters.outstanding,
+                outstanding_max: counters.outstanding_max,
+                fetches: counters.fetches,
+                fetched_bytes: counters.fetched_bytes,
+                decodes: counters.decodes,
+                decoded_bytes: counters.decoded_bytes,
+            },
+            requests: by_name(RequestKind::ALL.map(|kind| (kind.name(), self.requests.of(kind)))),
+            faults: by_name(FaultKind::ALL.map(|kind| (kind.name(), self.requests.faults_of(kind)))),
+            latency,
+        }
+    }
+
+    fn engine(&self) -> &Engine {
+        self.image.reader().engine()
+    }
+
+    fn switches(&self) -> Vec<Switch> {
+        switches(&self.engine().options(), &self.options)
+    }
+
+    fn tune(&self, changes: &[String]) -> Result<(), String> {
+        let wanted = tuned(&self.engine().options(), changes)?;
+        self.engine().tune(&wanted).map_err(|error| error.to_string())
+    }
+}
+
+fn by_name<const COUNT: usize>(counts: [(&str, u64); COUNT]) -> BTreeMap<String, u64> {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+fn thread_of(worker: WorkerStatus) -> ThreadReport {
+    let WorkerStatus { name, cpu, asked, got, tasks, yielded, throttled } = worker;
+    ThreadReport {
+        name,
+        cpu,
+        priority_asked: asked.to_string(),
+        priority_got: got.to_string(),
+        tasks,
+        yielded,
+        throttled,
+    }
+}
+
+fn metadata_cache_of(counters: &MetadataCacheCounters) -> MetadataCacheReport {
+    let MetadataCacheCounters { hits, misses, waits, wakes, releases, evictions, weight, weight_max, .. } = *counters;
+    MetadataCacheReport {
+        budget_bytes: Some(weight_max).filter(|budget| *budget > 0),
+        used_bytes: weight,
+        hits,
+        misses,
+        joins: waits,
+        evictions,
+        releases,
+        wakes,
+        wakes_per_release: if releases == 0 { 0.0 } else { wakes as f64 / releases as f64 },
+    }
+}
+
+fn latency_of(engine: &Engine, stage: Stage) -> LatencyReport {
+    let counts = engine.latency_counts(stage, &BOUNDS_NS);
+    let summary = engine.latency(stage);
+    LatencyReport {
+        stage: stage.name().replace(' ', "_"),
+        count: summary.count,
+        total_ns: summary.total_ns,
+        mean_ns: summary.mean_ns,
+        p50_ns: summary.p50_ns,
+        p99_ns: summary.p99_ns,
+        p999_ns: summary.p999_ns,
+        max_ns: summary.max_ns,
+        buckets: BOUNDS_NS.iter().zip(counts).map(|(&up_to_ns, count)| BucketReport { up_to_ns, count }).collect(),
+    }
+}

@@ -1,0 +1,112 @@
+//! 24 combinations of the switches read the reference images exactly, by the way that reads of a mount go.
+
+use std::sync::mpsc;
+
+use floe::{
+    ByteRange, EngineOptions, Error, Image, Nid, Offset, OpenOptions, ReadaheadAlloc, SyncDecompress, WorkerMode,
+};
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, ImageRecord},
+    manifest::{Comparison, differences},
+    walk,
+};
+
+/// How long a request of the kernel is at most, in bytes.
+const REQUEST_BYTES: u64 = 128 << 10;
+
+/// In the short test each image is read with so many of the combinations, in turn.
+const SAMPLE_COUNT: usize = 2;
+
+/// All combinations of what changes the way of a read.
+fn combinations() -> Vec<EngineOptions> {
+    let mut all = Vec::new();
+    for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
+        for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Never] {
+            for cache_bytes in [0, 4 << 20] {
+                for (reserved_pages, readahead_alloc) in [(0, ReadaheadAlloc::Wait), (256, ReadaheadAlloc::BestEffort)]
+                {
+                    let defaults = EngineOptions::default();
+                    all.push(EngineOptions {
+                        workers,
+                        sync_decompress,
+                        cache_bytes,
+                        reserved_pages,
+                        readahead_alloc,
+                        fetch_around_bytes: if reserved_pages == 0 { 0 } else { defaults.fetch_around_bytes },
+                        ..defaults
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Reads a range of a file in requests as the kernel makes them, all at once.
+fn read(image: &Image, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
+    let (sender, answers) = mpsc::channel();
+    let starts: Vec<u64> = (range.offset()..range.end()).step_by(REQUEST_BYTES as usize).collect();
+    for (index, &start) in starts.iter().enumerate() {
+        let len = (range.end() - start).min(REQUEST_BYTES) as u32;
+        let sender = sender.clone();
+        image.reader().read_then(nid, start, len, move |result| {
+            sender.send((index, result.map(<[u8]>::to_vec))).expect("somebody waits");
+        });
+    }
+    drop(sender);
+    let mut parts: Vec<_> = answers.iter().collect();
+    assert_eq!(parts.len(), starts.len(), "each request is answered once");
+    parts.sort_by_key(|(index, _)| *index);
+    let mut bytes = Vec::new();
+    for (_, part) in parts {
+        bytes.extend_from_slice(&part?);
+    }
+    Ok(bytes)
+}
+
+/// What is wrong with an image, read with these switches.
+fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> Vec<String> {
+    let files = corpus.materialise(record);
+    let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
+    let options = OpenOptions { offset, devices: files.devices.clone(), engine: engine.clone() };
+    let image = Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"));
+    let found = walk::image(image.file_system().as_ref(), &|nid, range| read(&image, nid, range));
+    let mut told = match found {
+        Ok(found) => {
+            let directory_shape_is_free = !record.kernel_is_truth();
+            let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+            differences(&corpus.manifest(record), &found, &comparison)
+        }
+        Err(error) => vec![error.to_string()],
+    };
+    told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));
+    told
+}
+
+#[test]
+fn a_sample_of_the_combinations_reads_the_images_exactly() {
+    let (corpus, all) = (Corpus::locate_or_fixtures(), combinations());
+    assert_eq!(all.len(), 24);
+    let rows: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).enumerate().collect();
+    check_rows(
+        &rows,
+        |(_, record)| record.name.clone(),
+        |(number, record)| {
+            let chosen = (0..SAMPLE_COUNT).map(|index| &all[(number * SAMPLE_COUNT + index) * 5 % all.len()]);
+            chosen.flat_map(|engine| complaints(&corpus, record, engine)).collect()
+        },
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p floe --test combinations -- --ignored"]
+fn all_combinations_read_the_images_exactly() {
+    let (corpus, all) = (Corpus::locate_or_fixtures(), combinations());
+    let rows: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).collect();
+    check_rows(
+        &rows,
+        |record| record.name.clone(),
+        |record| all.iter().flat_map(|engine| complaints(&corpus, record, engine)).collect(),
+    );
+}

@@ -1,0 +1,131 @@
+//! Many misses on a slow source, and reads of what is cached beside them.
+
+use std::{
+    fs::{self, File},
+    num::NonZero,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_engine::{Engine, EngineOptions, Reader};
+use floe_erofs::Erofs;
+use floe_fuse::{Mount, MountOptions, Mountpoint};
+use floe_image::BlockReader;
+use floe_testkit::{
+    MemorySource, Random, SlowSource,
+    skip::{self, Need},
+};
+use rustix::fs::{Advice, fadvise};
+
+/// How long the source takes for each read.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// How many reads that miss are under way at one time.
+const MISS_COUNT: usize = 500;
+
+/// How long reads of what is cached are timed, each way.
+const TIMED: Duration = Duration::from_millis(1500);
+
+/// The size of the file of which nothing is cached, in bytes.
+const COLD_BYTES: usize = 96 << 20;
+
+/// An image with a file that will be cached and one that will not.
+fn image(folder: &Path) -> Vec<u8> {
+    let tree = folder.join("tree");
+    fs::create_dir(&tree).expect("ours");
+    let mut random = Random::new(41);
+    fs::write(tree.join("hot"), random.text(1 << 20)).expect("ours");
+    fs::write(tree.join("cold"), random.text(COLD_BYTES)).expect("ours");
+    let path = folder.join("image");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
+    let made = command.args(["mkfs", "--compress", "lz4"]).arg(&path).arg(&tree).output();
+    let made = made.expect("the program starts");
+    assert!(made.status.success(), "{made:?}");
+    fs::read(path).expect("the image")
+}
+
+/// Times reads that the program has to answer, but not the source: sorted.
+fn time_hits(file: &File) -> Vec<Duration> {
+    let mut random = Random::new(42);
+    let mut times = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < TIMED {
+        let offset = random.below(255) * 4096;
+        fadvise(file, offset, NonZero::new(4096), Advice::DontNeed).expect("a hint");
+        let mut bytes = [0; 4096];
+        let started = Instant::now();
+        file.read_exact_at(&mut bytes, offset).expect("data");
+        times.push(started.elapsed());
+    }
+    times.sort();
+    times
+}
+
+fn open_at_random(path: &Path) -> File {
+    let file = File::open(path).expect("it is there");
+    fadvise(&file, 0, None, Advice::Random).expect("a hint");
+    file
+}
+
+#[test]
+fn misses_do_not_delay_what_is_cached() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let source = SlowSource::new(Arc::new(MemorySource::new(image(folder.path()))), DELAY);
+    let options = EngineOptions { read_around: false, ..EngineOptions::default() };
+    let engine = Engine::new(vec![Arc::new(source)], &options).expect("an engine");
+    let erofs = Erofs::open(Arc::clone(&engine) as Arc<dyn BlockReader>).expect("an image");
+    let reader = Reader::new(Arc::clone(&engine), Arc::new(erofs));
+    let place = folder.path().join("mount");
+    fs::create_dir(&place).expect("ours");
+    let mountpoint = Mountpoint::find(&place).expect("a directory");
+    let mount = Mount::new(reader, mountpoint, &MountOptions::default()).expect("a mount");
+    let (hot, cold) = (open_at_random(&place.join("hot")), open_at_random(&place.join("cold")));
+    for offset in (0..1 << 20).step_by(4096) {
+        hot.read_exact_at(&mut [0; 4096], offset).expect("data");
+    }
+    let before = engine.counters();
+    let alone = time_hits(&hot);
+    assert_eq!(engine.counters().fetches, before.fetches, "all of it is cached");
+
+    let (is_over, next) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let beside = thread::scope(|scope| {
+        for _ in 0..MISS_COUNT {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    // Far apart, and each page once.
+                    let page = next.fetch_add(1, Relaxed) * 7919 % (COLD_BYTES / 4096);
+                    cold.read_exact_at(&mut [0; 4096], page as u64 * 4096).expect("data");
+                }
+            });
+        }
+        let started = Instant::now();
+        while engine.counters().outstanding < MISS_COUNT as u64 * 9 / 10 {
+            if started.elapsed() > Duration::from_secs(20) {
+                is_over.store(true, Relaxed);
+                panic!("only {} misses are outstanding", engine.counters().outstanding);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let beside = time_hits(&hot);
+        is_over.store(true, Relaxed);
+        beside
+    });
+    drop((hot, cold, mount));
+    let quantile = |times: &[Duration], parts_of_1000| times[times.len() * parts_of_1000 / 1000];
+    for (name, times) in [("alone", &alone), ("beside misses", &beside)] {
+        let [p50, p99, p999] = [500, 990, 999].map(|parts| quantile(times, parts));
+        eprintln!("{name}: p50 {p50:?}, p99 {p99:?}, p99.9 {p999:?}, max {:?}", times[times.len() - 1]);
+    }
+    // One that waited for a miss would have taken the source's delay at least.
+    assert!(quantile(&beside, 990) < DELAY / 2, "{:?}", quantile(&beside, 990));
+    assert!(engine.counters().outstanding_max >= MISS_COUNT as u64 * 9 / 10);
+}

@@ -1,0 +1,118 @@
+//! The comparisons of published results: their variants and their figures.
+
+use serde::Serialize;
+
+use super::outcome::Metric;
+
+/// A published comparison that can be made again here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Comparison {
+    /// Workqueue model against per-CPU threads at a real-time priority, and the kernel's own workqueue.
+    Workers,
+    /// No page pool against one.
+    Pool,
+    /// Sliding windows of two images.
+    Windows,
+    /// Read-around off, waiting for pages, and giving up at once.
+    ReadAround,
+}
+
+/// One row of a published table: what it is, before, and after.
+pub type PublishedRow = (&'static str, f64, f64);
+
+/// A published table.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// What was compared, and where it was published.
+    pub source: &'static str,
+    /// What its columns are called.
+    pub columns: [&'static str; 2],
+    /// What was measured.
+    pub metric: &'static Metric,
+    /// The rows. Those of workers are the average, the median and so on; others are averages of several settings.
+    pub rows: &'static [PublishedRow],
+}
+
+impl Comparison {
+    /// The variants, the baseline first.
+    pub fn variants(self) -> &'static [&'static str] {
+        match self {
+            Self::Workers => &[
+                "shared=floe:workers=shared,priority=normal,sync-decompress=never",
+                "per-cpu=floe:workers=per-cpu,priority=fifo,sync-decompress=never",
+                "floe",
+                "kernel=kernel:loop",
+            ],
+            // The usual budget of the block cache would not fit into the memory that there is.
+            Self::Pool => &["no pool=floe:cache=8M,reserved-pages=0", "pool=floe:cache=8M"],
+            Self::Windows => &["no pool=floe:cache=8M,reserved-pages=0"],
+            Self::ReadAround => &[
+                "off=floe:cache=8M,reserved-pages=0,noread-around",
+                "wait=floe:cache=8M,reserved-pages=0,readahead-alloc=wait",
+                "best-effort=floe:cache=8M,reserved-pages=0,readahead-alloc=best-effort",
+            ],
+        }
+    }
+
+    /// The load under which it was, or would have been, measured; used where none is given.
+    pub fn load(self) -> &'static str {
+        match self {
+            Self::Workers => "cpu=8x90%",
+            // With a hog of half the limit nothing of the size of an interpreter survives beside it.
+            Self::Pool | Self::Windows | Self::ReadAround => "memory=40M:12M",
+        }
+    }
+
+    /// For each published row, the variants here that stand for its columns, by their places; with a second image each
+    /// variant is there twice, over one and over the other.
+    pub fn pairs(self, has_second_image: bool) -> &'static [(usize, usize)] {
+        match (self, has_second_image) {
+            (Self::Workers | Self::Pool, false) | (Self::Windows, true) => &[(0, 1)],
+            (Self::Workers | Self::Pool, true) => &[(0, 2)],
+            (Self::Windows, false) => &[],
+            (Self::ReadAround, false) => &[(1, 2)],
+            (Self::ReadAround, true) => &[(2, 4), (3, 5), (2, 5)],
+        }
+    }
+
+    /// What was published.
+    pub fn published(self) -> Published {
+        match self {
+            Self::Workers => Published {
+                source: "Linux commit 3fffb589b9a6: 50 app launches, arm64 Android, Linux 5.10",
+                columns: ["workqueue", "kthread_worker"],
+                metric: Metric::LATENCY,
+                rows: &[
+                    ("Average", 15253.0, 2914.0),
+                    ("Median", 14001.0, 2912.0),
+                    ("Minimum", 3117.0, 1027.0),
+                    ("Maximum", 30170.0, 3805.0),
+                    ("Standard deviation", 7166.0, 359.0),
+                ],
+            },
+            Self::Pool => Published {
+                source: "linux-erofs, January 2024: page allocation in a camera launch among 16 apps, arm64 Android",
+                columns: ["w/o page pool", "w/ page pool"],
+                metric: Metric::PAGES,
+                rows: &[("Average", 3434.0, 21.0)],
+            },
+            Self::Windows => Published {
+                source: "linux-erofs, January 2024: page allocation in a camera launch among 16 apps, arm64 Android",
+                columns: ["64k window", "16k window"],
+                metric: Metric::PAGES,
+                rows: &[("Average", 3364.0, 2079.0)],
+            },
+            Self::ReadAround => Published {
+                source: "linux-erofs, January 2024: page allocation in a camera launch among 16 apps, arm64 Android",
+                columns: ["vanilla", "patched"],
+                metric: Metric::PAGES,
+                rows: &[
+                    ("Average, 64k window", 3364.0, 2684.0),
+                    ("Average, 16k window", 2079.0, 1610.0),
+                    ("64k vanilla to 16k patched", 3364.0, 1610.0),
+                ],
+            },
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `cargo xtask stress`: mounts that are read, tuned, asked and unmounted at random, for as long as one likes.
+
+mod mounted;
+mod readers;
+mod round;
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use floe_testkit::{Random, corpus::Corpus, skip::Need, target_dir, workspace_root};
+use round::Round;
+
+use crate::complaint::{Complaint, During, Outcome};
+
+/// How to stress.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// For how many minutes
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// What all chance comes from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The program, in place of the one that is built for it
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+/// What was done so far.
+#[derive(Default, Debug)]
+pub(crate) struct Tally {
+    rounds: u64,
+    reads: u64,
+    read_bytes: u64,
+    killed_readers: u64,
+    tunings: u64,
+    status_reports: u64,
+    lazy_unmounts: u64,
+}
+
+/// Runs rounds until the time is over; each ends with all pages back in the pool.
+///
+/// # Errors
+/// Wrong bytes, a page that does not come back, a server that does not end well, or nothing to mount with.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    if let Some(missing) = [Need::Root, Need::Fuse].into_iter().find_map(Need::missing) {
+        return Err(Complaint::new(missing));
+    }
+    let program = match &arguments.program {
+        Some(program) => program.clone(),
+        None => build()?,
+    };
+    let corpus = Corpus::locate_or_fixtures();
+    let images: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).collect();
+    let (started, limit) = (Instant::now(), Duration::from_secs_f64(arguments.minutes * 60.0));
+    let mut random = Random::new(arguments.seed);
+    let mut tally = Tally::default();
+    while started.elapsed() < limit {
+        let record = &images[random.below(images.len() as u64) as usize];
+        let round = Round { program: &program, files: corpus.materialise(record), manifest: corpus.manifest(record) };
+        let number = tally.rounds;
+        round.run(&mut random, &mut tally).during(format!("round {number}, image {}", record.name))?;
+        tally.rounds += 1;
+        if tally.rounds.is_multiple_of(20) {
+            eprintln!("{:>4.0} s  {tally:?}", started.elapsed().as_secs_f64());
+        }
+    }
+    println!("all pages came back in each round: {tally:?}");
+    Ok(())
+}
+
+fn build() -> Outcome<PathBuf> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let status = command.args(["build", "-p", "floe"]).current_dir(workspace_root()).status();
+    match status.during("cargo cannot be run")?.success() {
+        true => Ok(target_dir().join("debug/floe")),
+        false => Err(Complaint::new("floe does not build")),
+    }
+}
