@@ -8,6 +8,9 @@
 //! metadata, which is shared attributes, inodes with what stands behind them, and the blocks of directories. A
 //! directory's inodes stand together. Places that blocks leave free are filled with later, smaller inodes.
 //!
+//! Besides equal files, equal pclusters and the equal ends of files are stored once. Fragments of files with the same
+//! extension stand side by side within runs of a segment's length, because they compress better so.
+//!
 //! What makes the order the same for any number of threads: files are cut into segments of a fixed size, each is
 //! compressed by itself, and one thread takes the results in order and decides what is stored where.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Zstandard: one pass that flushes shortly before the room ends and fills the rest in small steps.
+//! Zstandard: a pass that flushes shortly before the room ends and fills the rest in small steps.
 
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys::ZSTD_EndDirective as Directive};
 
@@ -17,6 +17,12 @@ const STEPS_MAX: usize = 5;
 /// would cost more than it holds.
 const REST_MIN: usize = 72;
 const REST_PARTS: usize = 700;
+/// A rest larger than one part in this many of the room is worth another pass.
+const REDO_PARTS: usize = 80;
+/// How many passes there are at most.
+const PASSES_MAX: usize = 5;
+/// What the codec compresses at once, in bytes.
+const BLOCK_LEN: usize = 128 << 10;
 /// Below this room, in bytes, the blocks that flushes make are too dear: whole frames are tried instead.
 const STREAM_ROOM_MIN: usize = 24 << 10;
 
@@ -79,44 +85,73 @@ impl ZstdEncoder {
         }
     }
 
-    /// Fills a large room in one pass: most of it, a flush, and then ever smaller rests.
+    /// Fills a large room: whole blocks as far as is safe, a flush, and then ever smaller rests. What a step too far
+    /// leaves empty, if it is much, is filled in another pass, which then knows where the room ends.
     fn fit_by_flushes(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
         let room = output.len().saturating_sub(LAST_BLOCK.len());
         let mut trial = std::mem::take(&mut self.trial);
         trial.resize(room + room / 2 + 1024, 0);
         let mut first_len = self.expected_len(room);
         first_len -= first_len / 20;
-        let mut reached = Fit::default();
-        while reached.produced == 0 && first_len > 0 {
-            first_len = first_len.min(input.len());
-            self.restart_frame()?;
-            match self.feed(&input[..first_len], &mut trial, 0) {
-                Some(len) if len <= room => reached = Fit { consumed: first_len, produced: len },
-                Some(len) => first_len = scaled(room, first_len, len) * 15 / 16,
-                None => first_len = (first_len / 2).min(room * 4),
-            }
+        if first_len > BLOCK_LEN {
+            // The codec ends a block there in any case.
+            first_len -= first_len % BLOCK_LEN;
         }
-        for _ in 0..STEPS_MAX {
-            let rest = room - reached.produced;
-            if rest < REST_MIN.max(room / REST_PARTS) || reached.consumed == input.len() || reached.produced == 0 {
+        let mut best = Fit::default();
+        for _ in 0..PASSES_MAX {
+            self.restart_frame()?;
+            first_len = first_len.min(input.len());
+            if first_len == 0 {
                 break;
             }
-            let expected = scaled(rest, reached.consumed, reached.produced);
-            let step = (expected - expected / 8).max(64);
-            let end = input.len().min(reached.consumed.saturating_add(step));
-            match self.feed(&input[reached.consumed..end], &mut trial, reached.produced) {
-                Some(len) if len <= room => reached = Fit { consumed: end, produced: len },
-                _ => break,
+            let (reached, better_len) = self.pass(input, &mut trial, room, first_len);
+            if reached.consumed > best.consumed {
+                output[..reached.produced].copy_from_slice(&trial[..reached.produced]);
+                best = reached;
+            }
+            match better_len {
+                Some(len) => first_len = len,
+                None => break,
             }
         }
-        if reached.produced > 0 {
-            output[..reached.produced].copy_from_slice(&trial[..reached.produced]);
-            output[reached.produced..reached.produced + LAST_BLOCK.len()].copy_from_slice(&LAST_BLOCK);
-            reached.produced += LAST_BLOCK.len();
+        if best.produced > 0 {
+            output[best.produced..best.produced + LAST_BLOCK.len()].copy_from_slice(&LAST_BLOCK);
+            best.produced += LAST_BLOCK.len();
         }
         self.trial = trial;
         self.restart_frame()?;
-        Ok(reached)
+        Ok(best)
+    }
+
+    /// One pass that begins with `first_len` bytes; gives what fits, and what another pass should begin with if that is
+    /// worth it.
+    fn pass(&mut self, input: &[u8], trial: &mut [u8], room: usize, first_len: usize) -> (Fit, Option<usize>) {
+        let mut reached = match self.feed(&input[..first_len], trial, 0) {
+            Some(len) if len <= room => Fit { consumed: first_len, produced: len },
+            Some(len) => return (Fit::default(), Some(scaled(room, first_len, len) * 31 / 32)),
+            None => return (Fit::default(), Some((first_len / 2).min(room * 4))),
+        };
+        for step_number in 0..STEPS_MAX {
+            let rest = room - reached.produced;
+            if rest < REST_MIN.max(room / REST_PARTS) || reached.consumed == input.len() {
+                break;
+            }
+            let expected = scaled(rest, reached.consumed, reached.produced);
+            let margin = if step_number == 0 { expected / 16 } else { expected / 8 };
+            let end = input.len().min(reached.consumed.saturating_add((expected - margin).max(64)));
+            match self.feed(&input[reached.consumed..end], trial, reached.produced) {
+                Some(len) if len <= room => reached = Fit { consumed: end, produced: len },
+                Some(len) if rest > room / REDO_PARTS => {
+                    let more = scaled(end - reached.consumed, rest, len - reached.produced);
+                    return (reached, Some(reached.consumed + more - more / 16 - first_len / 512));
+                }
+                None if rest > room / REDO_PARTS => {
+                    return (reached, Some(reached.consumed.midpoint(end)));
+                }
+                _ => break,
+            }
+        }
+        (reached, None)
     }
 
     fn restart_frame(&mut self) -> Result<(), EncodeError> {
