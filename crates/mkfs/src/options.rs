@@ -149,8 +149,9 @@ pub struct Xattrs {
     pub filter: bool,
 }
 
-/// The default of the memory for data under way, for each thread.
-const MEMORY_BYTES_PER_JOB: usize = 16 << 20;
+/// The default of the memory for data under way, for each thread: somewhat more than a segment of 8 MiB and its result
+/// take, so that no thread waits for another one's memory.
+const MEMORY_BYTES_PER_JOB: usize = 20 << 20;
 
 impl Options {
     /// The most threads that compress.
