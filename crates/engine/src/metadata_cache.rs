@@ -24,7 +24,7 @@ pub(crate) enum MetadataCache<K, V> {
 /// A *release* is a thread's letting go of an entry that it used: the thread that made the value does so once the value
 /// is there for others (or could not be made), one that slept for it or just found it once it has the value. So there is
 /// one for each look-up that came to an end, and one more each time that a look-up had to begin anew since another thread
-/// failed to make the value. A release *wakes* the threads that it makes run: those that slept for this value or, where
+/// failed to make the value, but none for one that was refused as its thread may not wait. A release *wakes* the threads that it makes run: those that slept for this value or, where
 /// entries are few, for any entry to come free. Where a woken thread wakes the next one, that is another release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MetadataCacheCounters {
@@ -34,11 +34,11 @@ pub struct MetadataCacheCounters {
     pub misses: u64,
     /// Times that a look-up slept, until another thread had made the value or until there was room to make it.
     pub waits: u64,
-    /// Threads woken by releases. Divided by these, this tells herds from single threads.
+    /// Threads woken by releases; divided by `releases`, how many each woke on average.
     pub wakes: u64,
-    /// The most threads that one release woke.
+    /// The most threads that one release woke: herds, where it is more than one.
     pub wakes_max: u64,
-    /// Releases.
+    /// Times that a thread let go of an entry.
     pub releases: u64,
     /// Values dropped for the budget.
     pub evictions: u64,

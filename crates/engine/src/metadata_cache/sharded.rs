@@ -26,8 +26,9 @@ const RETRIES_MAX: usize = 16;
 
 /// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
 /// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
-/// the next, so no release wakes more than one thread. One lock is taken for a look-up that hits, two for one that
-/// misses. A value that could not be made is not remembered.
+/// the next, so no release wakes more than one thread. One lock of a part is taken for a look-up that hits, two for one
+/// that misses; those that want one value at the same time share a lock of their own. A value that could not be made is
+/// not remembered.
 #[derive(Debug)]
 pub(crate) struct ShardedCache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
@@ -105,6 +106,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
 
     pub(super) fn counters(&self) -> MetadataCacheCounters {
         let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
+        let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
         let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
         MetadataCacheCounters {
             hits,
@@ -113,9 +115,10 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             wakes,
             // A flight wakes one thread at a time.
             wakes_max: wakes.min(1),
-            releases: hits + self.flights.ended.load(Relaxed) + self.joins.load(Relaxed),
+            releases: hits + ended + joins,
             evictions: self.evictions.load(Relaxed),
-            lock_acquisitions: hits + 2 * misses + waits,
+            // Of parts to look up and to end; of flights to end, to join, and after each sleep.
+            lock_acquisitions: (hits + misses + joins + ended) + (ended + joins + waits),
             weight: self.weight() as u64,
             weight_max: (self.shard_weight_max.load(Relaxed) * SHARD_COUNT) as u64,
         }

@@ -43,8 +43,8 @@ struct State<K, V> {
     unused_count: usize,
     /// Who sleeps until an entry is free, and was not woken yet.
     sleeper_count: usize,
-    /// How many times all sleepers were woken.
-    herd_count: u64,
+    /// How many times an entry came free.
+    freed_count: u64,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
                 next: 0,
                 unused_count: entry_count,
                 sleeper_count: 0,
-                herd_count: 0,
+                freed_count: 0,
             }),
             freed: Condvar::new(),
             filled: (0..entry_count).map(|_| Condvar::new()).collect(),
@@ -111,8 +111,8 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             }
             self.waits.fetch_add(1, Relaxed);
             state.sleeper_count += 1;
-            let herd_count = state.herd_count;
-            while state.herd_count == herd_count {
+            let freed_count = state.freed_count;
+            while state.freed_count == freed_count {
                 state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 self.lock_acquisitions.fetch_add(1, Relaxed);
             }
@@ -186,7 +186,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
                 entry.content = Content::Empty;
             }
             state.unused_count += 1;
-            state.herd_count += 1;
+            state.freed_count += 1;
             sleeper_count = std::mem::take(&mut state.sleeper_count);
         }
         drop(state);
