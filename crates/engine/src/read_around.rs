@@ -11,6 +11,7 @@ use crate::{
     PAGE_BYTES, Reader,
     batch::Batch,
     block_cache::Found,
+    gauge::Gauge,
     hot_regions::HotRegions,
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
@@ -35,6 +36,8 @@ pub(crate) struct ReadAround {
     streams: Mutex<Streams>,
     hot_regions: HotRegions,
     waiting: AtomicUsize,
+    /// Pieces of work that read more than was asked for, waiting or under way.
+    reading_on: Gauge,
     ahead_blocks: AtomicU64,
     given_up: AtomicU64,
     cancelled: AtomicU64,
@@ -145,7 +148,9 @@ impl Reader {
         let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range);
         if let Some(ahead) = ahead {
             let reader = self.clone();
+            let reading_on = self.around().reading_on.enter();
             return self.run_around(move || {
+                let _reading_on = reading_on;
                 // Whatever is wrong with the image, the demand read that comes later will say it.
                 let _ = reader.decode_ahead(nid, &ahead);
             });
@@ -155,11 +160,17 @@ impl Reader {
         }
         let region = self.around().hot_regions.note(nid, range);
         if let Some(region) = region {
-            let reader = self.clone();
+            let (reader, reading_on) = (self.clone(), self.around().reading_on.enter());
             self.run_around(move || {
+                let _reading_on = reading_on;
                 let _ = reader.store_region(nid, region);
             });
         }
+    }
+
+    /// Whether the thread that reads around has something to read, so that a CPU is not idle.
+    pub fn is_reading_on(&self) -> bool {
+        self.around().reading_on.now() > 0
     }
 
     /// Gives the page cache a part of a file as a whole.

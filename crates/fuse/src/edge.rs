@@ -55,10 +55,12 @@ impl FuseEdge {
         let file_system = Arc::clone(reader.file_system());
         let root = file_system.attr(file_system.root())?;
         let finds_by_number = file_system.nid_of(root.inode_number).is_some();
+        let reading = reader.clone();
+        let linger = Linger::new(options.linger, Arc::clone(&deadlines), move || reading.is_reading_on());
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),
-            linger: Arc::new(Linger::new(options.linger, Arc::clone(&deadlines))),
+            linger: Arc::new(linger),
             deadlines,
             options: options.clone(),
             circumstances: Circumstances { checks_permissions, finds_by_number },

@@ -30,11 +30,14 @@ const LEFT_OUT: u32 = 32;
 /// A program that starts reads one thing after the other, and each time the thread that answers it would first have to be
 /// woken on an idle CPU: some tens of microseconds in a virtual machine, or where CPUs sleep deeply. The thread that is
 /// awake already takes the next request at once. It costs CPU time that nobody else wants as long as one program asks
-/// one thing at a time; so it is done only then, by one thread, and only while it mostly succeeds.
+/// one thing at a time and there is nothing to read ahead; so it is done only then, by one thread, and only while it mostly
+/// succeeds.
 pub(crate) struct Linger {
     /// How long at most; none: not at all.
     time_max: Option<Duration>,
     deadlines: Arc<Deadlines>,
+    /// Whether there is other work for the CPU.
+    is_wanted: Box<dyn Fn() -> bool + Send + Sync>,
     device: OnceLock<OwnedFd>,
     last_caller: AtomicU32,
     is_looking: AtomicBool,
@@ -46,12 +49,18 @@ pub(crate) struct Linger {
 pub(crate) struct Lingering<'linger>(Option<&'linger Linger>);
 
 impl Linger {
-    /// Threads that look for so long, where the machine has a CPU for those who ask beside.
-    pub(crate) fn new(time_max: Option<Duration>, deadlines: Arc<Deadlines>) -> Self {
+    /// Threads that look for so long, where the machine has a CPU for those who ask beside, and while it is not wanted
+    /// for other work.
+    pub(crate) fn new(
+        time_max: Option<Duration>,
+        deadlines: Arc<Deadlines>,
+        is_wanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
         let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         Self {
             time_max: time_max.filter(|_| has_cpus),
             deadlines,
+            is_wanted: Box::new(is_wanted),
             device: OnceLock::new(),
             last_caller: AtomicU32::new(0),
             is_looking: AtomicBool::new(false),
@@ -79,7 +88,11 @@ impl Linger {
 
     fn linger(&self) {
         let (Some(time_max), Some(device)) = (self.time_max, self.device.get()) else { return };
-        if self.deadlines.under_way() > 0 || !self.promises() || self.is_looking.swap(true, Relaxed) {
+        if self.deadlines.under_way() > 0
+            || (self.is_wanted)()
+            || !self.promises()
+            || self.is_looking.swap(true, Relaxed)
+        {
             return;
         }
         let until = Instant::now() + time_max;
@@ -126,7 +139,7 @@ mod tests {
     use super::*;
 
     fn linger(time_max: Duration) -> (Linger, OwnedFd) {
-        let linger = Linger::new(Some(time_max), Arc::new(Deadlines::new(None, 1)));
+        let linger = Linger::new(Some(time_max), Arc::new(Deadlines::new(None, 1)), || false);
         let linger = Linger { time_max: Some(time_max), ..linger };
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
         linger.look_at(ours);

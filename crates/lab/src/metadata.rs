@@ -18,7 +18,8 @@ const WALK_TIME_MAX: Duration = Duration::from_secs(120);
 /// What was published: walkers, and milliseconds; twice the time would be a reasonable scale up.
 const PUBLISHED: [(usize, f64); 2] = [(8, 1000.0), (16, 13_000.0)];
 /// What stands below the table of the caches.
-const RELEASES: &str = "a release: single-lock, of a block after each use; else, of a block after it was made";
+const RELEASES: &str =
+    "a release: a thread lets go of a block that it made, waited for or found; wake-ups: threads that this makes run";
 /// The most walkers.
 const WALKERS_MAX: usize = 512;
 

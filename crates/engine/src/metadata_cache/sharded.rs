@@ -26,8 +26,9 @@ const RETRIES_MAX: usize = 16;
 
 /// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
 /// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
-/// the next. One lock is taken for a look-up that hits, two for one
-/// that misses. A value that could not be made is not remembered.
+/// the next, so no release wakes more than one thread. One lock of a part is taken for a look-up that hits, two for one
+/// that misses; those that want one value at the same time share a lock of their own. A value that could not be made is
+/// not remembered.
 #[derive(Debug)]
 pub(crate) struct ShardedCache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
@@ -36,6 +37,8 @@ pub(crate) struct ShardedCache<K, V> {
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Look-ups that found the value being made, and have what came of that.
+    joins: AtomicU64,
     evictions: AtomicU64,
 }
 
@@ -64,6 +67,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
@@ -78,7 +82,9 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
                 Found::InFlight(flight) => flight,
                 Found::Lead(lead) => return lead.end(make()),
             };
-            match flight.wait(&self.flights) {
+            let joined = flight.wait(&self.flights);
+            self.joins.fetch_add(1, Relaxed);
+            match joined {
                 // Another thread looked whether the bytes were at hand; this one may lead, and wait for them.
                 Err(Error::NotAtHand) => {}
                 Err(Error::Cancelled) => retries += 1,
@@ -100,15 +106,19 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
 
     pub(super) fn counters(&self) -> MetadataCacheCounters {
         let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
-        let waits = self.flights.waits.load(Relaxed);
+        let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
+        let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
         MetadataCacheCounters {
             hits,
             misses,
             waits,
-            wakes: self.flights.wakes.load(Relaxed),
-            releases: self.flights.ended.load(Relaxed),
+            wakes,
+            // A flight wakes one thread at a time.
+            wakes_max: wakes.min(1),
+            releases: hits + ended + joins,
             evictions: self.evictions.load(Relaxed),
-            lock_acquisitions: hits + 2 * misses + waits,
+            // Of parts to look up and to end; of flights to end, to join, and after each sleep.
+            lock_acquisitions: (hits + misses + joins + ended) + (ended + joins + waits),
             weight: self.weight() as u64,
             weight_max: (self.shard_weight_max.load(Relaxed) * SHARD_COUNT) as u64,
         }
@@ -252,7 +262,7 @@ mod tests {
         });
         assert_eq!(made.load(Relaxed), 20);
         let counters = cache.counters();
-        assert_eq!(counters.releases, 20);
+        assert_eq!(counters.releases, 16 * 20);
         assert!(counters.wakes <= counters.waits, "{counters:?}");
     }
 

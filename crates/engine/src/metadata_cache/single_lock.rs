@@ -24,12 +24,13 @@ pub(crate) struct SingleLockCache<K, V> {
     state: Mutex<State<K, V>>,
     /// An entry came free.
     freed: Condvar,
-    /// An entry was filled.
-    filled: Condvar,
+    /// An entry was filled; one for each.
+    filled: Vec<Condvar>,
     hits: AtomicU64,
     misses: AtomicU64,
     waits: AtomicU64,
     wakes: AtomicU64,
+    wakes_max: AtomicU64,
     releases: AtomicU64,
     evictions: AtomicU64,
     lock_acquisitions: AtomicU64,
@@ -40,7 +41,10 @@ struct State<K, V> {
     entries: Vec<Entry<K, V>>,
     next: usize,
     unused_count: usize,
+    /// Who sleeps until an entry is free, and was not woken yet.
     sleeper_count: usize,
+    /// How many times an entry came free.
+    freed_count: u64,
 }
 
 #[derive(Debug)]
@@ -48,6 +52,7 @@ struct Entry<K, V> {
     key: Option<K>,
     content: Content<V>,
     user_count: usize,
+    /// Who sleeps until it is filled.
     waiter_count: usize,
 }
 
@@ -70,13 +75,15 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
                 next: 0,
                 unused_count: entry_count,
                 sleeper_count: 0,
+                freed_count: 0,
             }),
             freed: Condvar::new(),
-            filled: Condvar::new(),
+            filled: (0..entry_count).map(|_| Condvar::new()).collect(),
             hits: zero(),
             misses: zero(),
             waits: zero(),
             wakes: zero(),
+            wakes_max: zero(),
             releases: zero(),
             evictions: zero(),
             lock_acquisitions: zero(),
@@ -104,13 +111,16 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             }
             self.waits.fetch_add(1, Relaxed);
             state.sleeper_count += 1;
-            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            self.lock_acquisitions.fetch_add(1, Relaxed);
-            state.sleeper_count -= 1;
+            let freed_count = state.freed_count;
+            while state.freed_count == freed_count {
+                state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.lock_acquisitions.fetch_add(1, Relaxed);
+            }
         }
-        let index = state.claim(key);
+        let (index, evicted) = state.claim(key);
         self.misses.fetch_add(1, Relaxed);
-        drop(state);
+        self.evictions.fetch_add(u64::from(matches!(evicted, Content::Full(_))), Relaxed);
+        drop((state, evicted));
         let filling = Filling { cache: self, index, result: Err(Error::Cancelled) };
         filling.fill(make)
     }
@@ -121,6 +131,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             misses: self.misses.load(Relaxed),
             waits: self.waits.load(Relaxed),
             wakes: self.wakes.load(Relaxed),
+            wakes_max: self.wakes_max.load(Relaxed),
             releases: self.releases.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
             lock_acquisitions: self.lock_acquisitions.load(Relaxed),
@@ -140,15 +151,17 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         if matches!(state.entries[index].content, Content::Pending) && !patience::may_wait() {
             return Err(Error::NotAtHand);
         }
-        self.hits.fetch_add(1, Relaxed);
         state.unused_count -= usize::from(state.entries[index].user_count == 0);
         state.entries[index].user_count += 1;
-        while matches!(state.entries[index].content, Content::Pending) {
+        if matches!(state.entries[index].content, Content::Pending) {
             self.waits.fetch_add(1, Relaxed);
             state.entries[index].waiter_count += 1;
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
-            self.lock_acquisitions.fetch_add(1, Relaxed);
-            state.entries[index].waiter_count -= 1;
+            while matches!(state.entries[index].content, Content::Pending) {
+                state = self.filled[index].wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.lock_acquisitions.fetch_add(1, Relaxed);
+            }
+        } else {
+            self.hits.fetch_add(1, Relaxed);
         }
         let value = match &state.entries[index].content {
             Content::Full(value) => Ok(value.clone()),
@@ -161,24 +174,32 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         copy
     }
 
+    /// Gives a user's share of an entry that is filled back, and wakes who slept for that entry, or for any.
     fn release(&self, mut state: MutexGuard<'_, State<K, V>>, index: usize) {
         let entry = &mut state.entries[index];
+        let waiter_count = std::mem::take(&mut entry.waiter_count);
+        let mut sleeper_count = 0;
         entry.user_count -= 1;
-        self.releases.fetch_add(1, Relaxed);
-        if entry.user_count > 0 {
-            return;
+        if entry.user_count == 0 {
+            if matches!(entry.content, Content::Failed(_)) {
+                entry.key = None;
+                entry.content = Content::Empty;
+            }
+            state.unused_count += 1;
+            state.freed_count += 1;
+            sleeper_count = std::mem::take(&mut state.sleeper_count);
         }
-        if matches!(entry.content, Content::Failed(_)) {
-            entry.key = None;
-            entry.content = Content::Empty;
-        }
-        state.unused_count += 1;
-        let sleeper_count = state.sleeper_count;
         drop(state);
+        if waiter_count > 0 {
+            self.filled[index].notify_all();
+        }
         if sleeper_count > 0 {
-            self.wakes.fetch_add(sleeper_count as u64, Relaxed);
             self.freed.notify_all();
         }
+        let woken_count = (waiter_count + sleeper_count) as u64;
+        self.releases.fetch_add(1, Relaxed);
+        self.wakes.fetch_add(woken_count, Relaxed);
+        self.wakes_max.fetch_max(woken_count, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K, V>> {
@@ -188,16 +209,17 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
 }
 
 impl<K: Copy, V> State<K, V> {
-    /// Takes the next entry in turn that nobody uses; there is one.
-    fn claim(&mut self, key: K) -> usize {
+    /// Takes the next entry in turn that nobody uses, of which there is one; gives what was in it too.
+    fn claim(&mut self, key: K) -> (usize, Content<V>) {
         while self.entries[self.next].user_count > 0 {
             self.next = (self.next + 1) % self.entries.len();
         }
         let index = self.next;
         self.next = (self.next + 1) % self.entries.len();
         self.unused_count -= 1;
-        self.entries[index] = Entry { key: Some(key), content: Content::Pending, user_count: 1, waiter_count: 0 };
-        index
+        let claimed = Entry { key: Some(key), content: Content::Pending, user_count: 1, waiter_count: 0 };
+        let evicted = std::mem::replace(&mut self.entries[index], claimed).content;
+        (index, evicted)
     }
 }
 
@@ -223,10 +245,6 @@ impl<K: Copy + Eq, V: Clone + Weight> Drop for Filling<'_, K, V> {
             Ok(value) => Content::Full(value),
             Err(error) => Content::Failed(error),
         };
-        if entry.waiter_count > 0 {
-            self.cache.wakes.fetch_add(entry.waiter_count as u64, Relaxed);
-            self.cache.filled.notify_all();
-        }
         self.cache.release(state, self.index);
     }
 }

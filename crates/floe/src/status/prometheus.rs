@@ -116,8 +116,10 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     of_both("floe_metadata_cache_misses_total", Kind::Counter, "Look-ups that had to make it.", |cache| cache.misses)?;
     of_both("floe_metadata_cache_joins_total", Kind::Counter, "Look-ups that slept for it.", |cache| cache.joins)?;
     of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Dropped for the budget.", |cache| cache.evictions)?;
-    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Made, well or not.", |cache| cache.releases)?;
-    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Wake-ups given to sleepers.", |cache| cache.wakes)
+    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Values that a thread let go of.", |cache| {
+        cache.releases
+    })?;
+    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by that.", |cache| cache.wakes)
 }
 
 fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {

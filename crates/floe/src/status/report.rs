@@ -103,7 +103,9 @@ pub(crate) struct MetadataCacheReport {
     /// Look-ups that slept until another had the value.
     pub(crate) joins: u64,
     pub(crate) evictions: u64,
+    /// Times that a thread let go of a value that it made, waited for or found.
     pub(crate) releases: u64,
+    /// Threads woken by that.
     pub(crate) wakes: u64,
     pub(crate) wakes_per_release: f64,
 }

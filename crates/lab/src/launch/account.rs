@@ -66,11 +66,11 @@ pub struct MetadataAccount {
     pub hits: u64,
     /// Blocks that were not.
     pub misses: u64,
-    /// Times that a thread waited for another's block, or for room.
+    /// Times that a thread slept, for another's block or for room.
     pub waits: u64,
-    /// Threads that were woken for a block, or for room, that came free.
+    /// Threads woken by releases.
     pub wakes: u64,
-    /// Times that either came free.
+    /// Times that a thread let go of a block that it made, waited for or found.
     pub releases: u64,
 }
 
