@@ -44,13 +44,12 @@ impl Comparison {
                 "floe",
                 "kernel=kernel:loop",
             ],
-            // The usual budget of the block cache would not fit into the memory that there is.
-            Self::Pool => &["no pool=floe:cache=8M,reserved-pages=0", "pool=floe:cache=8M"],
-            Self::Windows => &["no pool=floe:cache=8M,reserved-pages=0"],
+            Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
+            Self::Windows => &["no pool=floe:reserved-pages=0"],
             Self::ReadAround => &[
-                "off=floe:cache=8M,reserved-pages=0,noread-around",
-                "wait=floe:cache=8M,reserved-pages=0,readahead-alloc=wait",
-                "best-effort=floe:cache=8M,reserved-pages=0,readahead-alloc=best-effort",
+                "off=floe:reserved-pages=0,noread-around",
+                "wait=floe:reserved-pages=0,readahead-alloc=wait",
+                "best-effort=floe:reserved-pages=0,readahead-alloc=best-effort",
             ],
         }
     }
@@ -73,6 +72,15 @@ impl Comparison {
             (Self::Windows, false) => &[],
             (Self::ReadAround, false) => &[(1, 2)],
             (Self::ReadAround, true) => &[(2, 4), (3, 5), (2, 5)],
+        }
+    }
+
+    /// What it is about, the published metric first.
+    pub fn metrics(self) -> &'static [&'static Metric] {
+        match self {
+            Self::Workers => &[Metric::LATENCY],
+            Self::Pool | Self::Windows => &[Metric::PAGES],
+            Self::ReadAround => &[Metric::PAGES, Metric::READS],
         }
     }
 
