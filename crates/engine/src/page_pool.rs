@@ -16,10 +16,10 @@ use crate::{
 
 /// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
 /// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
-const SLOW_PAGE: Duration = Duration::from_micros(150);
+const SLOW_PAGE: Duration = Duration::from_micros(60);
 
 /// Nor is it short of memory when it was quicker than this in all.
-const SLOW_MIN: Duration = Duration::from_millis(1);
+const SLOW_MIN: Duration = Duration::from_micros(500);
 
 /// So long after a slow page, memory is still taken to be short.
 const PRESSURE_LASTS_MS: u64 = 250;
@@ -146,7 +146,10 @@ impl PagePool {
     /// has room, or where the effort is not worth it.
     pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
         let page_count = page_count(len);
-        if let Some(run) = self.take_reserved(page_count) {
+        // Half of the reserve is for those who are waited for.
+        let is_allowed = effort == Effort::Demand
+            || 2 * (self.reserve.used_count() + page_count) <= self.reserve.page_count();
+        if let Some(run) = is_allowed.then(|| self.take_reserved(page_count)).flatten() {
             return Some(run);
         }
         if effort == Effort::BestEffort && self.is_memory_short() {
@@ -303,7 +306,7 @@ mod tests {
         let first = pool.temporary(3 * PAGE_BYTES, Effort::Demand).expect("from the reserve");
         let second = pool.temporary(2 * PAGE_BYTES, Effort::Demand).expect("from the system");
         assert!(!first.is_from_system() && second.is_from_system());
-        assert!(pool.temporary(1, Effort::BestEffort).is_some());
+        assert!(pool.temporary(1, Effort::Demand).is_some());
         drop(first);
         let counters = pool.counters();
         assert_eq!((counters.taken, counters.missed, counters.given_up), (2, 1, 0));
@@ -321,8 +324,8 @@ mod tests {
         while !pool.is_memory_short() {
             pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
         }
-        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
-        assert!(pool.temporary(3 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert!(pool.temporary(PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
+        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(), "half of it is for demand");
         assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());

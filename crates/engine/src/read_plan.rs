@@ -68,7 +68,7 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache
 pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc<BlockCache>) -> From {
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
     if is_whole {
-        return match blocks.peek(&block) {
+        return match blocks.peek_whole(&block) {
             Some(cached) => From::Cached { cached, block, skip },
             None => From::Straight { block, skip },
         };

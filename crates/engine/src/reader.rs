@@ -112,6 +112,7 @@ impl Reader {
             return completion(Err(Error::NoMemory));
         };
         let range = ByteRange::new(offset, len.into());
+        let ahead = self.note_read(nid, range);
         let output = &mut pages[..len as usize];
         let start = if self.engine.workers.mode() == WorkerMode::Inline {
             Start::Done(self.read(nid, offset, output), Vec::new())
@@ -125,7 +126,7 @@ impl Reader {
             }
             Start::Left(left) => ReadJob::submit(self.clone(), nid, range, pages, left, Request { asked, completion: Box::new(completion) }),
         }
-        self.read_ahead(nid, range);
+        self.read_ahead(nid, range, ahead);
     }
 
     /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for,
