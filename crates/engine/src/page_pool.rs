@@ -147,8 +147,8 @@ impl PagePool {
     pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
         let page_count = page_count(len);
         // Half of the reserve is for those who are waited for.
-        let is_allowed = effort == Effort::Demand
-            || 2 * (self.reserve.used_count() + page_count) <= self.reserve.page_count();
+        let is_allowed =
+            effort == Effort::Demand || 2 * (self.reserve.used_count() + page_count) <= self.reserve.page_count();
         if let Some(run) = is_allowed.then(|| self.take_reserved(page_count)).flatten() {
             return Some(run);
         }

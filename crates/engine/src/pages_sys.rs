@@ -108,7 +108,12 @@ mod interpreted {
         Layout::from_size_align(len, super::PAGE_BYTES).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
-    pub(super) unsafe fn mmap_anonymous(_: *mut c_void, len: usize, _: ProtFlags, _: MapFlags) -> io::Result<*mut c_void> {
+    pub(super) unsafe fn mmap_anonymous(
+        _: *mut c_void,
+        len: usize,
+        _: ProtFlags,
+        _: MapFlags,
+    ) -> io::Result<*mut c_void> {
         // SAFETY: a mapping is never empty.
         Ok(unsafe { alloc_zeroed(layout(len)?) }.cast())
     }

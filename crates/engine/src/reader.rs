@@ -124,7 +124,14 @@ impl Reader {
                 self.engine.latencies.reply(asked, || completion(result.map(|len| &pages[..len])));
                 self.store_neighbours(nid, range, neighbours);
             }
-            Start::Left(left) => ReadJob::submit(self.clone(), nid, range, pages, left, Request { asked, completion: Box::new(completion) }),
+            Start::Left(left) => ReadJob::submit(
+                self.clone(),
+                nid,
+                range,
+                pages,
+                left,
+                Request { asked, completion: Box::new(completion) },
+            ),
         }
         self.read_ahead(nid, range, ahead);
     }
