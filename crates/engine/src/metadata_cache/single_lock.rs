@@ -231,7 +231,7 @@ impl<K: Copy + Eq, V: Clone + Weight> Drop for Filling<'_, K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
