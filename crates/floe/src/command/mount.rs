@@ -78,6 +78,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
   readdir=plus|plain|auto
   deadline=TIME|off      when a request that the source holds up gets EIO [60s]
+  linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
   allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
