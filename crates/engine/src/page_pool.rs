@@ -156,11 +156,11 @@ impl PagePool {
             self.given_up.fetch_add(1, Relaxed);
             return None;
         }
-        self.from_system(len)
+        self.unreserved(len)
     }
 
     /// At least `len` bytes from the operating system, whatever is in reserve.
-    pub(crate) fn from_system(&self, len: usize) -> Option<PageRun> {
+    pub(crate) fn unreserved(&self, len: usize) -> Option<PageRun> {
         let page_count = page_count(len);
         self.missed.fetch_add(1, Relaxed);
         self.time_pages(page_count, || PageRun::from_system(page_count)).ok()

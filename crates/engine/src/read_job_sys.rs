@@ -22,11 +22,13 @@ use crate::{
     shared_pages_sys::SharedPages,
 };
 
-/// Who asked for the read, and when.
+/// Who asked for the read: called once, with its bytes.
+pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
+/// When a read was asked for, and by whom.
 pub(crate) struct Request {
     pub(crate) asked: Instant,
-    /// Called once, with the bytes.
-    pub(crate) completion: Box<dyn FnOnce(Result<&[u8]>) + Send>,
+    pub(crate) completion: Completion,
 }
 
 /// Blocks that take at least so long to decode are spread over the CPUs one by one.

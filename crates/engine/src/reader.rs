@@ -339,7 +339,7 @@ impl Reader {
             let engine = Arc::clone(&self.engine);
             self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));
         }
-        let elsewhere = || (effort == Effort::Demand).then(|| self.engine.pool.from_system(len)).flatten();
+        let elsewhere = || (effort == Effort::Demand).then(|| self.engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
         let decoded = self.engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
