@@ -45,7 +45,8 @@ impl Comparison {
                 "kernel=kernel:loop",
             ],
             Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
-            Self::Windows => &["no pool=floe:reserved-pages=0"],
+            // With a cache, parts of blocks are decoded into its pages, and no window is needed beside them.
+            Self::Windows => &["no cache=floe:cache=0,reserved-pages=0"],
             Self::ReadAround => &[
                 "off=floe:reserved-pages=0,noread-around",
                 "wait=floe:reserved-pages=0,readahead-alloc=wait",

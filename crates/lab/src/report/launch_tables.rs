@@ -180,7 +180,8 @@ fn rest_table(report: &LaunchReport) -> Table {
             (!values.is_empty()).then(|| average(&values))
         };
         let numbers: Vec<_> = (0..report.variants.len()).map(of_variant).collect();
-        if numbers.iter().any(Option::is_some) {
+        // What never happened says nothing.
+        if numbers.iter().flatten().any(|&number| number != 0.0) {
             table.row(row(format!("{} ({})", metric.title, metric.unit), &numbers));
         }
     }

@@ -11,9 +11,11 @@ const STYLE: &str = "
 @media(prefers-color-scheme:dark){:root{--surface:#191918;--card:#222221;--ink:#f0efe9;--muted:#aaa99f;--grid:#373733;
 --line:#4a4a45;--c0:#6ea6ff;--c1:#f08a55;--c2:#4fc08d;--c3:#c78be8;--c4:#e0b83f;--c5:#f07aa4}}
 @media print{:root{--surface:#fff;--card:#fff;--ink:#000;--muted:#444;--grid:#ddd;--line:#bbb;--c0:#2a6fd6;--c1:#d9622b;
---c2:#1f8a5b;--c3:#9a4fc0;--c4:#b8890b;--c5:#c23a6b}section,figure{break-inside:avoid}main{max-width:none!important}
-.wide{overflow:visible!important}table{font-size:9px!important}th,td{padding:.15rem .35rem!important}
-table.many{font-size:6px!important}table.many th,table.many td{padding:.1rem .2rem!important}}
+--c2:#1f8a5b;--c3:#9a4fc0;--c4:#b8890b;--c5:#c23a6b}body{font-size:12px!important}
+figure,table,tr,h1,h2{break-inside:avoid}h2{break-after:avoid}
+main{max-width:none!important;padding:0!important}.wide{overflow:visible!important}
+table{font-size:10.5px!important}th,td{padding:.12rem .4rem!important}
+table.many{font-size:7.5px!important}table.many th,table.many td{padding:.1rem .25rem!important}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 3rem}p,figure,ul.plain{max-width:60rem}
