@@ -46,6 +46,8 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         quantity::exact(engine.fetch_around_bytes),
     ];
     let fixed = [
+        ("overflow", quantity::exact(engine.overflow_bytes)),
+        ("overflow-directory", engine.overflow_directory.display().to_string()),
         ("threads", mount.threads.to_string()),
         ("clone-fd", on_off(mount.clone_fd)),
         ("max-background", mount.background_max.to_string()),

@@ -72,6 +72,8 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
+  overflow=SIZE|off      costly blocks that many files share go to a nameless file when the cache is full [1G]
+  overflow-directory=DIR where that file is, if not in memory [TMPDIR, else /var/tmp]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
