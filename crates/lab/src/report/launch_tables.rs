@@ -271,8 +271,8 @@ mod tests {
                 &["Average", "3434", "21", "−99.39%", "1.01", "0.10", "−90.00%", "none → pool"],
             ),
             (Windows, true, &["a", "b"], &["Average", "3364", "2079", "−38.20%", "1.01", "0.10", "−90.00%", "a → b"]),
-            (ReadAround, false, &["off", "wait", "best"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
-            (ReadAround, true, &["o", "o2", "w", "w2", "b", "b2"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
+            (ReadAround, false, &["wait", "off", "best"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
+            (ReadAround, true, &["w", "w2", "o", "o2", "b", "b2"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
         ];
         for (comparison, has_second, names, expected) in rows {
             let report = report(Some((comparison, has_second)), names, 11);
