@@ -129,17 +129,17 @@ pub const METRICS: [Metric; 24] = [
         value: |launch| stage(launch, "pages").map(|stage| milliseconds(stage.total_ns)),
     },
     Metric {
-        title: "99 of 100 reads were answered in",
+        title: "time in which 99 of 100 reads were answered",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p99_ns)),
     },
     Metric {
-        title: "the slowest read was answered in",
+        title: "time of the slowest read",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.max_ns)),
     },
     Metric {
-        title: "half of the reads were answered in",
+        title: "time in which half of the reads were answered",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p50_ns)),
     },
