@@ -7,14 +7,15 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     chunks::ChunkStore,
+    compressors::Compressors,
     content::Content,
     error::Result,
     image_file::ImageFile,
     options::Options,
     packed::{Packed, Places},
-    piece::{PieceData, PieceOutput},
+    piece::{PieceData, PieceOutput, segment_end},
     repeats::Repeat,
-    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule, index_len, inline_len_max},
+    segment::{CompressedSegment, Tail, TailRule, index_len, inline_len_max},
     shared_extents::{Gap, shared_extents},
     stored_blocks::{StoredBlocks, Verdict},
     stored_file::StoredFile,
@@ -33,8 +34,10 @@ pub(crate) struct Assembler<'a> {
     packed: Option<Packed>,
     /// By place, which files are alike.
     kinds: &'a [u64],
-    /// For what could not be compressed before, because it depends on what is there. Made when it is needed.
-    compressor: Option<SegmentCompressor>,
+    /// For what could not be compressed before, because it depends on what is there.
+    compressors: Compressors<'a>,
+    /// The algorithm of each coding.
+    algorithms: Vec<u8>,
     chunk_store: ChunkStore,
     /// By place and offset, the number of the extent that begins at a cut.
     cuts: HashMap<(usize, u64), usize>,
@@ -51,6 +54,9 @@ struct Current {
     start: u64,
     size: u64,
     place: usize,
+    coding: Option<usize>,
+    /// A `COMPRESSION_` number.
+    algorithm: u8,
     /// Whether repeats refer to it.
     is_source: bool,
     /// How many bytes before the next piece are not stored yet.
@@ -75,7 +81,8 @@ impl<'a> Assembler<'a> {
             options,
             packed,
             kinds,
-            compressor: None,
+            compressors: Compressors::new(options),
+            algorithms: options.codings().into_iter().map(|coding| options.algorithm(coding)).collect(),
             chunk_store: ChunkStore::default(),
             cuts: HashMap::new(),
             shared_bytes: 0,
@@ -113,9 +120,10 @@ impl<'a> Assembler<'a> {
     ) -> Result<Option<StoredFile>> {
         let size = content.size();
         if piece.offset == 0 {
-            let (start, place) = (self.image.len(), piece.place);
-            self.current = Current { start, size, place, ..Current::default() };
-            self.stored_blocks.iter_mut().for_each(StoredBlocks::begin_file);
+            let (start, place, coding) = (self.image.len(), piece.place, piece.coding);
+            let algorithm = coding.and_then(|coding| self.algorithms.get(coding)).copied().unwrap_or(0);
+            self.current = Current { start, size, place, coding, algorithm, ..Current::default() };
+            self.stored_blocks.iter_mut().for_each(|blocks| blocks.begin_file(algorithm));
         }
         let end = piece.offset + piece.len as u64;
         let is_last = end == size;
@@ -153,7 +161,7 @@ impl<'a> Assembler<'a> {
         if !current.chunks.is_empty() {
             return Ok(StoredFile::Chunked { chunks: current.chunks });
         }
-        let Current { start, extents, inline, fragment_offset, is_source, .. } = current;
+        let Current { start, extents, inline, fragment_offset, is_source, algorithm, .. } = current;
         if extents.is_empty() {
             if let Some(offset) = fragment_offset {
                 return Ok(StoredFile::Fragment { offset });
@@ -170,7 +178,7 @@ impl<'a> Assembler<'a> {
             self.image.rewind(start)?;
             return self.copy_flat(size, content);
         }
-        Ok(StoredFile::Compressed { extents, inline, fragment_offset })
+        Ok(StoredFile::Compressed { algorithm, extents, inline, fragment_offset })
     }
 
     fn add_flat(&mut self, bytes: &[u8], is_last: bool) -> Result<()> {
@@ -222,11 +230,11 @@ impl<'a> Assembler<'a> {
         let block_size = self.options.block_size();
         let mut at = start;
         while at < end {
-            let next = end.min(at + self.options.segment_len() as u64 - at % block_size);
+            let next = segment_end(at, end, self.options.segment_len() as u64, block_size);
             let mut bytes = vec![0; usize::try_from(next - at).unwrap_or(usize::MAX)];
             open.read_at(at, &mut bytes)?;
             let rule = if next < end { TailRule::Blocks } else { rule };
-            let Some(compressor) = self.compressor()? else { break };
+            let Some(compressor) = self.compressors.of(self.current.coding)? else { break };
             let segment = compressor.compress(&bytes, rule, at)?;
             let hash = match &segment.tail {
                 Tail::Fragment(fragment) => xxh64(fragment, 0),
@@ -236,13 +244,6 @@ impl<'a> Assembler<'a> {
             at = next;
         }
         open.check_unchanged()
-    }
-
-    fn compressor(&mut self) -> Result<Option<&mut SegmentCompressor>> {
-        if self.compressor.is_none() {
-            self.compressor = SegmentCompressor::new(self.options)?;
-        }
-        Ok(self.compressor.as_mut())
     }
 
     /// Stores what of a segment's pclusters is not there yet.
@@ -313,7 +314,7 @@ impl<'a> Assembler<'a> {
             if known_len < self.options.block_len() * KNOWN_END_FACTOR {
                 return Ok(false);
             }
-            let Some(compressor) = self.compressor()? else { return Ok(false) };
+            let Some(compressor) = self.compressors.of(self.current.coding)? else { return Ok(false) };
             let segment = compressor.compress(bytes, TailRule::Blocks, 0)?;
             if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
                 return Ok(false);

@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     assembly::Assembler,
+    compressors::Compressors,
     content::Content,
     error::Result,
     expected::PieceDigest,
@@ -11,10 +12,10 @@ use crate::{
     options::{Fragments, Options},
     packed::Packed,
     parting::Partings,
-    piece::{Piece, PieceOutput, Treatment},
+    piece::{FileToStore, Piece, PieceOutput, Treatment},
     progress::{Phase, Progress, report},
     repeats::find_repeats,
-    segment::{SegmentCompressor, TailRule},
+    segment::TailRule,
     stored_file::StoredFile,
     workers,
 };
@@ -40,17 +41,27 @@ pub(crate) struct StoredData {
     pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `kinds` tells which
-/// files are alike, `ranks` which file comes first.
+/// What there is to store, all by place.
+pub(crate) struct Contents<'a> {
+    pub(crate) files: &'a [Option<&'a Content>],
+    /// The place of an earlier file with the same content.
+    pub(crate) same: &'a [Option<usize>],
+    /// Which files are alike.
+    pub(crate) kinds: &'a [u64],
+    /// Which file comes first; without, they are stored by their places.
+    pub(crate) ranks: Option<&'a [usize]>,
+    /// The number of a file's coding.
+    pub(crate) codings: &'a [Option<usize>],
+}
+
+/// Stores the content of files.
 pub(crate) fn store(
-    files: &[Option<&Content>],
-    same: &[Option<usize>],
-    kinds: &[u64],
-    ranks: Option<&[usize]>,
+    contents: &Contents<'_>,
     image: &mut ImageFile,
     options: &Options,
     progress: &mut dyn Progress,
 ) -> Result<StoredData> {
+    let Contents { files, same, kinds, ranks, codings } = *contents;
     let mut stored = vec![StoredFile::EMPTY; files.len()];
     let mut to_store = Vec::new();
     let mut digest = Sha256::new();
@@ -61,30 +72,34 @@ pub(crate) fn store(
                 digest.update((place as u64).to_le_bytes());
                 digest.update((*earlier as u64).to_le_bytes());
             }
-            (Some(content), None) if content.size() > 0 => to_store.push((place, *content)),
+            (Some(content), None) if content.size() > 0 => {
+                let coding = codings[place];
+                let treatment = Treatment::of_files(options, coding);
+                to_store.push(FileToStore { place, content, coding, treatment });
+            }
             _ => {}
         }
     }
     if let Some(ranks) = ranks {
-        to_store.sort_by_key(|(place, _)| ranks[*place]);
+        to_store.sort_by_key(|file| ranks[file.place]);
     }
     let packed = if options.fragments == Fragments::None {
         None
     } else {
-        Some(Packed::new(&options.output, options.segment_len())?)
+        Some(Packed::new(&options.output, options.fragment_run_len())?)
     };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
     let assembler = Assembler::new(image, blob, options, packed, kinds);
     let mut storing = Storing { assembler, digest, pieces: Vec::new(), options };
-    let treatment = Treatment::of_files(options);
-    storing.store(&to_store, treatment, &mut stored, Phase::Data, progress)?;
+    storing.store(&to_store, &mut stored, Phase::Data, progress)?;
     let mut packed_inode = None;
     if let Some((content, places)) = storing.assembler.take_packed()? {
         stored.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
         let pieces = storing.pieces.len();
         let mut alone = [StoredFile::EMPTY];
         let treatment = Treatment::Compress(TailRule::Blocks);
-        storing.store(&[(0, &content)], treatment, &mut alone, Phase::Packed, progress)?;
+        let file = FileToStore { place: 0, content: &content, coding: Some(0), treatment };
+        storing.store(&[file], &mut alone, Phase::Packed, progress)?;
         // What is in the packed inode is compared as a part of files.
         storing.pieces.truncate(pieces);
         let [stored] = alone;
@@ -109,23 +124,19 @@ struct Storing<'a> {
 }
 
 impl Storing<'_> {
-    /// Stores files, which are given with their places in their order.
+    /// Stores files in their order.
     fn store(
         &mut self,
-        files: &[(usize, &Content)],
-        treatment: Treatment,
+        files: &[FileToStore<'_>],
         stored: &mut [StoredFile],
         phase: Phase,
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let options = self.options;
-        let partings = match treatment {
-            Treatment::Compress(_) if options.dedupe => find_repeats(files, options, progress)?,
-            _ => Partings::default(),
-        };
-        let total = files.iter().map(|(_, content)| content.size()).sum();
-        let pieces = |(place, content)| Piece::all_of(place, content, partings.of(place), treatment, options);
-        let mut pieces = files.iter().copied().flat_map(pieces).peekable();
+        let partings = if options.dedupe { partings(files, options, progress)? } else { Partings::default() };
+        let total = files.iter().map(|file| file.content.size()).sum();
+        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), options));
+        let mut pieces = pieces.peekable();
         let next = || {
             let (mut job, mut bytes) = (Vec::new(), 0);
             while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.len <= JOB_BYTES) {
@@ -137,16 +148,16 @@ impl Storing<'_> {
             (!job.is_empty()).then_some((job, cost))
         };
         let worker = || {
-            let mut compressor = SegmentCompressor::new(options)?;
+            let mut compressors = Compressors::new(options);
             let mut buffer = Vec::new();
             Ok(move |job: Vec<Piece<'_>>| -> Result<Vec<PieceOutput>> {
-                job.iter().map(|piece| piece.treat(&mut compressor, &mut buffer)).collect()
+                job.iter().map(|piece| piece.treat(&mut compressors, &mut buffer)).collect()
             })
         };
-        let mut contents = files.iter().map(|(_, content)| *content);
+        let mut contents = files.iter().map(|file| file.content);
         let mut current = None;
         let mut done = 0;
-        workers::run(options.jobs, options.memory_bytes, worker, next, |outputs: Vec<PieceOutput>| {
+        workers::run(options.jobs, options.memory_len(), worker, next, |outputs: Vec<PieceOutput>| {
             for output in outputs {
                 if output.offset == 0 {
                     current = contents.next();
@@ -164,4 +175,16 @@ impl Storing<'_> {
             report(progress, phase, done, total)
         })
     }
+}
+
+/// How what files have in common parts them. What is compressed in one way cannot refer to what is in another.
+fn partings(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<Partings> {
+    let mut partings = Partings::default();
+    for (number, coding) in options.codings().into_iter().enumerate() {
+        let of_coding =
+            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.treatment, Treatment::Compress(_));
+        let files: Vec<_> = files.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
+        partings.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
+    }
+    Ok(partings)
 }

@@ -36,6 +36,11 @@ impl Partings {
         Self { files: HashMap::new(), block_size, repeat_len_min }
     }
 
+    /// Adds how other files are parted.
+    pub(crate) fn join(&mut self, others: Self) {
+        self.files.extend(others.files);
+    }
+
     /// How a file is parted, if it is.
     pub(crate) fn of(&self, place: usize) -> Option<&Parting> {
         self.files.get(&place)

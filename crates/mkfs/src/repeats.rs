@@ -48,13 +48,14 @@ pub(crate) struct Repeat {
 }
 
 /// Finds what is repeated in `files`, which are given with their places in the order in which they are stored, and how
-/// that parts them.
+/// that parts them when they are compressed into pclusters of this size.
 pub(crate) fn find_repeats(
     files: &[(usize, &Content)],
+    pcluster_bytes: u32,
     options: &Options,
     progress: &mut dyn Progress,
 ) -> Result<Partings> {
-    let pcluster_size = u64::from(options.pcluster_bytes);
+    let pcluster_size = u64::from(pcluster_bytes);
     let repeat_len_min = REPEAT_LEN_MIN.max(pcluster_size / PCLUSTER_PARTS);
     let files: Vec<(usize, &Content)> =
         files.iter().copied().filter(|(_, content)| content.size() >= repeat_len_min).collect();
@@ -145,7 +146,7 @@ impl Finder {
             })
         };
         let mut done = 0;
-        workers::run(options.jobs, options.memory_bytes, worker, next, |spans: Vec<(usize, u64, Vec<Grain>)>| {
+        workers::run(options.jobs, options.memory_len(), worker, next, |spans: Vec<(usize, u64, Vec<Grain>)>| {
             for (number, mut start, grains) in spans {
                 if start == 0 {
                     self.begin_file(files, number);
@@ -243,7 +244,7 @@ fn confirm(
     let mut confirmed: Vec<(usize, Repeat)> = Vec::new();
     workers::run(
         options.jobs,
-        options.memory_bytes,
+        options.memory_len(),
         worker,
         || jobs.next(),
         |(place, repeat)| {

@@ -5,6 +5,7 @@ use floe_erofs::write::{CompressedExtent, ExtentKind};
 
 use crate::{
     error::Result,
+    hints::Coding,
     options::{Fragments, Options},
 };
 
@@ -12,6 +13,9 @@ use crate::{
 const INLINE_MARGIN: usize = 64;
 /// What is at most this many pclusters long is a fragment without being compressed to see whether it would fit one.
 const FRAGMENT_PCLUSTERS: usize = 2;
+
+/// How much of a file a pcluster has at most (PCLUSTER_MAX_DSIZE), in bytes.
+const EXTENT_LEN_MAX: usize = 12 << 20;
 
 /// After a first failure to compress one part in this many of a pcluster is stored as it is.
 const PLAIN_PARTS: usize = 8;
@@ -87,16 +91,15 @@ impl TailRule {
 }
 
 impl SegmentCompressor {
-    /// A compressor for these options, if they say that files are compressed.
-    pub(crate) fn new(options: &Options) -> Result<Option<Self>> {
-        let Some(compression) = options.compression else { return Ok(None) };
-        let pcluster_len = usize::try_from(options.pcluster_bytes).unwrap_or(usize::MAX);
-        Ok(Some(Self {
-            encoder: compression.encoder()?,
+    /// A compressor of this coding.
+    pub(crate) fn new(options: &Options, coding: Coding) -> Result<Self> {
+        let pcluster_len = usize::try_from(coding.pcluster_bytes).unwrap_or(usize::MAX);
+        Ok(Self {
+            encoder: coding.compression.encoder()?,
             block_len: options.block_len(),
             pcluster_len,
             output: vec![0; pcluster_len],
-        }))
+        })
     }
 
     /// How much is stored as it is before compression is tried again: little at first, so that what does compress is
@@ -134,7 +137,8 @@ impl SegmentCompressor {
                 segment.put_plain(rest, self.block_len);
                 break;
             }
-            let mut fit = self.encoder.encode_to_fit(rest, &mut self.output)?;
+            let input = &rest[..rest.len().min(EXTENT_LEN_MAX)];
+            let mut fit = self.encoder.encode_to_fit(input, &mut self.output)?;
             if fit.consumed == rest.len() {
                 if rule == TailRule::Fragment && fit.produced < self.pcluster_len {
                     segment.put_fragment(rest);
@@ -291,8 +295,8 @@ mod tests {
         options.compression = Some(Compression::Lz4 { window_bytes: floe_codec::encode::LZ4_WINDOW_MAX });
         for pcluster_bytes in [4096, 65536] {
             options.pcluster_bytes = pcluster_bytes;
-            let mut compressor =
-                SegmentCompressor::new(&options).expect("the options are valid").expect("it compresses");
+            let coding = options.codings()[0];
+            let mut compressor = SegmentCompressor::new(&options, coding).expect("the options are valid");
             for (data, rule) in [&text, &noise, &mixed, &noise[..100].to_vec(), &text[..3000].to_vec()]
                 .into_iter()
                 .flat_map(|data| [TailRule::Blocks, TailRule::Inline, TailRule::Fragment].map(|rule| (data, rule)))
