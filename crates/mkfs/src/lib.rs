@@ -8,8 +8,13 @@
 //! metadata, which is shared attributes, inodes with what stands behind them, and the blocks of directories. A
 //! directory's inodes stand together. Places that blocks leave free are filled with later, smaller inodes.
 //!
-//! Besides equal files, equal pclusters and the equal ends of files are stored once. Fragments of files with the same
-//! extension stand side by side within runs of a segment's length, because they compress better so.
+//! Besides equal files, equal pclusters and the equal ends of files are stored once, and with [`Options::dedupe`] what
+//! files have in common at any place. Content is cut into grains where its own bytes say so; equal grains in a row are a
+//! repeat. An extent can only refer to the beginning of a pcluster, so pclusters begin where something begins that is
+//! repeated later. All repeats are known before anything is compressed, so that this too is done on several threads.
+//!
+//! Fragments of files with the same extension stand side by side within runs of a segment's length, because they compress
+//! better so; with large pclusters they stay in the order of the tree.
 //!
 //! What makes the order the same for any number of threads: files are cut into segments of a fixed size, each is
 //! compressed by itself, and one thread takes the results in order and decides what is stored where.
