@@ -100,7 +100,7 @@ fn stored_range(step: &Step) -> Option<(DeviceId, u64, u64)> {
         From::Straight { block, .. } | From::Lead { block, .. } => {
             Some((block.device, block.offset, stored_len(block)))
         }
-        From::Nowhere | From::Cached { .. } | From::Join { .. } | From::Done => None,
+        From::Nowhere | From::Cached { .. } | From::Overflowed { .. } | From::Join { .. } | From::Done => None,
     }
 }
 

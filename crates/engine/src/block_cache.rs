@@ -78,13 +78,23 @@ impl CachedBlock {
         self.is_ahead.store(true, Relaxed);
     }
 
+    /// Whether the block has no more data than these bytes.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// Whether these bytes are all that a block of this length can ask for.
     pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
-        match decoded_len {
-            DecodedLen::Exact(len) => self.len == len as usize,
-            DecodedLen::AtLeast(len) => self.len >= len as usize,
-            DecodedLen::AtMost(len) => self.is_complete && self.len <= len as usize,
-        }
+        serves(self.len, self.is_complete, decoded_len)
+    }
+}
+
+/// Whether `len` bytes, which are all of a block if they are complete, are all that one of this length can ask for.
+pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool {
+    match wanted {
+        DecodedLen::Exact(wanted) => len == wanted as usize,
+        DecodedLen::AtLeast(wanted) => len >= wanted as usize,
+        DecodedLen::AtMost(wanted) => is_complete && len <= wanted as usize,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an engine has done so far.
 
-use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters, WindowCounters};
+use crate::{BlockCacheCounters, MetadataCacheCounters, OverflowCounters, PagePoolCounters, WindowCounters};
 
 /// What an engine has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Counters {
     pub pages: PagePoolCounters,
     /// The cache of decoded blocks of file data.
     pub blocks: BlockCacheCounters,
+    /// What it has no room for.
+    pub overflow: OverflowCounters,
     /// The cache of stored metadata, in pieces as they stand in the image.
     pub stored_metadata: MetadataCacheCounters,
     /// The cache of decoded metadata blocks.

@@ -1,6 +1,6 @@
 //! The switches of an engine.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 /// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;
@@ -27,6 +27,11 @@ pub struct EngineOptions {
     /// How many bytes of the image come with those that had to be waited for, at least: a window of so many, aligned to
     /// that. Zero for none.
     pub fetch_around_bytes: u64,
+    /// How many bytes of decoded blocks that many files share, that are costly to decode, and that the cache has no room
+    /// for, a nameless file may hold; zero for none. It is used only where a page cache is served.
+    pub overflow_bytes: u64,
+    /// Where that file is made. In a file system that is memory there will be none.
+    pub overflow_directory: PathBuf,
 }
 
 impl Default for EngineOptions {
@@ -41,6 +46,8 @@ impl Default for EngineOptions {
             read_around: true,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
+            overflow_bytes: 1 << 30,
+            overflow_directory: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from),
         }
     }
 }

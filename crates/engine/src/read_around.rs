@@ -12,6 +12,7 @@ use crate::{
     batch::Batch,
     block_cache::Found,
     hot_regions::HotRegions,
+    overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
 };
@@ -70,6 +71,13 @@ pub(crate) struct Neighbour {
     skip: u32,
 }
 
+impl Neighbour {
+    /// Whether the most of the block belongs to other files.
+    fn is_shared(&self) -> bool {
+        self.range.len() < u64::from(self.block.decoded_len.bytes()) / 2
+    }
+}
+
 impl ReadAround {
     pub(crate) fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
         // A second one would be told of the same bytes: the first stays.
@@ -91,8 +99,10 @@ impl ReadAround {
         };
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
         ends.filter_map(|extent| match extent.data {
-            ExtentData::Encoded { block, skip } if !range.contains(extent.range) && is_decoded(&block) => {
-                Some(Neighbour { block, range: extent.range, skip })
+            ExtentData::Encoded { block, skip } => {
+                let neighbour = Neighbour { block, range: extent.range, skip };
+                let has_more = !range.contains(extent.range) || neighbour.is_shared();
+                (has_more && is_decoded(&block)).then_some(neighbour)
             }
             _ => None,
         })
@@ -122,6 +132,7 @@ impl Reader {
         self.run_around(move || {
             for neighbour in &neighbours {
                 reader.store_neighbour(nid, wanted, neighbour);
+                reader.keep(neighbour);
             }
         });
     }
@@ -195,6 +206,15 @@ impl Reader {
             if !bytes.is_empty() && page_cache.store(nid, part.offset(), bytes) {
                 self.around().stored_bytes.fetch_add(bytes.len() as u64, Relaxed);
             }
+        }
+    }
+
+    /// Keeps a block that many files share where it is found again when the block cache has let go of it.
+    fn keep(&self, neighbour: &Neighbour) {
+        let (engine, block) = (self.engine(), &neighbour.block);
+        let is_worth_it = neighbour.is_shared() && engine.costs.estimate(block) >= COSTLY_DECODE;
+        if is_worth_it && let Some(cached) = engine.blocks.peek(block) {
+            engine.overflow.store(block, &cached);
         }
     }
 

@@ -170,6 +170,7 @@ impl ReadJob {
         match step.from {
             From::Nowhere => target.fill(0),
             From::Cached { cached, block, skip } => copy(&cached, &block, skip, target)?,
+            From::Overflowed { overflowed, block, skip } => overflowed.copy(&block, skip, target)?,
             From::Join { block, skip, flight } => {
                 let job = Arc::clone(self);
                 let output = step.output;
@@ -185,7 +186,10 @@ impl ReadJob {
                     {
                         let engine = Arc::clone(job.reader.engine());
                         let again = move || {
-                            let from = of_block(block, skip, output.len(), &job.reader.engine().blocks);
+                            let from = {
+                                let engine = job.reader.engine();
+                                of_block(block, skip, output.len(), &engine.blocks, &engine.overflow)
+                            };
                             let result = job.hand_out(vec![Step { output, from }]);
                             job.end_piece(result);
                         };

@@ -7,6 +7,7 @@ use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock};
 use crate::{
     block_cache::{BlockCache, CachedBlock, Found, Lead},
     flight::Flight,
+    overflow::{Overflow, Overflowed},
 };
 
 /// One step of a read: where some bytes of its output come from.
@@ -26,6 +27,8 @@ pub(crate) enum From {
     Plain { device: DeviceId, offset: u64 },
     /// They are in a block that is decoded already.
     Cached { cached: Arc<CachedBlock>, block: StoredBlock, skip: usize },
+    /// They are in a block that is decoded already, but not in memory of ours.
+    Overflowed { overflowed: Overflowed, block: StoredBlock, skip: usize },
     /// They are a whole block, or the part from `skip` on of one that the cache has no room for, decoded straight into
     /// the output.
     Straight { block: StoredBlock, skip: usize },
@@ -38,7 +41,13 @@ pub(crate) enum From {
 }
 
 /// Turns the extents that a format gave for `range` into steps, in order.
-pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache>, steps: &mut Vec<Step>) -> usize {
+pub(crate) fn plan(
+    range: ByteRange,
+    extents: &[Extent],
+    blocks: &Arc<BlockCache>,
+    overflow: &Overflow,
+    steps: &mut Vec<Step>,
+) -> usize {
     let mut end = range.offset();
     for extent in extents {
         let wanted = extent.range.intersection(ByteRange::between(end, range.end()));
@@ -56,7 +65,7 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache
             ExtentData::Hole => From::Nowhere,
             ExtentData::Plain { device, offset } => From::Plain { device, offset: offset.saturating_add(before) },
             ExtentData::Encoded { block, skip } => {
-                of_block(block, skip as usize + before as usize, output.len(), blocks)
+                of_block(block, skip as usize + before as usize, output.len(), blocks, overflow)
             }
         };
         steps.push(Step { output, from });
@@ -65,7 +74,13 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], blocks: &Arc<BlockCache
 }
 
 /// How a part of a block is come by.
-pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc<BlockCache>) -> From {
+pub(crate) fn of_block(
+    block: StoredBlock,
+    skip: usize,
+    len: usize,
+    blocks: &Arc<BlockCache>,
+    overflow: &Overflow,
+) -> From {
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
     if is_whole {
         return match blocks.peek(&block) {
@@ -75,6 +90,12 @@ pub(crate) fn of_block(block: StoredBlock, skip: usize, len: usize, blocks: &Arc
     }
     if !blocks.has_room_for(&block) {
         return From::Straight { block, skip };
+    }
+    if let Some(overflowed) = overflow.find(&block) {
+        return match blocks.peek(&block) {
+            Some(cached) => From::Cached { cached, block, skip },
+            None => From::Overflowed { overflowed, block, skip },
+        };
     }
     match blocks.find_or_lead(&block) {
         Found::Ready(cached) => From::Cached { cached, block, skip },

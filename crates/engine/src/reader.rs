@@ -157,7 +157,7 @@ impl Reader {
     ) -> Result<usize> {
         workspace.extents.clear();
         self.file_system.map(nid, range, &mut workspace.extents)?;
-        Ok(plan(range, &workspace.extents, &self.engine.blocks, steps))
+        Ok(plan(range, &workspace.extents, &self.engine.blocks, &self.engine.overflow, steps))
     }
 
     /// Whether what takes so long to decode is decoded where its bytes are.
@@ -200,8 +200,9 @@ impl Reader {
         while index < steps.len() {
             let Some(batch) = Batch::at(&self.engine, steps, index)? else {
                 let step = &mut steps[index];
-                if !matches!(step.from, From::Join { .. }) {
-                    run_from_memory(step, output)?;
+                match patience::at_hand(|| run_from_memory(step, output)) {
+                    Err(Error::NotAtHand) => {}
+                    result => result?,
                 }
                 index += 1;
                 continue;
@@ -231,9 +232,7 @@ impl Reader {
                     index = batch.steps.end;
                 }
                 None => {
-                    if !matches!(steps[index].from, From::Join { .. }) {
-                        run_from_memory(&mut steps[index], output)?;
-                    }
+                    run_from_memory(&mut steps[index], output)?;
                     index += 1;
                 }
             }
@@ -338,7 +337,7 @@ impl Reader {
             if let Some(cached) = self.engine.blocks.join(&flight, &block)? {
                 return copy(&cached, &block, skip, &mut output[target]);
             }
-            match of_block(block, skip, target.len(), &self.engine.blocks) {
+            match of_block(block, skip, target.len(), &self.engine.blocks, &self.engine.overflow) {
                 From::Join { flight: next, .. } => flight = next,
                 from => return self.run(workspace, &mut [Step { output: target, from }], output),
             }
@@ -347,12 +346,13 @@ impl Reader {
     }
 }
 
-/// Runs a step whose bytes are in memory.
+/// Runs a step whose bytes are decoded already; leaves any other as it is.
 fn run_from_memory(step: &mut Step, output: &mut [u8]) -> Result<()> {
     let target = &mut output[step.output.clone()];
     match &step.from {
         From::Nowhere => target.fill(0),
         From::Cached { cached, block, skip } => copy(cached, block, *skip, target)?,
+        From::Overflowed { overflowed, block, skip } => overflowed.copy(block, *skip, target)?,
         _ => return Ok(()),
     }
     step.from = From::Done;

@@ -30,7 +30,7 @@ pub(crate) fn exact(bytes: u64) -> String {
     unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A time: `30` and `30s` are seconds, `500ms` and `2m` are not. Nothing stands for no limit: `0` or `off`.
+/// A time: `30` and `30s` are seconds, `50us`, `500ms` and `2m` are not. Nothing stands for no limit: `0` or `off`.
 ///
 /// # Errors
 /// It is not one; the text says what would be.
@@ -39,18 +39,19 @@ pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
         return Ok(None);
     }
     let (number, unit) = split(text);
-    let milliseconds = match unit {
-        "ms" => Some(1),
-        "" | "s" => Some(1000),
-        "m" | "min" => Some(60_000),
+    let microseconds = match unit {
+        "us" => Some(1),
+        "ms" => Some(1000),
+        "" | "s" => Some(1_000_000),
+        "m" | "min" => Some(60_000_000),
         _ => None,
     };
     let number: Option<u64> = number.parse().ok();
-    let limit = number.zip(milliseconds).and_then(|(number, unit)| number.checked_mul(unit));
+    let limit = number.zip(microseconds).and_then(|(number, unit)| number.checked_mul(unit));
     match limit {
         Some(0) => Ok(None),
-        Some(milliseconds) => Ok(Some(Duration::from_millis(milliseconds))),
-        None => Err(format!("'{text}' is not a time: give a number of seconds, or one with ms, s or m")),
+        Some(microseconds) => Ok(Some(Duration::from_micros(microseconds))),
+        None => Err(format!("'{text}' is not a time: give a number of seconds, or one with us, ms, s or m")),
     }
 }
 
@@ -94,6 +95,7 @@ mod tests {
             ("30", Ok(Some(Duration::from_secs(30)))),
             ("30s", Ok(Some(Duration::from_secs(30)))),
             ("500ms", Ok(Some(Duration::from_millis(500)))),
+            ("50us", Ok(Some(Duration::from_micros(50)))),
             ("2m", Ok(Some(Duration::from_secs(120)))),
             ("0", Ok(None)),
             ("off", Ok(None)),

@@ -1,6 +1,6 @@
 //! The switches of a mount, as `-o key=value,…` gives them.
 
-use std::{num::NonZero, path::PathBuf};
+use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use floe::{Offset, OpenOptions};
 use floe_fuse::{MountOptions, Readdir};
@@ -32,6 +32,9 @@ pub(crate) enum Strictness {
     /// mount(8) with `-s`: what is not known is passed over.
     Sloppy,
 }
+
+/// The longest that threads may look for the next request, which costs a CPU all the while.
+const LINGER_MAX: Duration = Duration::from_millis(10);
 
 /// Options that say how and when mount(8) mounts, or whose effect a read-only image has anyway.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -184,6 +187,9 @@ impl Switches {
             "priority" => engine.priority = parsed(value)?,
             "sync-decompress" => engine.sync_decompress = parsed(value)?,
             "readahead-alloc" => engine.readahead_alloc = parsed(value)?,
+            "overflow" if value == "off" => engine.overflow_bytes = 0,
+            "overflow" => engine.overflow_bytes = quantity::bytes(value)?,
+            "overflow-directory" => engine.overflow_directory = value.into(),
             "fetch-around" if value == "off" => engine.fetch_around_bytes = 0,
             "fetch-around" => engine.fetch_around_bytes = quantity::bytes(value)?,
             "offset" if value == "auto" => open.offset = Offset::Auto,
@@ -204,6 +210,7 @@ impl Switches {
                 }
             }
             "deadline" => mount.deadline = quantity::limit(value)?,
+            "linger" => mount.linger = linger(value)?,
             "uid" => mount.uid = Some(number(value)?),
             "gid" => mount.gid = Some(number(value)?),
             "account" => *account = Some(PathBuf::from(value)),
@@ -221,6 +228,14 @@ fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
         name if name == std::any::type_name::<NonZero<usize>>() => format!("'{value}' is not a number from 1 on"),
         _ => format!("'{value}' is not a number"),
     })
+}
+
+/// How long threads look for the next request.
+fn linger(value: &str) -> Result<Option<Duration>, String> {
+    match quantity::limit(value)? {
+        Some(time) if time > LINGER_MAX => Err(format!("{value} is more than {} ms", LINGER_MAX.as_millis())),
+        time => Ok(time),
+    }
 }
 
 fn parsed<T: std::str::FromStr<Err: ToString>>(value: &str) -> Result<T, String> {
@@ -246,8 +261,6 @@ fn split(list: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn taken(list: &str) -> Result<Switches, String> {
@@ -268,7 +281,7 @@ mod tests {
         let switches = taken(
             "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,readdir=plain,\
              max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,workers=inline,\
-             account=/c,decode-marks=/d,context=\"system_u:object_r:a:s0:c1,c2\"",
+             account=/c,decode-marks=/d,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
         )
         .expect("all are known");
         let Switches { open, mount, source, account, decode_marks } = switches;
@@ -279,6 +292,7 @@ mod tests {
         assert_eq!(open.devices, [PathBuf::from("/a,b"), PathBuf::from("/c")]);
         assert_eq!(mount.threads.get(), 3);
         assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
+        assert_eq!(mount.linger, Some(Duration::from_micros(70)));
         assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
         assert_eq!((mount.background_max.get(), mount.read_ahead_bytes), (9, Some(1 << 20)));
         assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, false, true));
@@ -299,6 +313,7 @@ mod tests {
             ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
             ("readdir=fast", "-o readdir: 'fast' is not plain, plus or auto"),
             ("workers=many", "-o workers: 'many' is not per-cpu, shared or inline"),
+            ("linger=1s", "-o linger: 1s is more than 10 ms"),
             ("read-ahead=8g", "-o read-ahead: 8g is more than 4 GiB"),
         ] {
             assert_eq!(taken(list).expect_err(list), expected);

@@ -46,6 +46,8 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         quantity::exact(engine.fetch_around_bytes),
     ];
     let fixed = [
+        ("overflow", quantity::exact(engine.overflow_bytes)),
+        ("overflow-directory", engine.overflow_directory.display().to_string()),
         ("threads", mount.threads.to_string()),
         ("clone-fd", on_off(mount.clone_fd)),
         ("max-background", mount.background_max.to_string()),
@@ -63,6 +65,7 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
             .to_owned(),
         ),
         ("deadline", mount.deadline.map_or_else(|| "off".to_owned(), |deadline| format!("{}ms", deadline.as_millis()))),
+        ("linger", mount.linger.map_or_else(|| "off".to_owned(), |time| format!("{}us", time.as_micros()))),
         ("allow-other", mount.allow_other.map_or_else(|| "auto".to_owned(), on_off)),
         ("acl", on_off(mount.acl)),
         ("uid", or_image(mount.uid)),

@@ -25,8 +25,8 @@ const NOTHING: [&str; 0] = [];
 /// else needs another number of the schema.
 const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
-    block_cache.used_bytes device faults.corrupt faults.no_memory faults.other faults.overdue faults.source
-    faults.unsupported image.devices image.format image.offset_bytes image.path latency[].buckets[].count
+    block_cache.overflow_blocks block_cache.overflow_bytes block_cache.overflow_hits block_cache.used_bytes device
+    faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported image.devices image.format image.offset_bytes image.path latency[].buckets[].count
     latency[].buckets[].up_to_ns latency[].count latency[].max_ns latency[].mean_ns latency[].p50_ns
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages
     lz4.temporary_pages_max lz4.window_bytes_max metadata_cache.budget_bytes metadata_cache.evictions

@@ -45,6 +45,7 @@ pub(crate) struct Deadlines {
     /// How long a request may take; none where there is no deadline.
     deadline: Option<Duration>,
     clock: AtomicU64,
+    under_way: AtomicUsize,
     shards: [Mutex<UnderWay>; SHARD_COUNT],
     next_shard: AtomicUsize,
     /// For each session thread one more than the tick at which it began with its request, or 0 where it has none.
@@ -80,6 +81,7 @@ impl Deadlines {
         Self {
             deadline,
             clock: AtomicU64::new(0),
+            under_way: AtomicUsize::new(0),
             shards: Default::default(),
             next_shard: AtomicUsize::new(0),
             threads: (0..thread_count).map(|_| AtomicU64::new(0)).collect(),
@@ -95,6 +97,7 @@ impl Deadlines {
     /// Watches over a request from now on, until its reply is taken.
     pub(crate) fn watch<R: Answer>(self: &Arc<Self>, reply: R) -> Watched<R> {
         let reply = Arc::new(Mutex::new(Some(reply)));
+        self.under_way.fetch_add(1, Relaxed);
         let place = self.deadline.is_some().then(|| {
             let shard = SHARD.with(|shard| {
                 if shard.get() == usize::MAX {
@@ -114,9 +117,14 @@ impl Deadlines {
                     under_way.requests.len() - 1
                 }
             };
-            Place { deadlines: Arc::clone(self), shard, index }
+            (shard, index)
         });
-        Watched { reply, place }
+        Watched { reply, place: Place { deadlines: Arc::clone(self), watched: place } }
+    }
+
+    /// How many requests are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Relaxed)
     }
 
     /// Says that this session thread is busy, until the visit is dropped.
@@ -179,7 +187,7 @@ thread_local! {
 /// The reply of a request that has a deadline. Where it is dropped without being taken, the request gets `EIO`.
 pub(crate) struct Watched<R: Answer> {
     reply: Arc<Mutex<Option<R>>>,
-    place: Option<Place>,
+    place: Place,
 }
 
 impl<R: Answer> Watched<R> {
@@ -210,15 +218,18 @@ impl<R: Answer> Filling<R> {
 /// Where a request stands among those under way.
 struct Place {
     deadlines: Arc<Deadlines>,
-    shard: usize,
-    index: usize,
+    /// The shard and the index in it; none where there is no deadline.
+    watched: Option<(usize, usize)>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut under_way = lock(&self.deadlines.shards[self.shard]);
-        under_way.requests[self.index] = None;
-        under_way.free.push(self.index);
+        self.deadlines.under_way.fetch_sub(1, Relaxed);
+        if let Some((shard, index)) = self.watched {
+            let mut under_way = lock(&self.deadlines.shards[shard]);
+            under_way.requests[index] = None;
+            under_way.free.push(index);
+        }
     }
 }
 
@@ -316,7 +327,7 @@ mod tests {
     fn without_a_deadline_nothing_is_kept() {
         let deadlines = Arc::new(Deadlines::new(None, 1));
         let (watched, _refused) = request(&deadlines);
-        assert!(watched.place.is_none());
+        assert!(watched.place.watched.is_none());
         assert_eq!(deadlines.tick_interval(), None);
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     MountOptions, RequestKind,
     deadline::{Answer, Deadlines, Visit, Watched},
     directory,
+    linger::{Linger, Lingering},
     negotiation::{Circumstances, NeedlessOpens, negotiate},
     served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
 };
@@ -34,6 +35,7 @@ pub(crate) struct FuseEdge {
     reader: Reader,
     served: Arc<Served>,
     deadlines: Arc<Deadlines>,
+    linger: Arc<Linger>,
     options: MountOptions,
     circumstances: Circumstances,
     needless: NeedlessOpens,
@@ -56,6 +58,7 @@ impl FuseEdge {
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),
+            linger: Arc::new(Linger::new(options.linger, Arc::clone(&deadlines))),
             deadlines,
             options: options.clone(),
             circumstances: Circumstances { checks_permissions, finds_by_number },
@@ -63,27 +66,28 @@ impl FuseEdge {
         })
     }
 
-    /// What is served, and to whom.
-    pub(crate) fn parts(&self) -> (Reader, Arc<Served>) {
-        (self.reader.clone(), Arc::clone(&self.served))
+    /// What is served, to whom, and who waits for more.
+    pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Linger>) {
+        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(&self.linger))
     }
 
     /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
     /// nothing else.
-    fn enter(&self) -> Visit<'_> {
+    fn enter(&self, request: &Request) -> (Visit<'_>, Lingering<'_>) {
         let visit = self.deadlines.enter();
         self.reader.engine().adopt_this_thread();
-        visit
+        (visit, self.linger.begin(request.pid()))
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
     fn answer<R: Answer, T: 'static>(
         &self,
+        request: &Request,
         reply: R,
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(&Served, R, T) + Send + 'static,
     ) {
-        let _visit = self.enter();
+        let _visit = self.enter(request);
         let watched = self.deadlines.watch(reply);
         self.answer_watched(watched, work, send);
     }
@@ -130,11 +134,11 @@ impl Filesystem for FuseEdge {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.served.counts.note(RequestKind::Lookup);
         let name = name.as_bytes().to_vec();
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
-        self.answer(reply, find, |served, reply, found| match found {
+        self.answer(request, reply, find, |served, reply, found| match found {
             Found::Inode(attr, ttl) => reply.entry_with_ttls(&ttl, &ENDLESS, &attr, Generation(0)),
             // Node 0 says that there is no such name, and for how long; ENOENT would not be kept.
             Found::Nothing => {
@@ -148,16 +152,16 @@ impl Filesystem for FuseEdge {
         self.served.nodes.forget(node.0, lookups);
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.served.counts.note(RequestKind::Getattr);
         let attr = move |served: &Served, file_system: &dyn FileSystem| served.attr(file_system, node);
-        self.answer(reply, attr, |_, reply, attr| reply.attr(&ENDLESS, &attr));
+        self.answer(request, reply, attr, |_, reply, attr| reply.attr(&ENDLESS, &attr));
     }
 
-    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
         self.served.counts.note(RequestKind::Readlink);
         let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node)?)?);
-        self.answer(reply, target, |_, reply, target| reply.data(&target));
+        self.answer(request, reply, target, |_, reply, target| reply.data(&target));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -170,7 +174,7 @@ impl Filesystem for FuseEdge {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -187,7 +191,7 @@ impl Filesystem for FuseEdge {
         if let Some(reads) = &self.options.reads {
             reads(nid, offset, len);
         }
-        let _visit = self.enter();
+        let _visit = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let served = Arc::clone(&self.served);
         let read = || {
@@ -213,9 +217,9 @@ impl Filesystem for FuseEdge {
         }
     }
 
-    fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
         self.served.counts.note(RequestKind::Readdir);
-        let _visit = self.enter();
+        let _visit = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -224,9 +228,9 @@ impl Filesystem for FuseEdge {
         self.answer_watched(watched, fill, |_, reply, ()| reply.ok());
     }
 
-    fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         self.served.counts.note(RequestKind::Readdirplus);
-        let _visit = self.enter();
+        let _visit = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -246,11 +250,11 @@ impl Filesystem for FuseEdge {
         reply.statfs(info.block_count, 0, 0, inode_max, inode_free, block_size, name_bytes_max, block_size);
     }
 
-    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         self.served.counts.note(RequestKind::Getxattr);
         let name = name.as_bytes().to_vec();
         let value = move |served: &Served, file_system: &dyn FileSystem| served.xattr(file_system, node, &name, size);
-        self.answer(reply, value, send_sized);
+        self.answer(request, reply, value, send_sized);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
@@ -258,13 +262,13 @@ impl Filesystem for FuseEdge {
         let caller = request.pid();
         let names =
             move |served: &Served, file_system: &dyn FileSystem| served.xattr_names(file_system, node, caller, size);
-        self.answer(reply, names, send_sized);
+        self.answer(request, reply, names, send_sized);
     }
 
-    fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, request: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         self.served.counts.note(RequestKind::Lseek);
         let seek = move |served: &Served, file_system: &dyn FileSystem| served.seek(file_system, node, offset, whence);
-        self.answer(reply, seek, |_, reply, offset| reply.offset(offset));
+        self.answer(request, reply, seek, |_, reply, offset| reply.offset(offset));
     }
 
     // The kernel refuses every change by itself, as long as nobody remounts with "rw".

@@ -17,6 +17,7 @@ mod edge;
 mod errno;
 mod fusermount;
 mod kernel_pages;
+mod linger;
 mod mount;
 mod mount_error;
 mod mount_options;

@@ -126,7 +126,7 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
 ) -> Result<Receiver<Ended>, MountError> {
-    let (reader, served) = edge.parts();
+    let (reader, served, linger) = edge.parts();
     let counts = served.counts.clone();
     let mut config = fuser::Config::default();
     config.n_threads = Some(NonZero::get(options.threads));
@@ -135,6 +135,9 @@ fn serve(
     let session = Session::from_fd(edge, device, SessionACL::All, config).map_err(MountError::Handshake)?;
     reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served }));
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
+    if let Ok(device) = device_sys::join(session.as_fd()) {
+        linger.look_at(device);
+    }
     let (ended, receiver) = channel();
     let (session_ended, session_end) = channel();
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {

@@ -72,12 +72,15 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
+  overflow=SIZE|off      costly blocks that many files share go to a nameless file when the cache is full [1G]
+  overflow-directory=DIR where that file is, if not in memory [TMPDIR, else /var/tmp]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
   read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
   readdir=plus|plain|auto
   deadline=TIME|off      when a request that the source holds up gets EIO [60s]
+  linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
   allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything

@@ -85,6 +85,11 @@ pub(crate) struct BlockCacheReport {
     pub(crate) misses: u64,
     pub(crate) joins: u64,
     pub(crate) evictions: u64,
+    /// Blocks that went to the overflow.
+    pub(crate) overflow_blocks: u64,
+    pub(crate) overflow_bytes: u64,
+    /// Reads that found their block there.
+    pub(crate) overflow_hits: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

@@ -68,6 +68,10 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
         blocks.joins,
         blocks.evictions
     )?;
+    if blocks.overflow_blocks > 0 {
+        let (stored, hits) = (bytes(blocks.overflow_bytes), blocks.overflow_hits);
+        writeln!(writer, "  overflow   {} blocks of {stored} in a file; {hits} hits", blocks.overflow_blocks)?;
+    }
     write_metadata_cache(writer, "metadata", &report.metadata_cache)?;
     write_metadata_cache(writer, "  as stored", &report.stored_metadata_cache)?;
     writeln!(
