@@ -51,6 +51,11 @@ impl Arenas {
         self.lock().current.as_ref().is_some_and(|current| current.lock_in_memory().is_ok())
     }
 
+    /// The current arena.
+    pub(crate) fn current(&self) -> Option<Arc<Arena>> {
+        self.lock().current.clone()
+    }
+
     /// How many pages there may be in use.
     pub(crate) fn page_count(&self) -> usize {
         self.lock().current.as_ref().map_or(0, |current| current.page_count())

@@ -36,7 +36,7 @@ use crate::{
 /// Stored metadata is cached in pieces of this many bytes, aligned to it.
 const PIECE_BYTES: u64 = 16 << 10;
 
-/// The budget for stored metadata, in bytes.
+/// The budget for stored metadata, in bytes; no more than that for decoded metadata.
 const STORED_METADATA_BYTES: usize = 8 << 20;
 
 /// The unit in which the budget for decoded metadata is given, in bytes.
@@ -54,7 +54,7 @@ pub struct Engine {
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) overflow: Overflow,
     pub(crate) workspaces: Workspaces,
-    stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
+    pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
     pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
@@ -124,7 +124,7 @@ impl Engine {
             overflow: Overflow::new(options.overflow_bytes, &options.overflow_directory),
             pool,
             workspaces: Workspaces::default(),
-            stored_metadata: MetadataCache::sharded(STORED_METADATA_BYTES),
+            stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
             decoded_metadata: match options.metadata_cache {
                 MetadataCacheDesign::Sharded { block_count } => {
                     MetadataCache::sharded(block_count * METADATA_BLOCK_BYTES)
@@ -404,6 +404,14 @@ impl BlockReader for Engine {
         let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
         derived.push(source);
         Ok(DeviceId(number))
+    }
+}
+
+/// The budget for stored metadata beside a cache of decoded metadata, in bytes.
+pub(crate) fn stored_metadata_bytes(decoded: MetadataCacheDesign) -> usize {
+    match decoded {
+        MetadataCacheDesign::Sharded { block_count } => STORED_METADATA_BYTES.min(block_count * METADATA_BLOCK_BYTES),
+        MetadataCacheDesign::SingleLock { .. } => STORED_METADATA_BYTES,
     }
 }
 

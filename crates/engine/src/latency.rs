@@ -33,11 +33,13 @@ pub enum Stage {
     Decode,
     /// Giving the bytes to who asked for them.
     Reply,
+    /// A read as a whole, from the request until it is answered.
+    Read,
 }
 
 impl Stage {
-    /// All stages, in the order of a read.
-    pub const ALL: [Self; 5] = [Self::QueueWait, Self::Pages, Self::Fetch, Self::Decode, Self::Reply];
+    /// All stages, in the order of a read; what they come to last.
+    pub const ALL: [Self; 6] = [Self::QueueWait, Self::Pages, Self::Fetch, Self::Decode, Self::Reply, Self::Read];
 
     /// The stage's name, for tables.
     pub const fn name(self) -> &'static str {
@@ -47,6 +49,7 @@ impl Stage {
             Self::Fetch => "fetch",
             Self::Decode => "decode",
             Self::Reply => "reply",
+            Self::Read => "read",
         }
     }
 }
@@ -99,6 +102,15 @@ impl Latencies {
         let result = work();
         self.record(stage, started.elapsed());
         result
+    }
+
+    /// Runs `work`, which answers a read that was asked for then, and records how long that and all of it took.
+    pub(crate) fn reply(&self, asked: Instant, work: impl FnOnce()) {
+        let started = Instant::now();
+        work();
+        let answered = Instant::now();
+        self.record(Stage::Reply, answered - started);
+        self.record(Stage::Read, answered - asked);
     }
 
     pub(crate) fn summary(&self, stage: Stage) -> LatencySummary {

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use crate::{PAGE_BYTES, engine::METADATA_BLOCK_BYTES};
+
 /// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;
 
@@ -34,7 +36,37 @@ pub struct EngineOptions {
     pub overflow_directory: PathBuf,
 }
 
+/// Caches of decoded blocks take at most this part of the memory that there is.
+const CACHE_PART: u64 = 8;
+
+/// The reserve of pages, and each cache of metadata, takes at most this part of the memory that there is.
+const RESERVE_PART: u64 = 64;
+
+/// Whatever memory there is, so many pages are held in reserve: enough for one read of 128 KiB and what it decodes.
+const RESERVED_PAGES_MIN: usize = 64;
+
+impl EngineOptions {
+    /// The defaults where `memory_bytes` are all that this process and those beside it may use.
+    pub fn for_memory(memory_bytes: u64) -> Self {
+        let ample = Self::default();
+        let part = |unit_bytes: usize| usize::try_from(memory_bytes / RESERVE_PART).unwrap_or(usize::MAX) / unit_bytes;
+        let metadata_cache = match ample.metadata_cache {
+            MetadataCacheDesign::Sharded { block_count } => {
+                MetadataCacheDesign::Sharded { block_count: block_count.min(part(METADATA_BLOCK_BYTES)).max(1) }
+            }
+            single_lock @ MetadataCacheDesign::SingleLock { .. } => single_lock,
+        };
+        Self {
+            cache_bytes: ample.cache_bytes.min(memory_bytes / CACHE_PART),
+            reserved_pages: ample.reserved_pages.min(part(PAGE_BYTES)).max(RESERVED_PAGES_MIN),
+            metadata_cache,
+            ..ample
+        }
+    }
+}
+
 impl Default for EngineOptions {
+    /// The defaults where memory is ample.
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
@@ -259,6 +291,27 @@ impl fmt::Display for ReadaheadAlloc {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_follows_the_memory_that_there_is() {
+        for (memory_bytes, cache_bytes, reserved_pages, block_count) in [
+            (u64::MAX, 64 << 20, 1024, 1024),
+            (512 << 20, 64 << 20, 1024, 1024),
+            (128 << 20, 16 << 20, 512, 256),
+            (40 << 20, 5 << 20, 160, 80),
+            (1 << 20, 1 << 17, 64, 2),
+            (0, 0, 64, 1),
+        ] {
+            let options = EngineOptions::for_memory(memory_bytes);
+            let expected = EngineOptions {
+                cache_bytes,
+                reserved_pages,
+                metadata_cache: MetadataCacheDesign::Sharded { block_count },
+                ..EngineOptions::default()
+            };
+            assert_eq!(options, expected, "{memory_bytes}");
+        }
+    }
 
     #[test]
     fn switches_are_read_as_they_are_written() {

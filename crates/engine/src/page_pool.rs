@@ -16,17 +16,22 @@ use crate::{
 
 /// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
 /// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
-const SLOW_PAGE: Duration = Duration::from_micros(150);
+const SLOW_PAGE: Duration = Duration::from_micros(60);
 
 /// Nor is it short of memory when it was quicker than this in all.
-const SLOW_MIN: Duration = Duration::from_millis(1);
+const SLOW_MIN: Duration = Duration::from_micros(500);
 
 /// So long after a slow page, memory is still taken to be short.
 const PRESSURE_LASTS_MS: u64 = 250;
 
+/// The operating system is asked for so many pages at a time ahead of the block cache's growth, so that the thread
+/// that does it is soon free for other work.
+const AHEAD_STEP_PAGES: usize = 32;
+
 /// Where the read path gets its pages: short-lived ones from a reserve that is mapped, touched and, where allowed,
 /// locked beforehand; those of the block cache from an arena as large as its budget, whose pages stay once they were
-/// touched.
+/// touched. While that arena fills, half as many pages as are reserved are touched ahead of what is taken, so that no
+/// read waits for those either.
 ///
 /// When the reserve is used up, short-lived pages come from the operating system and go back to it: that is what
 /// every decode does when nothing is reserved. How long the operating system takes for pages is measured, and so it
@@ -44,6 +49,9 @@ pub(crate) struct PagePool {
     waited: AtomicU64,
     given_up: AtomicU64,
     high_water_pages: AtomicU64,
+    is_backing_ahead: AtomicBool,
+    ahead_pages: AtomicU64,
+    ahead_ns: AtomicU64,
 }
 
 /// What a page pool has done so far.
@@ -69,6 +77,10 @@ pub struct PagePoolCounters {
     pub cache_pages: u64,
     /// Pages that the block cache may use.
     pub cache_pages_max: u64,
+    /// Pages that the operating system gave for the block cache before a read wanted them, while reads went on.
+    pub ahead_pages: u64,
+    /// How long it took for those, in nanoseconds; no read waited for it.
+    pub ahead_ns: u64,
 }
 
 /// Whether pages are worth waiting for.
@@ -90,7 +102,7 @@ impl PagePool {
         let is_locked = reserve.is_locked_in_memory();
         Ok(Self {
             reserve,
-            cache: Arenas::new(cache_of(cache_bytes)?),
+            cache: Arenas::new(cache_of(cache_bytes, reserved_pages / 2)?),
             is_locked: AtomicBool::new(is_locked),
             latencies,
             started: Instant::now(),
@@ -100,6 +112,9 @@ impl PagePool {
             waited: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             high_water_pages: AtomicU64::new(0),
+            is_backing_ahead: AtomicBool::new(false),
+            ahead_pages: AtomicU64::new(0),
+            ahead_ns: AtomicU64::new(0),
         })
     }
 
@@ -118,7 +133,7 @@ impl PagePool {
     /// # Errors
     /// The operating system has not so many addresses to give; all stays as it was.
     pub(crate) fn set_cache_bytes(&self, cache_bytes: u64) -> io::Result<()> {
-        self.cache.replace(cache_of(cache_bytes)?);
+        self.cache.replace(cache_of(cache_bytes, self.ahead_count())?);
         Ok(())
     }
 
@@ -131,13 +146,22 @@ impl PagePool {
     /// has room, or where the effort is not worth it.
     pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
         let page_count = page_count(len);
-        if let Some(run) = self.take_reserved(page_count) {
+        // Half of the reserve is for those who are waited for.
+        let is_allowed =
+            effort == Effort::Demand || 2 * (self.reserve.used_count() + page_count) <= self.reserve.page_count();
+        if let Some(run) = is_allowed.then(|| self.take_reserved(page_count)).flatten() {
             return Some(run);
         }
         if effort == Effort::BestEffort && self.is_memory_short() {
             self.given_up.fetch_add(1, Relaxed);
             return None;
         }
+        self.unreserved(len)
+    }
+
+    /// At least `len` bytes from the operating system, whatever is in reserve.
+    pub(crate) fn unreserved(&self, len: usize) -> Option<PageRun> {
+        let page_count = page_count(len);
         self.missed.fetch_add(1, Relaxed);
         self.time_pages(page_count, || PageRun::from_system(page_count)).ok()
     }
@@ -155,6 +179,31 @@ impl PagePool {
             self.time_pages(page_count, || run.back());
         }
         Some(run)
+    }
+
+    /// Whether the block cache has taken so many of the pages that were touched ahead of it that more are to be, and
+    /// nobody sees to it. Who is told so is to call [`PagePool::back_ahead`], where waiting does no harm.
+    pub(crate) fn wants_backing_ahead(&self) -> bool {
+        let ahead_count = self.ahead_count();
+        if ahead_count == 0 || self.is_backing_ahead.load(Relaxed) {
+            return false;
+        }
+        let lacks = self.cache.current().is_some_and(|arena| arena.lacks_backed(ahead_count) > ahead_count / 2);
+        lacks && !self.is_backing_ahead.swap(true, Relaxed)
+    }
+
+    /// Has the operating system give memory for pages that the block cache will take next.
+    pub(crate) fn back_ahead(&self) {
+        while let Some(arena) = self.cache.current() {
+            let count = arena.lacks_backed(self.ahead_count()).min(AHEAD_STEP_PAGES);
+            if count == 0 {
+                break;
+            }
+            let latency = self.watch_pages(count, || arena.back_next(count)).1;
+            self.ahead_pages.fetch_add(count as u64, Relaxed);
+            self.ahead_ns.fetch_add(latency.as_nanos() as u64, Relaxed);
+        }
+        self.is_backing_ahead.store(false, Relaxed);
     }
 
     /// Whether the operating system was slow to give pages lately.
@@ -180,6 +229,8 @@ impl PagePool {
             used_pages: self.reserve.used_count() as u64,
             cache_pages: self.cache.used_count() as u64,
             cache_pages_max: self.cache.page_count() as u64,
+            ahead_pages: self.ahead_pages.load(Relaxed),
+            ahead_ns: self.ahead_ns.load(Relaxed),
         }
     }
 
@@ -190,19 +241,30 @@ impl PagePool {
         Some(run)
     }
 
-    /// Runs `work`, which gets pages from the operating system, and notes how long that took.
+    /// How many pages of the block cache are to be touched ahead of what is taken.
+    fn ahead_count(&self) -> usize {
+        self.reserve.page_count() / 2
+    }
+
+    /// Runs `work`, which gets pages from the operating system for a read that waits, and notes how long that took.
     fn time_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> R {
+        let (result, latency) = self.watch_pages(page_count, work);
+        self.latencies.record(Stage::Pages, latency);
+        result
+    }
+
+    /// Runs `work`, which gets pages from the operating system, and heeds how long that took.
+    fn watch_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> (R, Duration) {
         let preemptions = preemption_count();
         let started = Instant::now();
         let result = work();
         let latency = started.elapsed();
-        self.latencies.record(Stage::Pages, latency);
         // A thread that had to leave its CPU to another one lost its time to that, not to memory.
         if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
             self.waited.fetch_add(1, Relaxed);
             self.pressure_until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS_MS, Relaxed);
         }
-        result
+        (result, latency)
     }
 
     fn now_ms(&self) -> u64 {
@@ -214,9 +276,14 @@ fn reserve_of(page_count: usize) -> io::Result<Option<Arena>> {
     if page_count == 0 { Ok(None) } else { Arena::new(page_count, true).map(Some) }
 }
 
-fn cache_of(bytes: u64) -> io::Result<Option<Arena>> {
+fn cache_of(bytes: u64, ahead_count: usize) -> io::Result<Option<Arena>> {
     let page_count = usize::try_from(bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    if page_count == 0 { Ok(None) } else { Arena::new(page_count, false).map(Some) }
+    if page_count == 0 {
+        return Ok(None);
+    }
+    let arena = Arena::new(page_count, false)?;
+    arena.back_next(ahead_count);
+    Ok(Some(arena))
 }
 
 /// How many pages a run of `len` bytes takes.
@@ -239,7 +306,7 @@ mod tests {
         let first = pool.temporary(3 * PAGE_BYTES, Effort::Demand).expect("from the reserve");
         let second = pool.temporary(2 * PAGE_BYTES, Effort::Demand).expect("from the system");
         assert!(!first.is_from_system() && second.is_from_system());
-        assert!(pool.temporary(1, Effort::BestEffort).is_some());
+        assert!(pool.temporary(1, Effort::Demand).is_some());
         drop(first);
         let counters = pool.counters();
         assert_eq!((counters.taken, counters.missed, counters.given_up), (2, 1, 0));
@@ -250,19 +317,41 @@ mod tests {
     #[test]
     fn only_demand_waits_when_memory_is_short() {
         let pool = pool(2, 8);
+        // A second page, for one is touched ahead.
+        let _first = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
         let backed = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
         drop(backed);
         while !pool.is_memory_short() {
             pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
         }
-        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
-        assert!(pool.temporary(3 * PAGE_BYTES, Effort::BestEffort).is_none());
+        assert!(pool.temporary(PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
+        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(), "half of it is for demand");
         assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
         assert_eq!(pool.counters().given_up, 2);
         std::thread::sleep(Duration::from_millis(PRESSURE_LASTS_MS + 10));
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
+    }
+
+    #[test]
+    fn the_pages_of_a_cache_that_fills_are_there_before_they_are_wanted() {
+        let pool = pool(8, 16);
+        let mut kept = Vec::new();
+        for _ in 0..16 {
+            kept.push(pool.cached(PAGE_BYTES, Effort::Demand).expect("room"));
+            if pool.wants_backing_ahead() {
+                assert!(!pool.wants_backing_ahead(), "one is told");
+                pool.back_ahead();
+            }
+        }
+        assert_eq!(pool.latencies.summary(Stage::Pages).count, 0, "nobody waited");
+        assert_eq!(pool.counters().ahead_pages, 16 - 4);
+        assert!(!pool.wants_backing_ahead());
+        let unready = self::pool(0, 4);
+        let run = unready.cached(2 * PAGE_BYTES, Effort::Demand).expect("room");
+        assert!(run.is_backed() && !unready.wants_backing_ahead());
+        assert_eq!(unready.latencies.summary(Stage::Pages).count, 1);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Arena {
     page_count: usize,
     /// Pages below this one are backed by memory.
     backed_count: AtomicUsize,
+    /// Pages from this one on were never given out.
+    taken_end: AtomicUsize,
     /// Whether its pages are given back to the operating system rather than used again.
     is_retired: AtomicBool,
 }
@@ -29,6 +31,7 @@ impl Arena {
             free: Mutex::new(FreePages::new(page_count)),
             page_count,
             backed_count: AtomicUsize::new(if populate { page_count } else { 0 }),
+            taken_end: AtomicUsize::new(0),
             is_retired: AtomicBool::new(false),
         })
     }
@@ -46,6 +49,23 @@ impl Arena {
         self.page_count - self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
     }
 
+    /// How many pages more are to be backed by memory so that `ahead_count` are which were never given out.
+    pub(crate) fn lacks_backed(&self, ahead_count: usize) -> usize {
+        let wanted = (self.taken_end.load(Relaxed) + ahead_count).min(self.page_count);
+        wanted.saturating_sub(self.backed_count.load(Relaxed))
+    }
+
+    /// Has the operating system give memory for the next `count` pages that are not backed yet.
+    pub(crate) fn back_next(&self, count: usize) {
+        let first = self.backed_count.load(Relaxed);
+        let end = (first + count).min(self.page_count);
+        if first < end {
+            self.mapping.populate(first, end - first);
+            // Only now: whoever takes them before backs them for himself, and waits no longer than for that.
+            self.backed_count.fetch_max(end, Relaxed);
+        }
+    }
+
     /// Gives the memory of free pages back to the operating system, now and as they come back. Nothing is to be taken
     /// from then on.
     pub(crate) fn retire(&self) {
@@ -58,6 +78,7 @@ impl Arena {
     /// before [`PageRun::back`] was called.
     pub(crate) fn take(self: &Arc<Self>, page_count: usize) -> Option<PageRun> {
         let first_page = self.free.lock().unwrap_or_else(PoisonError::into_inner).take(page_count)?;
+        self.taken_end.fetch_max(first_page + page_count, Relaxed);
         Some(PageRun { home: Home::Arena(Arc::clone(self)), first_page, page_count })
     }
 }

@@ -2,6 +2,9 @@
 
 use std::{io, ptr::NonNull};
 
+#[cfg(miri)]
+use self::interpreted::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
+#[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
 
 /// The unit of the page pool in bytes.
@@ -86,5 +89,50 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this mapping, and no slice of it outlives the value.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// What the interpreter Miri has in the place of the system's calls: memory of the allocator, so that every access to a
+/// page is checked.
+#[cfg(miri)]
+mod interpreted {
+    use std::{
+        alloc::{Layout, alloc_zeroed, dealloc},
+        ffi::c_void,
+        io,
+    };
+
+    pub(super) use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags};
+
+    fn layout(len: usize) -> io::Result<Layout> {
+        Layout::from_size_align(len, super::PAGE_BYTES).map_err(|_| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(super) unsafe fn mmap_anonymous(
+        _: *mut c_void,
+        len: usize,
+        _: ProtFlags,
+        _: MapFlags,
+    ) -> io::Result<*mut c_void> {
+        // SAFETY: a mapping is never empty.
+        Ok(unsafe { alloc_zeroed(layout(len)?) }.cast())
+    }
+
+    pub(super) unsafe fn munmap(start: *mut c_void, len: usize) -> io::Result<()> {
+        // SAFETY: `start` came from `mmap_anonymous` with the same length.
+        unsafe { dealloc(start.cast(), layout(len)?) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn madvise(start: *mut c_void, len: usize, advice: Advice) -> io::Result<()> {
+        if advice == Advice::LinuxDontNeed {
+            // SAFETY: the caller says that nobody uses these pages.
+            unsafe { start.write_bytes(0, len) };
+        }
+        Ok(())
+    }
+
+    pub(super) unsafe fn mlock_with(_: *mut c_void, _: usize, _: MlockFlags) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -9,14 +9,18 @@ use floe_image::{ByteRange, Error, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
     PAGE_BYTES, Reader,
-    batch::Batch,
+    batch::{Batch, block_to_decode},
     block_cache::Found,
     gauge::Gauge,
     hot_regions::HotRegions,
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
+    workspace::Workspace,
 };
+
+/// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
+const AHEAD_STEP_BYTES: usize = 256 << 10;
 
 /// The most pieces of work that wait at one time; more are dropped.
 const WAITING_MAX: usize = 64;
@@ -56,7 +60,7 @@ pub struct ReadAroundCounters {
     pub wasted_blocks: u64,
     /// Blocks left to a later demand read, because their pages would have cost waiting.
     pub given_up: u64,
-    /// Blocks left because the reader had gone elsewhere.
+    /// Blocks left because the reader had gone elsewhere, or had come there first.
     pub cancelled: u64,
     /// Pieces of work dropped because too many were waiting.
     pub dropped: u64,
@@ -140,12 +144,19 @@ impl Reader {
         });
     }
 
-    /// Notes a read, and reads on if it follows others.
-    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange) {
+    /// Notes a read that begins; gives what to read ahead of its reader.
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
+        if !self.engine().switches.read_around() {
+            return None;
+        }
+        self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
+    }
+
+    /// After a read was taken care of: reads on, if it follows others.
+    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
         if !self.engine().switches.read_around() {
             return;
         }
-        let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range);
         if let Some(ahead) = ahead {
             let reader = self.clone();
             let reading_on = self.around().reading_on.enter();
@@ -230,71 +241,72 @@ impl Reader {
     }
 
     fn decode_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
-        let engine = self.engine();
-        engine.workspaces.with(|workspace| {
+        self.engine().workspaces.with(|workspace| {
             let mut steps = std::mem::take(&mut workspace.steps);
-            let result = self.plan(workspace, nid, ahead.range, &mut steps).and_then(|_| {
-                self.lead_all(&mut steps);
-                let mut index = 0;
-                while index < steps.len() {
-                    let Some(batch) = Batch::at(engine, &steps, index)? else {
-                        index += 1;
-                        continue;
-                    };
-                    index = batch.steps.end;
-                    let block_count = batch.block_count as u64;
-                    if ahead.is_cancelled() {
-                        self.around().cancelled.fetch_add(block_count, Relaxed);
-                    } else if batch.is_plain() {
-                        engine.will_need(batch.device, batch.start, batch.len as u64);
-                    } else {
-                        let decoded = self.decode_batch_ahead(workspace, &batch, &mut steps[batch.steps.clone()])?;
-                        self.around().ahead_blocks.fetch_add(decoded, Relaxed);
-                        self.around().given_up.fetch_add(block_count - decoded, Relaxed);
-                    }
-                }
-                Ok(())
-            });
+            let result = self
+                .plan(workspace, nid, ahead.range, &mut steps)
+                .and_then(|_| self.run_ahead(workspace, ahead, &mut steps));
             steps.clear();
             workspace.steps = steps;
             result
         })
     }
 
-    /// Whole blocks too are to be cached, where they would else be decoded into the output.
-    fn lead_all(&self, steps: &mut [Step]) {
-        for step in steps {
-            if let From::Straight { block, .. } = step.from {
-                if !self.engine().blocks.has_room_for(&block) {
-                    step.from = From::Done;
-                    continue;
-                }
-                step.from = match self.engine().blocks.find_or_lead(&block) {
-                    Found::Lead(lead) => From::Lead { block, skip: 0, lead },
-                    Found::Ready(_) | Found::InFlight(_) => From::Done,
-                };
+    fn run_ahead(&self, workspace: &mut Workspace, ahead: &Ahead, steps: &mut [Step]) -> Result<()> {
+        let engine = self.engine();
+        steps.iter_mut().for_each(lead_nothing);
+        let mut index = 0;
+        while index < steps.len() {
+            let step_end = steps[index].output.start + AHEAD_STEP_BYTES;
+            let end = steps.partition_point(|step| step.output.end <= step_end).max(index + 1);
+            let Some(batch) = Batch::at(engine, &steps[..end], index)? else {
+                index += 1;
+                continue;
+            };
+            index = batch.steps.end;
+            let steps = &steps[batch.steps.clone()];
+            let is_passed = steps.last().is_some_and(|step| step.output.end as u64 <= ahead.passed_bytes());
+            if is_passed || ahead.is_cancelled() {
+                self.around().cancelled.fetch_add(batch.block_count as u64, Relaxed);
+            } else if batch.is_plain() {
+                engine.will_need(batch.device, batch.start, batch.len as u64);
+            } else {
+                self.decode_batch_ahead(workspace, ahead, &batch, steps)?;
             }
         }
+        Ok(())
     }
 
-    /// Gives how many of the blocks were decoded; the others would have cost waiting for pages.
     fn decode_batch_ahead(
         &self,
-        workspace: &mut crate::workspace::Workspace,
+        workspace: &mut Workspace,
+        ahead: &Ahead,
         batch: &Batch,
-        steps: &mut [Step],
-    ) -> Result<u64> {
-        let effort = self.engine().switches.ahead_effort();
+        steps: &[Step],
+    ) -> Result<()> {
+        let (engine, around) = (self.engine(), self.around());
+        let effort = engine.switches.ahead_effort();
         let stored = match self.fetch_stored(batch, effort) {
-            Err(Error::NoMemory) => return Ok(0),
+            Err(Error::NoMemory) => {
+                around.given_up.fetch_add(batch.block_count as u64, Relaxed);
+                return Ok(());
+            }
             stored => stored?,
         };
-        let mut decoded = 0;
         for step in steps {
-            let From::Lead { block, lead, .. } = std::mem::replace(&mut step.from, From::Done) else { continue };
-            match self.decode_into_pages(workspace, &block, batch.stored_of(&block, &stored), effort) {
+            let Some(block) = block_to_decode(step).filter(|block| engine.blocks.has_room_for(block)) else { continue };
+            if step.output.end as u64 <= ahead.passed_bytes() {
+                around.cancelled.fetch_add(1, Relaxed);
+                continue;
+            }
+            // Only now, as whoever wants the block from here on waits for it.
+            let Found::Lead(lead) = engine.blocks.find_or_lead(block) else { continue };
+            match self.decode_into_pages(workspace, block, batch.stored_of(block, &stored), effort) {
                 // Dropping the lead has those who wait decode for themselves.
-                Err(Error::NoMemory) => drop(lead),
+                Err(Error::NoMemory) => {
+                    drop(lead);
+                    around.given_up.fetch_add(1, Relaxed);
+                }
                 Err(error) => {
                     lead.end(Err(error.clone()));
                     return Err(error);
@@ -302,10 +314,17 @@ impl Reader {
                 Ok(cached) => {
                     cached.mark_ahead();
                     lead.end(Ok(Arc::new(cached)));
-                    decoded += 1;
+                    around.ahead_blocks.fetch_add(1, Relaxed);
                 }
             }
         }
-        Ok(decoded)
+        Ok(())
+    }
+}
+
+/// Has a step wait for its turn: nobody is to wait for a block that is far from being decoded.
+fn lead_nothing(step: &mut Step) {
+    if let From::Lead { block, skip, .. } = step.from {
+        step.from = From::Straight { block, skip };
     }
 }

@@ -5,13 +5,13 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe_image::{ByteRange, Error, Nid, Result};
 
 use crate::{
-    PageRun, Reader, Stage,
+    PageRun, Reader,
     batch::Batch,
     block_cache::CachedBlock,
     gauge::Counted,
@@ -24,6 +24,12 @@ use crate::{
 
 /// Who asked for the read: called once, with its bytes.
 pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
+/// When a read was asked for, and by whom.
+pub(crate) struct Request {
+    pub(crate) asked: Instant,
+    pub(crate) completion: Completion,
+}
 
 /// Blocks that take at least so long to decode are spread over the CPUs one by one.
 const SPREAD_DECODE: Duration = Duration::from_micros(200);
@@ -49,7 +55,7 @@ struct End {
     len: usize,
     neighbours: Vec<Neighbour>,
     error: Option<Error>,
-    completion: Option<Completion>,
+    request: Option<Request>,
 }
 
 impl ReadJob {
@@ -60,7 +66,7 @@ impl ReadJob {
         range: ByteRange,
         output: PageRun,
         left: Option<Left>,
-        completion: Completion,
+        request: Request,
     ) {
         let engine = Arc::clone(reader.engine());
         let (steps, len, neighbours) = match left {
@@ -74,7 +80,7 @@ impl ReadJob {
             output: SharedPages::new(output),
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
-            end: Mutex::new(End { len, neighbours, error: None, completion: Some(completion) }),
+            end: Mutex::new(End { len, neighbours, error: None, request: Some(request) }),
             _outstanding: engine.outstanding.enter(),
         });
         engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
@@ -217,17 +223,17 @@ impl ReadJob {
     }
 
     fn answer(&self) {
-        let (len, neighbours, error, completion) = {
+        let (len, neighbours, error, request) = {
             let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-            (end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.completion.take())
+            (end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.request.take())
         };
-        let Some(completion) = completion else { return };
+        let Some(Request { asked, completion }) = request else { return };
         let result = match error {
             Some(error) => Err(error),
             // SAFETY: every piece has ended, so nobody writes any more.
             None => Ok(unsafe { self.output.filled(len) }),
         };
-        self.reader.engine().latencies.time(Stage::Reply, || completion(result));
+        self.reader.engine().latencies.reply(asked, || completion(result));
         self.reader.store_neighbours(self.nid, self.range, neighbours);
     }
 }
@@ -235,8 +241,8 @@ impl ReadJob {
 impl Drop for ReadJob {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(completion) = end.completion.take() {
-            completion(Err(end.error.take().unwrap_or(Error::Cancelled)));
+        if let Some(request) = end.request.take() {
+            (request.completion)(Err(end.error.take().unwrap_or(Error::Cancelled)));
         }
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn of_block(
 ) -> From {
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
     if is_whole {
-        return match blocks.peek(&block) {
+        return match blocks.peek_whole(&block) {
             Some(cached) => From::Cached { cached, block, skip },
             None => From::Straight { block, skip },
         };

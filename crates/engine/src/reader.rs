@@ -1,17 +1,20 @@
 //! Reads of file data.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Place, Result, StoredBlock};
 
 use crate::{
-    Engine, PageCache, PageRun, ReadAroundCounters, Stage, SyncDecompress, WorkerMode,
+    Engine, PageCache, PageRun, ReadAroundCounters, SyncDecompress, WorkerMode,
     batch::{Batch, block_to_decode},
     block_cache::{CachedBlock, Lead},
-    page_pool::{Effort, page_count},
+    page_pool::Effort,
     patience,
     read_around::{Neighbour, ReadAround},
-    read_job_sys::ReadJob,
+    read_job_sys::{ReadJob, Request},
     read_plan::{From, Step, of_block, plan},
     workspace::Workspace,
 };
@@ -104,10 +107,12 @@ impl Reader {
     /// ends the read, perhaps before this returns. The calling thread never waits for a source unless it was
     /// lent for that ([`Engine::lend_threads`]), and decodes only what is cheap.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
+        let asked = Instant::now();
         let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
             return completion(Err(Error::NoMemory));
         };
         let range = ByteRange::new(offset, len.into());
+        let ahead = self.note_read(nid, range);
         let output = &mut pages[..len as usize];
         let start = if self.engine.workers.mode() == WorkerMode::Inline {
             Start::Done(self.read(nid, offset, output), Vec::new())
@@ -116,12 +121,19 @@ impl Reader {
         };
         match start {
             Start::Done(result, neighbours) => {
-                self.engine.latencies.time(Stage::Reply, || completion(result.map(|len| &pages[..len])));
+                self.engine.latencies.reply(asked, || completion(result.map(|len| &pages[..len])));
                 self.store_neighbours(nid, range, neighbours);
             }
-            Start::Left(left) => ReadJob::submit(self.clone(), nid, range, pages, left, Box::new(completion)),
+            Start::Left(left) => ReadJob::submit(
+                self.clone(),
+                nid,
+                range,
+                pages,
+                left,
+                Request { asked, completion: Box::new(completion) },
+            ),
         }
-        self.read_ahead(nid, range);
+        self.read_ahead(nid, range, ahead);
     }
 
     /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for,
@@ -322,7 +334,11 @@ impl Reader {
     ) -> Result<CachedBlock> {
         let len = block.decoded_len.bytes() as usize;
         let pages = self.engine.blocks.make_room(&self.engine.pool, len, effort);
-        let elsewhere = || (effort == Effort::Demand).then(|| PageRun::from_system(page_count(len)).ok()).flatten();
+        if self.engine.pool.wants_backing_ahead() {
+            let engine = Arc::clone(&self.engine);
+            self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));
+        }
+        let elsewhere = || (effort == Effort::Demand).then(|| self.engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
         let decoded = self.engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));

@@ -45,3 +45,44 @@ impl SharedPages {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len) }
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+    use crate::{
+        PAGE_BYTES,
+        latency::Latencies,
+        page_pool::{Effort, PagePool},
+    };
+
+    #[test]
+    fn threads_fill_parts_of_pages_that_change_hands() {
+        let pool = PagePool::new(3, 0, Arc::new(Latencies::new())).expect("a small pool");
+        thread::scope(|scope| {
+            for mark in 1..4u8 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..4 {
+                        let shared = SharedPages::new(pool.temporary(2 * PAGE_BYTES, Effort::Demand).expect("pages"));
+                        thread::scope(|scope| {
+                            for part in 0..2 {
+                                let shared = &shared;
+                                scope.spawn(move || {
+                                    let range = part * PAGE_BYTES..(part + 1) * PAGE_BYTES;
+                                    // SAFETY: the two parts are disjoint, and nothing else is used meanwhile.
+                                    unsafe { shared.part_mut(range) }.fill(mark);
+                                });
+                            }
+                        });
+                        // SAFETY: the threads that write have ended.
+                        let filled = unsafe { shared.filled(2 * PAGE_BYTES) };
+                        assert!(filled.iter().all(|&byte| byte == mark));
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.counters().used_pages, 0);
+    }
+}

@@ -33,21 +33,34 @@ struct Stream {
     ahead_end: u64,
     window: u64,
     run: u32,
+    progress: Arc<Progress>,
+}
+
+/// How far a reader is, for those who read ahead of it.
+#[derive(Default)]
+struct Progress {
     /// Counts how often the reader went elsewhere.
-    generation: Arc<AtomicU64>,
+    generation: AtomicU64,
+    /// It asked for everything before this byte, or is about to.
+    next: AtomicU64,
 }
 
 /// What is to be read ahead of a reader, as long as it does not go elsewhere.
 pub(crate) struct Ahead {
     pub(crate) range: ByteRange,
-    generation: Arc<AtomicU64>,
+    progress: Arc<Progress>,
     generation_expected: u64,
 }
 
 impl Ahead {
     /// Whether the reader went elsewhere.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.generation.load(Relaxed) != self.generation_expected
+        self.progress.generation.load(Relaxed) != self.generation_expected
+    }
+
+    /// How many bytes of the range the reader has asked for meanwhile, or will have before they can be decoded.
+    pub(crate) fn passed_bytes(&self) -> u64 {
+        self.progress.next.load(Relaxed).saturating_sub(self.range.offset())
     }
 }
 
@@ -66,21 +79,23 @@ impl Streams {
             && range.offset() <= stream.next + DISORDER_MAX
             && range.end() + DISORDER_MAX > stream.next;
         if !follows {
-            stream.generation.fetch_add(1, Relaxed);
-            let generation = Arc::clone(&stream.generation);
+            let progress = Arc::clone(&stream.progress);
+            progress.generation.fetch_add(1, Relaxed);
+            progress.next.store(range.end() + range.len(), Relaxed);
             *stream = Stream {
                 nid: Some(nid),
                 next: range.end(),
                 ahead_end: 0,
                 window: WINDOW_MIN,
                 run: u32::from(range.offset() == 0),
-                generation,
+                progress,
             };
             return None;
         }
         // A reader that jumps about within the disorder that is allowed does not go straight on.
         stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
         stream.next = stream.next.max(range.end());
+        stream.progress.next.store(stream.next + range.len(), Relaxed);
         if stream.run < RUN_MIN {
             return None;
         }
@@ -92,9 +107,9 @@ impl Streams {
             return None;
         }
         stream.ahead_end = end;
-        let generation = Arc::clone(&stream.generation);
-        let generation_expected = generation.load(Relaxed);
-        Some(Ahead { range: ByteRange::between(start, end), generation, generation_expected })
+        let progress = Arc::clone(&stream.progress);
+        let generation_expected = progress.generation.load(Relaxed);
+        Some(Ahead { range: ByteRange::between(start, end), progress, generation_expected })
     }
 }
 
@@ -135,6 +150,9 @@ mod tests {
         let ahead =
             (0..10).find_map(|index| streams.note(Nid(7), ByteRange::new(index * 65536, 65536))).expect("a run");
         assert!(!ahead.is_cancelled());
+        assert_eq!(ahead.passed_bytes(), 65536, "the next request is not waited for");
+        streams.note(Nid(7), ByteRange::new(ahead.range.offset(), 65536));
+        assert_eq!(ahead.passed_bytes(), 2 * 65536);
         assert!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).is_none());
         assert!(ahead.is_cancelled());
     }

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::PoisonError};
 
-use crate::{Engine, EngineOptions, MetadataCacheDesign, engine::METADATA_BLOCK_BYTES};
+use crate::{
+    Engine, EngineOptions, MetadataCacheDesign,
+    engine::{METADATA_BLOCK_BYTES, stored_metadata_bytes},
+};
 
 /// Why a switch was not moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +56,7 @@ impl Engine {
                 return Err(TuneError::MetadataCacheDesign);
             };
             self.decoded_metadata.set_weight_max(block_count * METADATA_BLOCK_BYTES);
+            self.stored_metadata.set_weight_max(stored_metadata_bytes(wanted.metadata_cache));
             options.metadata_cache = wanted.metadata_cache;
         }
         if wanted.cache_bytes != options.cache_bytes {

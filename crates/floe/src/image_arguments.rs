@@ -36,7 +36,7 @@ impl ImageArguments {
             workers: floe::WorkerMode::Inline,
             reserved_pages: 0,
             read_around: false,
-            ..EngineOptions::default()
+            ..OpenOptions::default().engine
         };
         OpenOptions { offset: self.offset.unwrap_or_default(), devices: self.devices.clone(), engine }
     }

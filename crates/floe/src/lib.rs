@@ -16,6 +16,7 @@ mod format;
 mod image;
 mod launch_ahead;
 mod likeness;
+mod memory_limit;
 mod open_error;
 mod open_options;
 mod path_error;

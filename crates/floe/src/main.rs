@@ -5,6 +5,7 @@ mod account;
 mod cancellation;
 mod cli;
 mod command;
+mod compress_hints;
 mod control;
 mod daemon;
 mod drop_in;

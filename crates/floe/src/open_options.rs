@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use floe_engine::EngineOptions;
 
-/// How an image is opened. The default is right for an image that begins with the file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+use crate::memory_limit::memory_limit_bytes;
+
+/// How an image is opened. The default is right for an image that begins with the file, and keeps as much in memory as
+/// the limits of this process allow.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
     /// Where in the file the image begins.
     pub offset: Offset,
@@ -14,6 +17,13 @@ pub struct OpenOptions {
     pub devices: Vec<PathBuf>,
     /// The switches of the read engine.
     pub engine: EngineOptions,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        let engine = EngineOptions::for_memory(memory_limit_bytes());
+        Self { offset: Offset::default(), devices: Vec::new(), engine }
+    }
 }
 
 /// Where in a file an image begins.

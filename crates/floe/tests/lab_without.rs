@@ -78,7 +78,7 @@ fn what_can_be_measured_is_and_what_cannot_is_told() {
             ":",
             AS_USER,
             launch(&[]),
-            &["kernel counts for each thread", "needs root", "autogroup", "fastest on average", "time to get pages"],
+            &["kernel counts for each thread", "needs root", "autogroup", "fastest on average", "blocks decompressed"],
         ),
         (
             "a user watches",

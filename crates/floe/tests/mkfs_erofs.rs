@@ -56,6 +56,7 @@ fn scene() -> tempfile::TempDir {
     for name in ["source/docs/a.txt", "source/docs/deep/b.txt", "source/docs/c.md"] {
         fs::write(folder.path().join(name), name.repeat(1000)).expect("written");
     }
+    fs::write(folder.path().join("hints"), "# some\n16384 \\.md$\n0 ^docs/deep/\n").expect("written");
     let tar = Command::new("tar")
         .args(["--format=pax", "-cf", "source.tar", "-C", "source", "."])
         .current_dir(folder.path())
@@ -66,7 +67,7 @@ fn scene() -> tempfile::TempDir {
 }
 
 /// Options and a source for which both are to give the same content.
-const SAME: [&str; 28] = [
+const SAME: [&str; 29] = [
     "source",
     "-b512 source",
     "-b 1024 -Enoinline_data source",
@@ -78,6 +79,7 @@ const SAME: [&str; 28] = [
     "-zlzma,level=106,dictsize=65536 -C65536 source",
     "-zdeflate,9 -C16384 source",
     "-zlz4:zstd -C16384 source",
+    "-zlz4hc --compress-hints=hints source",
     "-zlz4 -Elegacy-compress source",
     "-zlz4 --zfeature-bits=6 -C16384 source",
     "-zlz4 -E48bit source",

@@ -31,8 +31,8 @@ const FIELDS: &str = "
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages
     lz4.temporary_pages_max lz4.window_bytes_max metadata_cache.budget_bytes metadata_cache.evictions
     metadata_cache.hits metadata_cache.joins metadata_cache.misses metadata_cache.releases metadata_cache.used_bytes
-    metadata_cache.wakes metadata_cache.wakes_per_release mountpoint page_pool.given_up page_pool.high_water_pages
-    page_pool.is_locked page_pool.missed page_pool.reserved_pages page_pool.taken page_pool.used_pages page_pool.waited
+    metadata_cache.wakes metadata_cache.wakes_per_release mountpoint page_pool.ahead_ns page_pool.ahead_pages page_pool.given_up
+    page_pool.high_water_pages page_pool.is_locked page_pool.missed page_pool.reserved_pages page_pool.taken page_pool.used_pages page_pool.waited
     process read_around.ahead_blocks read_around.cancelled_blocks read_around.dropped read_around.given_up_blocks
     read_around.stored_bytes read_around.used_blocks read_around.wasted_blocks real_time_throttled requests.forget
     requests.getattr requests.getxattr requests.listxattr requests.lookup requests.lseek requests.open requests.opendir

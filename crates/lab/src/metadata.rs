@@ -220,7 +220,7 @@ impl MetadataReport {
             for &walker_count in &self.walker_counts {
                 let of_row =
                     self.walks.iter().filter(|walk| walk.variant == variant && walk.walker_count == walker_count);
-                let accounts: Vec<_> = of_row.filter_map(|walk| Some(walk.account.as_ref()?.metadata)).collect();
+                let accounts: Vec<_> = of_row.filter_map(|walk| Some(walk.account.as_ref()?.metadata_cache)).collect();
                 let mean = |value: fn(&MetadataAccount) -> u64| {
                     accounts.iter().map(value).sum::<u64>() as f64 / accounts.len() as f64
                 };
@@ -232,7 +232,7 @@ impl MetadataReport {
                     name.clone(),
                     walker_count.to_string(),
                     number(mean(|account| account.misses)),
-                    number(mean(|account| account.waits)),
+                    number(mean(|account| account.joins)),
                     number(wakes),
                     if releases > 0.0 { format!("{:.4}", wakes / releases) } else { "—".to_owned() },
                 ]);

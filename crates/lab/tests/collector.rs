@@ -69,11 +69,11 @@ fn records_are_accounted_for_and_latency_agrees_with_schedstat() {
     let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
     for cpu in some_cpus() {
         // A switch in many thousands is told by nobody; that one of three runs has none of those is not asked too much.
-        assert!((0..3).any(|_| agrees_with_schedstat(&mut collector, cpu)), "three times switches that nothing told");
+        assert!((0..3).any(|_| agrees_with_schedstat(&mut collector, cpu)), "three times what nothing told");
     }
 }
 
-/// Fails if it does not agree; false if it could not be compared, as a switch was told by nobody.
+/// Fails if it does not agree; false if it could not be compared, as a switch was told by nobody, or time was stolen.
 fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
     let pid = std::process::id();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -136,9 +136,11 @@ fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
     assert_eq!((worker.invalid_count, worker.slice_count), (0, totals.slice_count));
     assert!(latency_ns.abs_diff(totals.waiting_ns) <= totals.waiting_ns / 100, "{latency_ns} against {totals:?}");
     let shortcut_ns = 40_000 * worker.slice_count;
-    assert!(worker.running_ns.abs_diff(totals.running_ns) <= totals.running_ns / 100 + shortcut_ns);
+    let tolerated_ns = totals.running_ns / 100 + shortcut_ns;
+    assert!(worker.running_ns + tolerated_ns >= totals.running_ns, "{} against {totals:?}", worker.running_ns);
     assert_eq!(worker.sleep_count, totals.sleep_count);
-    true
+    // The kernel does not count as running what interrupts, or a hypervisor, took from a thread; no switch shows that.
+    worker.running_ns <= totals.running_ns + tolerated_ns
 }
 
 /// Some machines hide from tracing how a CPU leaves its idle task.

@@ -1,16 +1,22 @@
 //! Putting pieces, which come in order, into the image.
 
+use std::collections::HashMap;
+
 use floe_erofs::write::{Chunk, CompressedExtent, ExtentKind};
+use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     chunks::ChunkStore,
+    compressors::Compressors,
     content::Content,
-    data::{PieceData, PieceOutput},
     error::Result,
     image_file::ImageFile,
     options::Options,
     packed::{Packed, Places},
-    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule, index_len, inline_len_max},
+    piece::{PieceData, PieceOutput, segment_end},
+    repeats::Repeat,
+    segment::{CompressedSegment, Tail, TailRule, index_len, inline_len_max},
+    shared_extents::{Gap, shared_extents},
     stored_blocks::{StoredBlocks, Verdict},
     stored_file::StoredFile,
 };
@@ -28,9 +34,15 @@ pub(crate) struct Assembler<'a> {
     packed: Option<Packed>,
     /// By place, which files are alike.
     kinds: &'a [u64],
-    /// For what is before an end that is known.
-    compressor: Option<SegmentCompressor>,
+    /// For what could not be compressed before, because it depends on what is there.
+    compressors: Compressors<'a>,
+    /// The algorithm of each coding.
+    algorithms: Vec<u8>,
     chunk_store: ChunkStore,
+    /// By place and offset, the number of the extent that begins at a cut.
+    cuts: HashMap<(usize, u64), usize>,
+    /// How many bytes are in extents that refer to what others stored.
+    shared_bytes: u64,
     /// Where equal data is to be stored once.
     stored_blocks: Option<StoredBlocks>,
     current: Current,
@@ -41,6 +53,14 @@ pub(crate) struct Assembler<'a> {
 struct Current {
     start: u64,
     size: u64,
+    place: usize,
+    coding: Option<usize>,
+    /// A `COMPRESSION_` number.
+    algorithm: u8,
+    /// Whether repeats refer to it.
+    is_source: bool,
+    /// How many bytes before the next piece are not stored yet.
+    left_len: u64,
     extents: Vec<CompressedExtent>,
     chunks: Vec<Chunk>,
     inline: Vec<u8>,
@@ -54,11 +74,21 @@ impl<'a> Assembler<'a> {
         options: &'a Options,
         packed: Option<Packed>,
         kinds: &'a [u64],
-    ) -> Result<Self> {
-        let compressor = if packed.is_some() { SegmentCompressor::new(options)? } else { None };
-        let (chunk_store, current) = (ChunkStore::default(), Current::default());
-        let stored_blocks = options.shares_files().then(StoredBlocks::default);
-        Ok(Self { image, blob, options, packed, kinds, compressor, chunk_store, stored_blocks, current })
+    ) -> Self {
+        Self {
+            image,
+            blob,
+            options,
+            packed,
+            kinds,
+            compressors: Compressors::new(options),
+            algorithms: options.codings().into_iter().map(|coding| options.algorithm(coding)).collect(),
+            chunk_store: ChunkStore::default(),
+            cuts: HashMap::new(),
+            shared_bytes: 0,
+            stored_blocks: options.shares_files().then(StoredBlocks::default),
+            current: Current::default(),
+        }
     }
 
     /// How many bytes were there already.
@@ -66,10 +96,12 @@ impl<'a> Assembler<'a> {
         self.packed.as_ref().map_or(0, Packed::duplicate_bytes)
             + self.stored_blocks.as_ref().map_or(0, StoredBlocks::duplicate_bytes)
             + self.chunk_store.duplicate_bytes()
+            + self.shared_bytes
     }
 
     /// The packed inode's content, which cannot be added to any more, and where fragments are there.
     pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
+        self.cuts.clear();
         let packed = self.packed.take().filter(|packed| packed.len() > 0);
         packed.map(Packed::into_content).transpose()
     }
@@ -79,19 +111,37 @@ impl<'a> Assembler<'a> {
         self.blob
     }
 
-    /// Adds a piece of a file of this size; with the last one says what became of the file.
-    pub(crate) fn add(&mut self, piece: PieceOutput, size: u64, content: &Content) -> Result<Option<StoredFile>> {
+    /// Adds a piece of a file; with the last one says what became of the file. `stored` has those before.
+    pub(crate) fn add(
+        &mut self,
+        piece: PieceOutput,
+        content: &Content,
+        stored: &[StoredFile],
+    ) -> Result<Option<StoredFile>> {
+        let size = content.size();
         if piece.offset == 0 {
-            self.current = Current { start: self.image.len(), size, ..Current::default() };
-            self.stored_blocks.iter_mut().for_each(StoredBlocks::begin_file);
+            let (start, place, coding) = (self.image.len(), piece.place, piece.coding);
+            let algorithm = coding.and_then(|coding| self.algorithms.get(coding)).copied().unwrap_or(0);
+            self.current = Current { start, size, place, coding, algorithm, ..Current::default() };
+            self.stored_blocks.iter_mut().for_each(|blocks| blocks.begin_file(algorithm));
         }
-        let is_last = piece.offset + piece.len as u64 == size;
+        let end = piece.offset + piece.len as u64;
+        let is_last = end == size;
         let is_whole = is_last && piece.offset == 0;
-        let kind = self.kinds.get(piece.place).copied().unwrap_or(0);
+        if piece.is_cut && self.current.left_len == 0 {
+            self.cuts.insert((piece.place, piece.offset), self.current.extents.len());
+            self.current.is_source = true;
+        }
         match piece.data {
             PieceData::Flat(bytes) => self.add_flat(&bytes, is_last)?,
-            PieceData::Compressed(segment, fragment_hash) => self.add_compressed(segment, fragment_hash, kind)?,
-            PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash, kind)?,
+            PieceData::Compressed(_, rule, _) if self.current.left_len > 0 => {
+                let start = piece.offset - self.current.left_len;
+                self.compress_late(content, start, end, rule)?;
+            }
+            PieceData::Compressed(segment, _, fragment_hash) => self.add_compressed(segment, fragment_hash)?,
+            PieceData::Repeat(Some((repeat, rule))) => self.add_repeat(&repeat, rule, content, stored)?,
+            PieceData::Repeat(None) => {}
+            PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash)?,
             PieceData::Packed(bytes) => self.append_packed(&bytes)?,
             PieceData::Chunks(bytes, chunks) => {
                 let block_size = self.options.block_size();
@@ -111,7 +161,7 @@ impl<'a> Assembler<'a> {
         if !current.chunks.is_empty() {
             return Ok(StoredFile::Chunked { chunks: current.chunks });
         }
-        let Current { start, extents, inline, fragment_offset, .. } = current;
+        let Current { start, extents, inline, fragment_offset, is_source, algorithm, .. } = current;
         if extents.is_empty() {
             if let Some(offset) = fragment_offset {
                 return Ok(StoredFile::Fragment { offset });
@@ -123,12 +173,12 @@ impl<'a> Assembler<'a> {
             return Ok(StoredFile::Fragment { offset });
         }
         let stored_len = self.image.len() - start + inline.len() as u64;
-        if fragment_offset.is_none() && stored_len + index_len(size, self.options.block_size()) >= size {
+        if fragment_offset.is_none() && !is_source && stored_len + index_len(size, self.options.block_size()) >= size {
             self.stored_blocks.iter_mut().for_each(StoredBlocks::forget_file);
             self.image.rewind(start)?;
             return self.copy_flat(size, content);
         }
-        Ok(StoredFile::Compressed { extents, inline, fragment_offset })
+        Ok(StoredFile::Compressed { algorithm, extents, inline, fragment_offset })
     }
 
     fn add_flat(&mut self, bytes: &[u8], is_last: bool) -> Result<()> {
@@ -141,14 +191,59 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64, kind: u64) -> Result<()> {
+    fn add_compressed(&mut self, segment: CompressedSegment, fragment_hash: u64) -> Result<()> {
         self.put_extents(&segment)?;
+        self.current.left_len = segment.left_len as u64;
         match segment.tail {
             Tail::None => {}
             Tail::Inline(bytes) => self.current.inline = bytes,
-            Tail::Fragment(bytes) => self.add_fragment(&bytes, fragment_hash, kind)?,
+            Tail::Fragment(bytes) => self.add_fragment(&bytes, fragment_hash)?,
         }
         Ok(())
+    }
+
+    /// Refers to what was there before, and stores what cannot be referred to.
+    fn add_repeat(&mut self, repeat: &Repeat, rule: TailRule, content: &Content, stored: &[StoredFile]) -> Result<()> {
+        let mut start = repeat.start - self.current.left_len;
+        let cut = self.cuts.get(&(repeat.source, repeat.source_start));
+        if let (Some(first), 0) = (cut, self.current.left_len) {
+            let source = match stored.get(repeat.source) {
+                _ if repeat.source == self.current.place => &self.current.extents[*first..],
+                Some(StoredFile::Compressed { extents, inline, .. }) => {
+                    &extents[*first..extents.len() - usize::from(!inline.is_empty())]
+                }
+                _ => &[],
+            };
+            let gap = Gap { start, end: repeat.end(), ends_file: repeat.end() == self.current.size };
+            let (extents, len) = shared_extents(source, gap, self.options.block_size());
+            self.current.extents.extend(extents);
+            self.shared_bytes += len;
+            start += len;
+        }
+        self.compress_late(content, start, repeat.end(), rule)
+    }
+
+    /// Compresses a part of the current file.
+    fn compress_late(&mut self, content: &Content, start: u64, end: u64, rule: TailRule) -> Result<()> {
+        self.current.left_len = 0;
+        let open = content.open()?;
+        let block_size = self.options.block_size();
+        let mut at = start;
+        while at < end {
+            let next = segment_end(at, end, self.options.segment_len() as u64, block_size);
+            let mut bytes = vec![0; usize::try_from(next - at).unwrap_or(usize::MAX)];
+            open.read_at(at, &mut bytes)?;
+            let rule = if next < end { TailRule::Blocks } else { rule };
+            let Some(compressor) = self.compressors.of(self.current.coding)? else { break };
+            let segment = compressor.compress(&bytes, rule, at)?;
+            let hash = match &segment.tail {
+                Tail::Fragment(fragment) => xxh64(fragment, 0),
+                _ => 0,
+            };
+            self.add_compressed(segment, hash)?;
+            at = next;
+        }
+        open.check_unchanged()
     }
 
     /// Stores what of a segment's pclusters is not there yet.
@@ -187,7 +282,8 @@ impl<'a> Assembler<'a> {
     }
 
     /// Puts the last part of a file into the packed inode, or what of it is not there yet somewhere else.
-    fn add_fragment(&mut self, bytes: &[u8], hash: u64, kind: u64) -> Result<()> {
+    fn add_fragment(&mut self, bytes: &[u8], hash: u64) -> Result<()> {
+        let kind = self.kinds.get(self.current.place).copied().unwrap_or(0);
         let Some(packed) = &mut self.packed else { return Ok(()) };
         if let Some(known) = packed.known_end(bytes, hash)? {
             // The end then begins with an lcluster: the extent before it must reach the end of its own.
@@ -215,15 +311,15 @@ impl<'a> Assembler<'a> {
     /// Stores what is before an end of this length that is known, if that pays.
     fn add_before_end(&mut self, bytes: &[u8], known_len: usize) -> Result<bool> {
         if !bytes.is_empty() {
-            let Some(compressor) = &mut self.compressor else { return Ok(false) };
             if known_len < self.options.block_len() * KNOWN_END_FACTOR {
                 return Ok(false);
             }
-            let segment = compressor.compress(bytes, TailRule::Blocks)?;
+            let Some(compressor) = self.compressors.of(self.current.coding)? else { return Ok(false) };
+            let segment = compressor.compress(bytes, TailRule::Blocks, 0)?;
             if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
                 return Ok(false);
             }
-            self.add_compressed(segment, 0, 0)?;
+            self.add_compressed(segment, 0)?;
         }
         if let Some(packed) = &mut self.packed {
             packed.count_duplicate(known_len);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use floe_erofs::{
     format,
-    write::{Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
+    write::{AlgorithmConfiguration, Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
 };
 use floe_image::Timestamp;
 use sha2::{Digest, Sha256};
@@ -12,11 +12,12 @@ use sha2::{Digest, Sha256};
 use crate::{
     archive::Archive,
     content::Content,
-    data,
+    data::{self, Contents},
     duplicates::duplicates,
     error::{Error, Result},
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
+    hints::coding_numbers,
     image_file::ImageFile,
     kinds::kinds,
     launch::Launch,
@@ -85,7 +86,10 @@ fn build_with(
         let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
         ranked.for_each(|(kind, _)| *kind = 0);
     }
-    let mut stored = data::store(&contents, &same, &kinds, ranks.as_deref(), &mut image, options, progress)?;
+    let codings = coding_numbers(&tree, &visits, options)?;
+    let to_store =
+        Contents { files: &contents, same: &same, kinds: &kinds, ranks: ranks.as_deref(), codings: &codings };
+    let mut stored = data::store(&to_store, &mut image, options, progress)?;
     put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
     let data_time = begin.elapsed() - scan_time;
 
@@ -229,11 +233,13 @@ fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBloc
     let mut volume_name = [0; 16];
     volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
     let mut feature_incompat = 0;
-    if let Some(configuration) = options.configuration() {
+    let configurations = options.configurations();
+    if !configurations.is_empty() {
         feature_incompat |= format::FEATURE_INCOMPAT_ZERO_PADDING;
-        if options.is_big() || configuration.algorithm() != format::COMPRESSION_LZ4 {
-            feature_incompat |= format::FEATURE_INCOMPAT_COMPR_CFGS;
-        }
+    }
+    let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm() != format::COMPRESSION_LZ4;
+    if options.is_big() || configurations.iter().any(is_other) {
+        feature_incompat |= format::FEATURE_INCOMPAT_COMPR_CFGS;
     }
     if options.wide {
         feature_incompat |= format::FEATURE_INCOMPAT_48BIT;
@@ -251,7 +257,7 @@ fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBloc
         xattr_block: 0,
         uuid: [0; 16],
         volume_name,
-        configurations: options.configuration().into_iter().collect(),
+        configurations,
         devices: Vec::new(),
         long_prefixes: Vec::new(),
         packed_nid: 0,
@@ -283,7 +289,7 @@ fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
     if area.packed_nid != 0 {
         features |= format::FEATURE_INCOMPAT_FRAGMENTS;
     }
-    if options.dedupe && options.compression.is_some() {
+    if options.dedupe && !options.codings().is_empty() {
         features |= format::FEATURE_INCOMPAT_DEDUPE;
     }
     features

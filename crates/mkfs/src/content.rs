@@ -8,9 +8,15 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{Mode, OFlags};
+use rustix::{
+    fs::{Mode, OFlags, SeekFrom},
+    io::Errno,
+};
 
 use crate::error::{Error, Result};
+
+/// What a file's blocks are counted in, in bytes.
+const BLOCKS_UNIT: u64 = 512;
 
 /// Where the bytes of a file come from.
 #[derive(Clone, Debug)]
@@ -85,12 +91,16 @@ impl Content {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
                 let opened = rustix::fs::open(path, flags, Mode::empty());
                 let file = File::from(opened.map_err(|error| Error::source(path, "open")(error.into()))?);
-                let open = OpenContent { content: self, file: OpenFile::Own(file), identity: Some(*identity) };
+                let metadata = file.metadata().map_err(Error::source(path, "look at"))?;
+                let has_holes = metadata.blocks().saturating_mul(BLOCKS_UNIT) < metadata.size();
+                let file = OpenFile::Own(file);
+                let open = OpenContent { content: self, file, identity: Some(*identity), has_holes };
                 open.check_unchanged()?;
                 Ok(open)
             }
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
-                Ok(OpenContent { content: self, file: OpenFile::Shared(file), identity: *identity })
+                let file = OpenFile::Shared(file);
+                Ok(OpenContent { content: self, file, identity: *identity, has_holes: false })
             }
         }
     }
@@ -101,6 +111,8 @@ pub(crate) struct OpenContent<'a> {
     content: &'a Content,
     file: OpenFile<'a>,
     identity: Option<Identity>,
+    /// Whether there may be holes, which need not be read.
+    has_holes: bool,
 }
 
 enum OpenFile<'a> {
@@ -112,6 +124,7 @@ impl OpenContent<'_> {
     /// Fills `output` with the bytes from `offset` on.
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         match self.content {
+            Content::Path { .. } if self.has_holes => self.read_data(offset, output),
             Content::Path { .. } => self.read_raw(offset, output),
             Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
             Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
@@ -126,6 +139,30 @@ impl OpenContent<'_> {
             let (from, to) = (run.offset.max(offset), (run.offset + run.len).min(end));
             let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
             self.read_raw(run.place + (from - run.offset), &mut output[index(from)..index(to)])?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file with holes, which are not read.
+    fn read_data(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        let seek = |from: SeekFrom| match rustix::fs::seek(self.file(), from) {
+            // There is only a hole up to the end.
+            Err(Errno::NXIO) => Ok(u64::MAX),
+            result => result.map_err(|error| Error::source(self.content.path(), "read")(error.into())),
+        };
+        let end = offset.saturating_add(output.len() as u64);
+        let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+        let mut at = offset;
+        while at < end {
+            let data = seek(SeekFrom::Data(at))?.clamp(at, end);
+            output[index(at)..index(data)].fill(0);
+            if data == end {
+                break;
+            }
+            // A hole that begins there was made meanwhile: reading finds its zeros too.
+            let hole = seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
+            self.read_raw(data, &mut output[index(data)..index(hole)])?;
+            at = hole;
         }
         Ok(())
     }
@@ -154,6 +191,35 @@ impl OpenContent<'_> {
         match &self.file {
             OpenFile::Own(file) => file,
             OpenFile::Shared(file) => file,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_read_as_zeros() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("file");
+        let file = File::create(&path).expect("there is room");
+        let len = 40_000_123;
+        file.set_len(len).expect("there is room");
+        let mut expected = vec![0; usize::try_from(len).expect("it is small")];
+        for (offset, part_len) in [(0, 5), (1_000_000, 70_000), (9_999_999, 3), (30_000_000, 1 << 20)] {
+            let bytes = &mut expected[offset..offset + part_len];
+            bytes.fill(7);
+            file.write_all_at(bytes, offset as u64).expect("there is room");
+        }
+        let identity = Identity::of(&file.metadata().expect("it is there"));
+        let content = Content::Path { path, identity };
+        let open = content.open().expect("it is there");
+        assert!(open.has_holes, "the file system of temporary files has no holes");
+        for (start, end) in [(0, expected.len()), (3, 2_000_000), (1_000_001, 1_000_002), (31_048_576, 40_000_123)] {
+            let mut found = vec![1; end - start];
+            open.read_at(start as u64, &mut found).expect("it can be read");
+            assert!(found == expected[start..end], "bytes {start} to {end}");
         }
     }
 }

@@ -1,19 +1,21 @@
 //! Storing the content of files: read and compressed on several threads, written in order.
 
 use sha2::{Digest, Sha256};
-use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     assembly::Assembler,
-    chunks::{HashedChunk, hash_chunks},
+    compressors::Compressors,
     content::Content,
     error::Result,
     expected::PieceDigest,
     image_file::ImageFile,
     options::{Fragments, Options},
     packed::Packed,
+    parting::Partings,
+    piece::{FileToStore, Piece, PieceOutput, Treatment},
     progress::{Phase, Progress, report},
-    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule},
+    repeats::find_repeats,
+    segment::TailRule,
     stored_file::StoredFile,
     workers,
 };
@@ -23,53 +25,13 @@ const JOB_BYTES: usize = 1 << 20;
 /// What a piece costs in memory besides its bytes.
 const PIECE_COST: usize = 256;
 
-/// A part of a file that is stored by itself.
-struct Piece<'a> {
-    place: usize,
-    content: &'a Content,
-    offset: u64,
-    len: usize,
-    treatment: Treatment,
-}
-
-/// What is done with a piece.
-#[derive(Clone, Copy)]
-enum Treatment {
-    Flat,
-    Compress(TailRule),
-    Pack,
-    Chunk { chunk_len: usize },
-}
-
-/// A piece that was read and perhaps compressed.
-pub(crate) struct PieceOutput {
-    /// The file's place.
-    pub(crate) place: usize,
-    /// Where in the file it begins.
-    pub(crate) offset: u64,
-    /// How many bytes of the file it is.
-    pub(crate) len: usize,
-    /// The hash of its content.
-    pub(crate) hash: u64,
-    pub(crate) data: PieceData,
-}
-
-/// What became of a piece.
-pub(crate) enum PieceData {
-    Flat(Vec<u8>),
-    /// Compressed, and the hash of the fragment if there is one.
-    Compressed(CompressedSegment, u64),
-    Packed(Vec<u8>),
-    Chunks(Vec<u8>, Vec<HashedChunk>),
-}
-
 /// Where all content went.
 pub(crate) struct StoredData {
     /// For each place what became of it; [`StoredFile::EMPTY`] where there is no file.
     pub(crate) files: Vec<StoredFile>,
     /// The packed inode.
     pub(crate) packed: Option<(StoredFile, u64)>,
-    /// How many bytes were found in the packed inode or in chunks already.
+    /// How many bytes were found to be there already.
     pub(crate) duplicate_bytes: u64,
     /// The blob device, if there is one.
     pub(crate) blob: Option<ImageFile>,
@@ -79,21 +41,30 @@ pub(crate) struct StoredData {
     pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// Stores the content of files, by place. `same` has the place of an earlier file with the same content, `kinds` tells which
-/// files are alike, `ranks` which file comes first.
+/// What there is to store, all by place.
+pub(crate) struct Contents<'a> {
+    pub(crate) files: &'a [Option<&'a Content>],
+    /// The place of an earlier file with the same content.
+    pub(crate) same: &'a [Option<usize>],
+    /// Which files are alike.
+    pub(crate) kinds: &'a [u64],
+    /// Which file comes first; without, they are stored by their places.
+    pub(crate) ranks: Option<&'a [usize]>,
+    /// The number of a file's coding.
+    pub(crate) codings: &'a [Option<usize>],
+}
+
+/// Stores the content of files.
 pub(crate) fn store(
-    files: &[Option<&Content>],
-    same: &[Option<usize>],
-    kinds: &[u64],
-    ranks: Option<&[usize]>,
+    contents: &Contents<'_>,
     image: &mut ImageFile,
     options: &Options,
     progress: &mut dyn Progress,
 ) -> Result<StoredData> {
+    let Contents { files, same, kinds, ranks, codings } = *contents;
     let mut stored = vec![StoredFile::EMPTY; files.len()];
     let mut to_store = Vec::new();
     let mut digest = Sha256::new();
-    let mut piece_digests = Vec::new();
     for (place, (content, same)) in files.iter().zip(same).enumerate() {
         match (content, same) {
             (_, Some(earlier)) => {
@@ -101,182 +72,119 @@ pub(crate) fn store(
                 digest.update((place as u64).to_le_bytes());
                 digest.update((*earlier as u64).to_le_bytes());
             }
-            (Some(content), None) if content.size() > 0 => to_store.push((place, *content)),
+            (Some(content), None) if content.size() > 0 => {
+                let coding = codings[place];
+                let treatment = Treatment::of_files(options, coding);
+                to_store.push(FileToStore { place, content, coding, treatment });
+            }
             _ => {}
         }
     }
     if let Some(ranks) = ranks {
-        to_store.sort_by_key(|(place, _)| ranks[*place]);
+        to_store.sort_by_key(|file| ranks[file.place]);
     }
     let packed = if options.fragments == Fragments::None {
         None
     } else {
-        Some(Packed::new(&options.output, options.segment_len())?)
+        Some(Packed::new(&options.output, options.fragment_run_len())?)
     };
     let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
-    let mut assembler = Assembler::new(image, blob, options, packed, kinds)?;
-    let treatment = options.treatment();
-    store_pieces(
-        &to_store,
-        treatment,
-        &mut assembler,
-        &mut stored,
-        &mut digest,
-        options,
-        Phase::Data,
-        progress,
-        &mut piece_digests,
-    )?;
-    let duplicate_bytes = assembler.duplicate_bytes();
+    let assembler = Assembler::new(image, blob, options, packed, kinds);
+    let mut storing = Storing { assembler, digest, pieces: Vec::new(), options };
+    storing.store(&to_store, &mut stored, Phase::Data, progress)?;
     let mut packed_inode = None;
-    if let Some((content, places)) = assembler.take_packed()? {
+    if let Some((content, places)) = storing.assembler.take_packed()? {
         stored.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
+        let pieces = storing.pieces.len();
         let mut alone = [StoredFile::EMPTY];
         let treatment = Treatment::Compress(TailRule::Blocks);
-        let whole = [(0, &content)];
-        store_pieces(
-            &whole,
-            treatment,
-            &mut assembler,
-            &mut alone,
-            &mut digest,
-            options,
-            Phase::Packed,
-            progress,
-            &mut Vec::new(),
-        )?;
+        let file = FileToStore { place: 0, content: &content, coding: Some(0), treatment };
+        storing.store(&[file], &mut alone, Phase::Packed, progress)?;
+        // What is in the packed inode is compared as a part of files.
+        storing.pieces.truncate(pieces);
         let [stored] = alone;
         packed_inode = Some((stored, content.size()));
     }
-    let blob = assembler.into_blob();
     Ok(StoredData {
         files: stored,
         packed: packed_inode,
-        duplicate_bytes,
-        blob,
-        digest: digest.finalize().into(),
-        pieces: piece_digests,
+        duplicate_bytes: storing.assembler.duplicate_bytes(),
+        blob: storing.assembler.into_blob(),
+        digest: storing.digest.finalize().into(),
+        pieces: storing.pieces,
     })
 }
 
-#[allow(clippy::too_many_arguments)]
-fn store_pieces(
-    files: &[(usize, &Content)],
-    treatment: Treatment,
-    assembler: &mut Assembler<'_>,
-    stored: &mut [StoredFile],
-    digest: &mut Sha256,
-    options: &Options,
-    phase: Phase,
-    progress: &mut dyn Progress,
-    piece_digests: &mut Vec<PieceDigest>,
-) -> Result<()> {
-    let total = files.iter().map(|(_, content)| content.size()).sum();
-    let mut pieces = files.iter().flat_map(|(place, content)| pieces(*place, content, treatment, options)).peekable();
-    let next = || {
-        let (mut job, mut bytes) = (Vec::new(), 0);
-        while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.len <= JOB_BYTES) {
-            bytes += piece.len.max(1);
-            job.push(piece);
-        }
-        // A piece is in memory twice: as it was read and as it is to be written.
-        let cost = bytes * 2 + job.len() * PIECE_COST;
-        (!job.is_empty()).then_some((job, cost))
-    };
-    let worker = || {
-        let mut compressor = SegmentCompressor::new(options)?;
-        let mut buffer = Vec::new();
-        Ok(move |job: Vec<Piece<'_>>| -> Result<Vec<PieceOutput>> {
-            job.iter().map(|piece| piece.treat(&mut compressor, &mut buffer)).collect()
-        })
-    };
-    let mut sizes = files.iter().map(|(_, content)| (content.size(), *content));
-    let mut current = None;
-    let mut done = 0;
-    workers::run(options.jobs, options.memory_bytes, worker, next, |outputs: Vec<PieceOutput>| {
-        for output in outputs {
-            if output.offset == 0 {
-                current = sizes.next();
-            }
-            let Some((size, content)) = current else { break };
-            done += output.len as u64;
-            digest.update((output.place as u64).to_le_bytes());
-            digest.update(output.hash.to_le_bytes());
-            let place = output.place;
-            let (offset, len, hash) = (output.offset, output.len, output.hash);
-            piece_digests.push(PieceDigest { inode: place, offset, len, hash });
-            if let Some(file) = assembler.add(output, size, content)? {
-                stored[place] = file;
-            }
-        }
-        report(progress, phase, done, total)
-    })
+/// What pieces are stored with.
+struct Storing<'a> {
+    assembler: Assembler<'a>,
+    digest: Sha256,
+    pieces: Vec<PieceDigest>,
+    options: &'a Options,
 }
 
-fn pieces<'a>(
-    place: usize,
-    content: &'a Content,
-    treatment: Treatment,
-    options: &Options,
-) -> impl Iterator<Item = Piece<'a>> {
-    let mut segment_len = options.segment_len();
-    if let Treatment::Chunk { chunk_len } = treatment {
-        segment_len = segment_len.next_multiple_of(chunk_len);
-    }
-    let size = content.size();
-    (0..size).step_by(segment_len).map(move |offset| {
-        let len = usize::try_from(size - offset).unwrap_or(usize::MAX).min(segment_len);
-        let is_last = offset + len as u64 == size;
-        let treatment = match treatment {
-            Treatment::Compress(_) if !is_last => Treatment::Compress(TailRule::Blocks),
-            other => other,
+impl Storing<'_> {
+    /// Stores files in their order.
+    fn store(
+        &mut self,
+        files: &[FileToStore<'_>],
+        stored: &mut [StoredFile],
+        phase: Phase,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let options = self.options;
+        let partings = if options.dedupe { partings(files, options, progress)? } else { Partings::default() };
+        let total = files.iter().map(|file| file.content.size()).sum();
+        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), options));
+        let mut pieces = pieces.peekable();
+        let next = || {
+            let (mut job, mut bytes) = (Vec::new(), 0);
+            while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.len <= JOB_BYTES) {
+                bytes += piece.len.max(1);
+                job.push(piece);
+            }
+            // A piece is in memory twice: as it was read and as it is to be written.
+            let cost = bytes * 2 + job.len() * PIECE_COST;
+            (!job.is_empty()).then_some((job, cost))
         };
-        Piece { place, content, offset, len, treatment }
-    })
-}
-
-impl Options {
-    fn treatment(&self) -> Treatment {
-        if let Some(chunk_bytes) = self.chunk_bytes {
-            return Treatment::Chunk { chunk_len: usize::try_from(chunk_bytes).unwrap_or(usize::MAX) };
-        }
-        match (self.compression, self.fragments, self.inline_pclusters) {
-            (None, ..) => Treatment::Flat,
-            (_, Fragments::All, _) => Treatment::Pack,
-            (_, Fragments::Tails, _) => Treatment::Compress(TailRule::Fragment),
-            (_, Fragments::None, true) => Treatment::Compress(TailRule::Inline),
-            (_, Fragments::None, false) => Treatment::Compress(TailRule::Blocks),
-        }
-    }
-}
-
-impl Piece<'_> {
-    fn treat(&self, compressor: &mut Option<SegmentCompressor>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
-        let open = self.content.open()?;
-        buffer.resize(self.len, 0);
-        open.read_at(self.offset, buffer)?;
-        open.check_unchanged()?;
-        let hash = xxh64(buffer, 0);
-        let is_whole = self.offset == 0 && self.len as u64 == self.content.size();
-        let data = match (self.treatment, compressor) {
-            (Treatment::Compress(rule), Some(compressor)) => {
-                let segment = compressor.compress(buffer, rule)?;
-                match &segment.tail {
-                    Tail::Fragment(fragment) => {
-                        let hash = if fragment.len() == self.len { hash } else { xxh64(fragment, 0) };
-                        PieceData::Compressed(segment, hash)
-                    }
-                    _ if is_whole && !compressor.pays(&segment, self.len) => PieceData::Flat(std::mem::take(buffer)),
-                    _ => PieceData::Compressed(segment, 0),
+        let worker = || {
+            let mut compressors = Compressors::new(options);
+            let mut buffer = Vec::new();
+            Ok(move |job: Vec<Piece<'_>>| -> Result<Vec<PieceOutput>> {
+                job.iter().map(|piece| piece.treat(&mut compressors, &mut buffer)).collect()
+            })
+        };
+        let mut contents = files.iter().map(|file| file.content);
+        let mut current = None;
+        let mut done = 0;
+        workers::run(options.jobs, options.memory_len(), worker, next, |outputs: Vec<PieceOutput>| {
+            for output in outputs {
+                if output.offset == 0 {
+                    current = contents.next();
+                }
+                let Some(content) = current else { break };
+                let PieceOutput { place, offset, len, hash, .. } = output;
+                done += len as u64;
+                self.digest.update((place as u64).to_le_bytes());
+                self.digest.update(hash.to_le_bytes());
+                self.pieces.push(PieceDigest { inode: place, offset, len, hash });
+                if let Some(file) = self.assembler.add(output, content, stored)? {
+                    stored[place] = file;
                 }
             }
-            (Treatment::Pack, _) => PieceData::Packed(std::mem::take(buffer)),
-            (Treatment::Chunk { chunk_len }, _) => {
-                let chunks = hash_chunks(buffer, chunk_len);
-                PieceData::Chunks(std::mem::take(buffer), chunks)
-            }
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(std::mem::take(buffer)),
-        };
-        Ok(PieceOutput { place: self.place, offset: self.offset, len: self.len, hash, data })
+            report(progress, phase, done, total)
+        })
     }
+}
+
+/// How what files have in common parts them. What is compressed in one way cannot refer to what is in another.
+fn partings(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<Partings> {
+    let mut partings = Partings::default();
+    for (number, coding) in options.codings().into_iter().enumerate() {
+        let of_coding =
+            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.treatment, Treatment::Compress(_));
+        let files: Vec<_> = files.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
+        partings.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
+    }
+    Ok(partings)
 }

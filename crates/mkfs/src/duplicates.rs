@@ -56,7 +56,7 @@ pub(crate) fn duplicates(
     let mut first: HashMap<[u8; 32], usize> = HashMap::new();
     let mut same = vec![None; files.len()];
     let mut done = 0;
-    workers::run(options.jobs, options.memory_bytes, worker, next, |digests: Vec<(usize, u64, [u8; 32])>| {
+    workers::run(options.jobs, options.memory_len(), worker, next, |digests: Vec<(usize, u64, [u8; 32])>| {
         for (place, size, digest) in digests {
             done += size;
             let earlier = *first.entry(digest).or_insert(place);

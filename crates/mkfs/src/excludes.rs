@@ -42,7 +42,7 @@ impl Excludes {
 }
 
 /// An extended regular expression over bytes.
-fn expression(text: &str) -> Result<Regex> {
+pub(crate) fn expression(text: &str) -> Result<Regex> {
     let built = RegexBuilder::new(text).unicode(false).size_limit(EXPRESSION_SIZE_MAX).build();
     built.map_err(|error| {
         let said = error.to_string();

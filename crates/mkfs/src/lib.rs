@@ -8,8 +8,13 @@
 //! metadata, which is shared attributes, inodes with what stands behind them, and the blocks of directories. A
 //! directory's inodes stand together. Places that blocks leave free are filled with later, smaller inodes.
 //!
-//! Besides equal files, equal pclusters and the equal ends of files are stored once. Fragments of files with the same
-//! extension stand side by side within runs of a segment's length, because they compress better so.
+//! Besides equal files, equal pclusters and the equal ends of files are stored once, and with [`Options::dedupe`] what
+//! files have in common at any place. Content is cut into grains where its own bytes say so; equal grains in a row are a
+//! repeat. An extent can only refer to the beginning of a pcluster, so pclusters begin where something begins that is
+//! repeated later. All repeats are known before anything is compressed, so that this too is done on several threads.
+//!
+//! Fragments of files with the same extension stand side by side within runs of a segment's length, because they compress
+//! better so; with large pclusters they stay in the order of the tree.
 //!
 //! What makes the order the same for any number of threads: files are cut into segments of a fixed size, each is
 //! compressed by itself, and one thread takes the results in order and decides what is stored where.
@@ -20,22 +25,29 @@ mod archive;
 mod assembly;
 mod build;
 mod chunks;
+mod compressors;
 mod content;
 mod data;
 mod duplicates;
 mod error;
 mod excludes;
 mod expected;
+mod grains;
+mod hints;
 mod image_file;
 mod kinds;
 mod launch;
 mod metadata;
 mod options;
 mod packed;
+mod parting;
+mod piece;
 mod profile;
 mod progress;
+mod repeats;
 mod scan;
 mod segment;
+mod shared_extents;
 mod stored_blocks;
 mod stored_file;
 mod summary;
@@ -49,6 +61,7 @@ pub use error::Error;
 pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
 pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
+pub use hints::{Coding, Hint};
 pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};
 pub use profile::{Profile, ProfileRange};
 pub use progress::{NoProgress, Phase, Progress};

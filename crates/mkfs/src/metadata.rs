@@ -245,10 +245,10 @@ impl MetadataPlan<'_> {
                 planned.map = (whole_fragment_map(*offset), 8);
                 planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
             }
-            StoredFile::Compressed { extents, inline, fragment_offset } => {
+            StoredFile::Compressed { algorithm, extents, inline, fragment_offset } => {
                 let map = CompressedMap {
                     extents,
-                    algorithm: self.options.configuration().map_or(0, |configuration| configuration.algorithm()),
+                    algorithm: *algorithm,
                     block_size_log2: self.options.block_size_log2,
                     big: self.options.is_big(),
                     inline_len: u16::try_from(inline.len()).unwrap_or(u16::MAX),

@@ -1,6 +1,6 @@
 //! What an image is to be like.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{collections::BTreeMap, num::NonZeroUsize, path::PathBuf};
 
 use floe_codec::encode::Compression;
 use floe_erofs::{
@@ -11,6 +11,7 @@ use floe_image::Timestamp;
 
 use crate::{
     error::{Error, Result},
+    hints::{Coding, Hint},
     profile::Profile,
 };
 
@@ -25,6 +26,8 @@ pub struct Options {
     pub compression: Option<Compression>,
     /// The size of a pcluster in bytes: a multiple of the block size, at most 1 MiB.
     pub pcluster_bytes: u32,
+    /// What is done otherwise with files whose paths match: the first that does counts.
+    pub hints: Vec<Hint>,
     /// Whether the last part of a file that is not compressed stands behind its inode.
     pub inline_data: bool,
     /// Whether the last pcluster of a compressed file may stand behind its inode ("ztailpacking").
@@ -68,8 +71,8 @@ pub struct Options {
     /// How many threads compress.
     pub jobs: NonZeroUsize,
     /// How much file data and compressed data may be under way at once, in bytes, over what one job needs (twice a
-    /// segment of 4 or 8 MiB). The tree and the metadata are not counted.
-    pub memory_bytes: usize,
+    /// segment of 4 or 16 MiB); `None` lets each thread have that. The tree and the metadata are not counted.
+    pub memory_bytes: Option<usize>,
 }
 
 /// Where what goes into an image comes from.
@@ -149,9 +152,13 @@ pub struct Xattrs {
     pub filter: bool,
 }
 
-/// The default of the memory for data under way, for each thread: somewhat more than a segment of 8 MiB and its result
-/// take, so that no thread waits for another one's memory.
-const MEMORY_BYTES_PER_JOB: usize = 20 << 20;
+/// What is under way beside a segment and its result for each thread, where nothing is said: enough that no thread waits
+/// for another one's memory, in bytes.
+const MEMORY_SPARE_BYTES: usize = 4 << 20;
+/// What may be under way at least where nothing is said, in bytes.
+const MEMORY_BYTES_MIN: usize = 32 << 20;
+/// Pclusters of at least so many bytes hold some MiB of files.
+const LARGE_PCLUSTER_BYTES: u32 = 256 << 10;
 
 impl Options {
     /// The most threads that compress.
@@ -165,6 +172,7 @@ impl Options {
             block_size_log2: 12,
             compression: None,
             pcluster_bytes: 4096,
+            hints: Vec::new(),
             inline_data: true,
             inline_pclusters: false,
             fragments: Fragments::None,
@@ -185,7 +193,7 @@ impl Options {
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
-            memory_bytes: (jobs.get().min(Self::JOBS_MAX) * MEMORY_BYTES_PER_JOB).max(32 << 20),
+            memory_bytes: None,
         }
     }
 
@@ -201,18 +209,61 @@ impl Options {
 
     /// Whether the image has pclusters of several blocks.
     pub(crate) fn is_big(&self) -> bool {
-        u64::from(self.pcluster_bytes) > self.block_size()
+        let is_big = |coding: &Coding| u64::from(coding.pcluster_bytes) > self.block_size();
+        self.codings().iter().any(is_big)
     }
 
     /// How much of a file is compressed at once, in bytes, without regard to what is before and after.
     pub(crate) fn segment_len(&self) -> usize {
-        if self.pcluster_bytes >= 256 << 10 { 8 << 20 } else { 4 << 20 }
+        if self.has_large_pclusters() { 16 << 20 } else { 4 << 20 }
     }
 
-    /// What the superblock says of the algorithm.
-    pub(crate) fn configuration(&self) -> Option<AlgorithmConfiguration> {
-        let pcluster_blocks = u64::from(self.pcluster_bytes) >> self.block_size_log2;
-        Some(match self.compression? {
+    /// How many bytes of fragments are put in order by what files they are of. A large pcluster holds much of what is
+    /// alike without, and what is in a directory with it is more alike than what is of the same kind.
+    pub(crate) fn fragment_run_len(&self) -> usize {
+        if self.has_large_pclusters() { 0 } else { self.segment_len() }
+    }
+
+    /// How much may be under way at once, in bytes.
+    pub(crate) fn memory_len(&self) -> usize {
+        let wanted = || self.jobs.get().saturating_mul(2 * self.segment_len() + MEMORY_SPARE_BYTES);
+        self.memory_bytes.unwrap_or_else(|| wanted().max(MEMORY_BYTES_MIN))
+    }
+
+    fn has_large_pclusters(&self) -> bool {
+        self.codings().iter().any(|coding| coding.pcluster_bytes >= LARGE_PCLUSTER_BYTES)
+    }
+
+    /// The codings that files may have, the usual one first, if there is one.
+    pub(crate) fn codings(&self) -> Vec<Coding> {
+        let usual = self.compression.map(|compression| Coding { compression, pcluster_bytes: self.pcluster_bytes });
+        let mut codings: Vec<Coding> = usual.into_iter().collect();
+        for coding in self.hints.iter().filter_map(|hint| hint.coding) {
+            if !codings.contains(&coding) {
+                codings.push(coding);
+            }
+        }
+        codings
+    }
+
+    /// The number of a coding's algorithm.
+    pub(crate) fn algorithm(&self, coding: Coding) -> u8 {
+        self.configuration(coding).algorithm()
+    }
+
+    /// What the superblock says of the algorithms: each once, with room for all that is done with it.
+    pub(crate) fn configurations(&self) -> Vec<AlgorithmConfiguration> {
+        let mut joined = BTreeMap::new();
+        for configuration in self.codings().into_iter().map(|coding| self.configuration(coding)) {
+            let known = joined.entry(configuration.algorithm()).or_insert(configuration);
+            *known = larger(*known, configuration);
+        }
+        joined.into_values().collect()
+    }
+
+    fn configuration(&self, coding: Coding) -> AlgorithmConfiguration {
+        let pcluster_blocks = u64::from(coding.pcluster_bytes) >> self.block_size_log2;
+        match coding.compression {
             Compression::Lz4 { window_bytes } | Compression::Lz4High { window_bytes, .. } => {
                 AlgorithmConfiguration::Lz4 {
                     window_bytes: u16::try_from(window_bytes.get()).unwrap_or(u16::MAX),
@@ -222,7 +273,7 @@ impl Options {
             Compression::MicroLzma { dictionary_bytes, .. } => AlgorithmConfiguration::Lzma { dictionary_bytes },
             Compression::Deflate { .. } => AlgorithmConfiguration::Deflate { window_log2: 15 },
             Compression::Zstd { window_log2, .. } => AlgorithmConfiguration::Zstd { window_log2 },
-        })
+        }
     }
 
     /// Whether equal files are stored once. With fragments they are in any case: their ends would be, and looking for
@@ -238,15 +289,19 @@ impl Options {
         if !block_sizes.contains(&self.block_size_log2) {
             return refuse("the block size is 512, 1024, 2048 or 4096 bytes".into());
         }
-        let (pcluster, block_size) = (u64::from(self.pcluster_bytes), self.block_size());
-        if pcluster < block_size || pcluster % block_size != 0 || pcluster > format::PCLUSTER_MAX_SIZE {
-            return refuse(format!("the pcluster size is a multiple of {block_size} bytes, up to 1048576"));
-        }
-        let is_lz4 = matches!(self.compression, Some(Compression::Lz4 { .. } | Compression::Lz4High { .. }));
-        if is_lz4 && pcluster >> self.block_size_log2 > 256 {
-            return refuse(
-                "pclusters of LZ4 have at most 256 blocks: choose larger blocks or smaller pclusters".into(),
-            );
+        let block_size = self.block_size();
+        let sizes = self.codings().into_iter().map(|coding| (coding.pcluster_bytes, Some(coding.compression)));
+        for (pcluster_bytes, compression) in sizes.chain([(self.pcluster_bytes, self.compression)]) {
+            let pcluster = u64::from(pcluster_bytes);
+            if pcluster < block_size || pcluster % block_size != 0 || pcluster > format::PCLUSTER_MAX_SIZE {
+                return refuse(format!("the pcluster size is a multiple of {block_size} bytes, up to 1048576"));
+            }
+            let is_lz4 = matches!(compression, Some(Compression::Lz4 { .. } | Compression::Lz4High { .. }));
+            if is_lz4 && pcluster >> self.block_size_log2 > 256 {
+                return refuse(
+                    "pclusters of LZ4 have at most 256 blocks: choose larger blocks or smaller pclusters".into(),
+                );
+            }
         }
         if self.compression.is_none() && (self.inline_pclusters || self.fragments != Fragments::None) {
             return refuse(
@@ -254,7 +309,7 @@ impl Options {
             );
         }
         if let Some(chunk_bytes) = self.chunk_bytes {
-            if self.compression.is_some() {
+            if !self.codings().is_empty() {
                 return refuse("chunked files cannot be compressed: leave out one of the two".into());
             }
             if !chunk_bytes.is_power_of_two()
@@ -272,10 +327,28 @@ impl Options {
         if self.jobs.get() > Self::JOBS_MAX {
             return refuse(format!("there are at most {} jobs", Self::JOBS_MAX));
         }
-        if let Some(compression) = self.compression {
-            compression.encoder()?;
-        }
+        self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;
         Ok(())
+    }
+}
+
+/// What has room for both of two configurations of the same algorithm.
+fn larger(left: AlgorithmConfiguration, right: AlgorithmConfiguration) -> AlgorithmConfiguration {
+    use AlgorithmConfiguration::{Deflate, Lz4, Lzma, Zstd};
+    match (left, right) {
+        (
+            Lz4 { window_bytes, pcluster_blocks_max },
+            Lz4 { window_bytes: other_window, pcluster_blocks_max: other_blocks },
+        ) => Lz4 {
+            window_bytes: window_bytes.max(other_window),
+            pcluster_blocks_max: pcluster_blocks_max.max(other_blocks),
+        },
+        (Lzma { dictionary_bytes }, Lzma { dictionary_bytes: other }) => {
+            Lzma { dictionary_bytes: dictionary_bytes.max(other) }
+        }
+        (Deflate { window_log2 }, Deflate { window_log2: other }) => Deflate { window_log2: window_log2.max(other) },
+        (Zstd { window_log2 }, Zstd { window_log2: other }) => Zstd { window_log2: window_log2.max(other) },
+        (left, _) => left,
     }
 }
 

@@ -3,12 +3,19 @@
 use floe_codec::encode::Encoder;
 use floe_erofs::write::{CompressedExtent, ExtentKind};
 
-use crate::{error::Result, options::Options};
+use crate::{
+    error::Result,
+    hints::Coding,
+    options::{Fragments, Options},
+};
 
 /// What is inline ends within one block, wherever the inode ends; so much is left for that, in bytes.
 const INLINE_MARGIN: usize = 64;
 /// What is at most this many pclusters long is a fragment without being compressed to see whether it would fit one.
 const FRAGMENT_PCLUSTERS: usize = 2;
+
+/// How much of a file a pcluster has at most (PCLUSTER_MAX_DSIZE), in bytes.
+const EXTENT_LEN_MAX: usize = 12 << 20;
 
 /// After a first failure to compress one part in this many of a pcluster is stored as it is.
 const PLAIN_PARTS: usize = 8;
@@ -16,8 +23,10 @@ const PLAIN_PARTS: usize = 8;
 /// What becomes of the end of a file that does not fill a pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TailRule {
-    /// It takes blocks of its own. The rule for parts that are not a file's last, too.
+    /// It takes blocks of its own. The rule for parts, too, that end with an lcluster and are not a file's last.
     Blocks,
+    /// It takes blocks of its own, and within the lcluster that it ends in something else begins.
+    Followed,
     /// It goes behind the inode if it is small enough.
     Inline,
     /// It goes into the packed inode.
@@ -43,6 +52,8 @@ pub(crate) struct CompressedSegment {
     /// The pclusters one behind the other.
     pub(crate) stored: Vec<u8>,
     pub(crate) tail: Tail,
+    /// How many bytes at the end are left to what follows, because there is no way to store them by themselves.
+    pub(crate) left_len: usize,
 }
 
 /// Compresses parts of files, each by itself.
@@ -63,17 +74,32 @@ pub(crate) const fn index_len(size: u64, block_size: u64) -> u64 {
     8 + size.div_ceil(block_size) * 3
 }
 
+impl TailRule {
+    /// The rule for the ends of files.
+    pub(crate) fn of_files(options: &Options) -> Self {
+        match (options.fragments, options.inline_pclusters) {
+            (Fragments::None, true) => Self::Inline,
+            (Fragments::None, false) => Self::Blocks,
+            _ => Self::Fragment,
+        }
+    }
+
+    /// The rule for a part that is followed by others from `end` on.
+    pub(crate) fn within_file(end: u64, block_size: u64) -> Self {
+        if end.is_multiple_of(block_size) { Self::Blocks } else { Self::Followed }
+    }
+}
+
 impl SegmentCompressor {
-    /// A compressor for these options, if they say that files are compressed.
-    pub(crate) fn new(options: &Options) -> Result<Option<Self>> {
-        let Some(compression) = options.compression else { return Ok(None) };
-        let pcluster_len = usize::try_from(options.pcluster_bytes).unwrap_or(usize::MAX);
-        Ok(Some(Self {
-            encoder: compression.encoder()?,
+    /// A compressor of this coding.
+    pub(crate) fn new(options: &Options, coding: Coding) -> Result<Self> {
+        let pcluster_len = usize::try_from(coding.pcluster_bytes).unwrap_or(usize::MAX);
+        Ok(Self {
+            encoder: coding.compression.encoder()?,
             block_len: options.block_len(),
             pcluster_len,
             output: vec![0; pcluster_len],
-        }))
+        })
     }
 
     /// How much is stored as it is before compression is tried again: little at first, so that what does compress is
@@ -94,11 +120,12 @@ impl SegmentCompressor {
         (stored_len as u64) + index_len(len as u64, self.block_len as u64) < len as u64
     }
 
-    /// Compresses `data`, which is the last part of its file or ends with an lcluster.
-    pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule) -> Result<CompressedSegment> {
+    /// Compresses `data`, which begins at `offset` of its file and is its last part or ends as the rule says.
+    pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule, offset: u64) -> Result<CompressedSegment> {
         self.encoder.restart();
-        let mut segment = CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None };
+        let mut segment = CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0 };
         let inline_max = inline_len_max(self.block_len);
+        let ending = Ending::new(data.len(), rule, offset, self.block_len);
         let mut rest = data;
         let mut failures = 0u32;
         while !rest.is_empty() {
@@ -106,11 +133,12 @@ impl SegmentCompressor {
                 segment.put_fragment(rest);
                 break;
             }
-            if rule == TailRule::Blocks && rest.len() <= self.block_len {
+            if matches!(rule, TailRule::Blocks | TailRule::Followed) && rest.len() <= self.block_len {
                 segment.put_plain(rest, self.block_len);
                 break;
             }
-            let mut fit = self.encoder.encode_to_fit(rest, &mut self.output)?;
+            let input = &rest[..rest.len().min(EXTENT_LEN_MAX)];
+            let mut fit = self.encoder.encode_to_fit(input, &mut self.output)?;
             if fit.consumed == rest.len() {
                 if rule == TailRule::Fragment && fit.produced < self.pcluster_len {
                     segment.put_fragment(rest);
@@ -138,19 +166,81 @@ impl SegmentCompressor {
                     }
                 }
             }
-            let consumed = if fit.produced == 0 || fit.produced.next_multiple_of(self.block_len) >= fit.consumed {
-                let len = rest.len().min(self.plain_len(failures));
-                segment.put_plain(&rest[..len], self.block_len);
+            let is_plain = !self.shrinks(fit.consumed, fit.produced);
+            let mut consumed = if is_plain { rest.len().min(self.plain_len(failures)) } else { fit.consumed };
+            if ending.is_missed(rest.len(), consumed, is_plain) {
+                // What is left would begin in the lcluster where it has to end: less is stored before.
+                let shorter = ending.shorter(rest.len()).filter(|_| !is_plain).map(|len| &rest[..len]);
+                let encoded = match shorter {
+                    Some(shorter) => {
+                        self.encoder.encode_whole(shorter, &mut self.output)?.map(|len| (shorter.len(), len))
+                    }
+                    None => None,
+                };
+                match encoded.filter(|(consumed, produced)| self.shrinks(*consumed, *produced)) {
+                    Some((shorter, produced)) => {
+                        fit.produced = produced;
+                        consumed = shorter;
+                    }
+                    None => {
+                        let (before, left) = rest.split_at(ending.len_before(rest.len()));
+                        segment.put_plain(before, self.block_len);
+                        segment.left_len = left.len();
+                        break;
+                    }
+                }
+            }
+            if is_plain {
+                segment.put_plain(&rest[..consumed], self.block_len);
                 failures += 1;
-                len
             } else {
                 failures = 0;
-                segment.put_encoded(fit.consumed, &self.output[..fit.produced], self.block_len);
-                fit.consumed
-            };
+                segment.put_encoded(consumed, &self.output[..fit.produced], self.block_len);
+            }
             rest = &rest[consumed..];
         }
         Ok(segment)
+    }
+
+    /// Whether it takes fewer blocks to store this as encoded.
+    fn shrinks(&self, consumed: usize, produced: usize) -> bool {
+        produced > 0 && produced.next_multiple_of(self.block_len) < consumed
+    }
+}
+
+/// The end of a part of a file within an lcluster, where an extent of the next part begins. An lcluster has the
+/// beginning of one extent only, so the last extent has to begin in an earlier one.
+#[derive(Clone, Copy)]
+struct Ending {
+    /// How far into its lcluster the part ends, in bytes; 0 where it ends with one, or with the file.
+    within_len: usize,
+    block_len: usize,
+}
+
+impl Ending {
+    fn new(len: usize, rule: TailRule, offset: u64, block_len: usize) -> Self {
+        let end = offset + len as u64;
+        let within_len = usize::try_from(end % block_len as u64).unwrap_or(0);
+        Self { within_len: if rule == TailRule::Followed { within_len } else { 0 }, block_len }
+    }
+
+    /// Whether something of the rest, of which the next extent or run of plain blocks takes `consumed` bytes, would
+    /// begin in the lcluster where it ends.
+    fn is_missed(&self, rest_len: usize, consumed: usize, is_plain: bool) -> bool {
+        let last_block = if is_plain { (consumed - 1) % self.block_len + 1 } else { consumed };
+        let begins = if consumed < rest_len { rest_len - consumed } else { last_block };
+        begins <= self.within_len
+    }
+
+    /// How much of the rest is to be stored so that what is left takes one block and begins in an earlier lcluster; `None`
+    /// where that is too little to be an extent.
+    fn shorter(&self, rest_len: usize) -> Option<usize> {
+        rest_len.checked_sub(self.block_len).filter(|len| *len >= self.block_len)
+    }
+
+    /// How much of the rest is before the lcluster where it ends.
+    fn len_before(&self, rest_len: usize) -> usize {
+        rest_len - self.within_len
     }
 }
 
@@ -205,13 +295,13 @@ mod tests {
         options.compression = Some(Compression::Lz4 { window_bytes: floe_codec::encode::LZ4_WINDOW_MAX });
         for pcluster_bytes in [4096, 65536] {
             options.pcluster_bytes = pcluster_bytes;
-            let mut compressor =
-                SegmentCompressor::new(&options).expect("the options are valid").expect("it compresses");
+            let coding = options.codings()[0];
+            let mut compressor = SegmentCompressor::new(&options, coding).expect("the options are valid");
             for (data, rule) in [&text, &noise, &mixed, &noise[..100].to_vec(), &text[..3000].to_vec()]
                 .into_iter()
                 .flat_map(|data| [TailRule::Blocks, TailRule::Inline, TailRule::Fragment].map(|rule| (data, rule)))
             {
-                let segment = compressor.compress(data, rule).expect("it compresses");
+                let segment = compressor.compress(data, rule, 0).expect("it compresses");
                 let len: usize = segment.extents.iter().map(|extent| extent.len as usize).sum();
                 assert_eq!(len, data.len());
                 let mut offset = 0;

@@ -10,12 +10,13 @@ use crate::{error::Result, image_file::ImageFile};
 /// About what an entry of a full index takes more than one of a compact index, in bytes.
 const INDEX_COST: u64 = 6;
 
-/// What tells one pcluster from another: the hash of the stored bytes, whether they are compressed, and what they are
-/// for, in bytes.
+/// What tells one pcluster from another: the hash of the stored bytes, whether they are compressed and how, and what
+/// they are for, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     hash: u64,
     is_plain: bool,
+    algorithm: u8,
     len: u32,
 }
 
@@ -23,7 +24,8 @@ struct Key {
 #[derive(Default)]
 pub(crate) struct StoredBlocks {
     known: HashMap<Key, u64>,
-    /// What came with the current file.
+    /// The algorithm of the current file, and what came with it.
+    algorithm: u8,
     current: Vec<Key>,
     duplicate_bytes: u64,
 }
@@ -43,8 +45,9 @@ impl StoredBlocks {
         self.duplicate_bytes
     }
 
-    /// Begins another file.
-    pub(crate) fn begin_file(&mut self) {
+    /// Begins another file, compressed with this algorithm.
+    pub(crate) fn begin_file(&mut self, algorithm: u8) {
+        self.algorithm = algorithm;
         self.current.clear();
     }
 
@@ -67,7 +70,7 @@ impl StoredBlocks {
     ) -> Result<Vec<Verdict>> {
         let mut verdicts = Vec::with_capacity(extents.len());
         let mut saved = 0;
-        for (key, bytes) in keyed(extents, stored) {
+        for (key, bytes) in keyed(extents, stored, self.algorithm) {
             let block = key.and_then(|key| self.known.get(&key)).copied();
             verdicts.push(match block {
                 Some(block) if image.holds(block * block_size, bytes)? => {
@@ -85,7 +88,7 @@ impl StoredBlocks {
 
     /// Learns where the pclusters of a segment are.
     pub(crate) fn learn(&mut self, extents: &[CompressedExtent], stored: &[u8], verdicts: &[Verdict], blocks: &[u64]) {
-        for (((key, _), verdict), block) in keyed(extents, stored).zip(verdicts).zip(blocks) {
+        for (((key, _), verdict), block) in keyed(extents, stored, self.algorithm).zip(verdicts).zip(blocks) {
             match (key, verdict) {
                 (Some(key), Verdict::Known(_)) => self.duplicate_bytes += u64::from(key.len),
                 (Some(key), Verdict::Store) => {
@@ -101,7 +104,11 @@ impl StoredBlocks {
 }
 
 /// The stored bytes of each extent, and what tells them; `None` for what is inline or a fragment.
-fn keyed<'a>(extents: &'a [CompressedExtent], stored: &'a [u8]) -> impl Iterator<Item = (Option<Key>, &'a [u8])> + 'a {
+fn keyed<'a>(
+    extents: &'a [CompressedExtent],
+    stored: &'a [u8],
+    algorithm: u8,
+) -> impl Iterator<Item = (Option<Key>, &'a [u8])> + 'a {
     let mut rest = stored;
     extents.iter().map(move |extent| {
         let len = usize::try_from(extent.stored_len).unwrap_or(usize::MAX);
@@ -110,6 +117,6 @@ fn keyed<'a>(extents: &'a [CompressedExtent], stored: &'a [u8]) -> impl Iterator
         };
         rest = after;
         let is_plain = extent.kind == ExtentKind::Plain;
-        (Some(Key { hash: xxh64(bytes, 0), is_plain, len: extent.len }), bytes)
+        (Some(Key { hash: xxh64(bytes, 0), is_plain, algorithm, len: extent.len }), bytes)
     })
 }

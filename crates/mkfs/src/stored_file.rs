@@ -9,6 +9,8 @@ pub(crate) enum StoredFile {
     Flat { start_block: Option<u64>, inline: Vec<u8> },
     /// Into pclusters.
     Compressed {
+        /// A `COMPRESSION_` number.
+        algorithm: u8,
         extents: Vec<CompressedExtent>,
         /// The stored bytes of the last extent, if they stand behind the inode.
         inline: Vec<u8>,

@@ -249,7 +249,7 @@ impl<K: Copy + Eq, V: Clone + Weight> Drop for Filling<'_, K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

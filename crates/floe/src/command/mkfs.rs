@@ -13,13 +13,13 @@ use std::{
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Compression, Error, Fragments, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Profile, Progress, Source, Summary,
+    Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Profile, Progress, Source, Summary,
     Times, Whiteouts, build, build_verified,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::{cancellation, exit::Exit, fail::Fail, output::Output, quantity};
+use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity};
 
 /// Build an EROFS image of directories and tar archives
 ///
@@ -40,9 +40,15 @@ pub(crate) struct Arguments {
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Compress with lz4, lz4hc, lzma, deflate or zstd, and perhaps a level: zstd,9
+    /// Compress with lz4, lz4hc, lzma, deflate or zstd, and perhaps a level: zstd,9. Those after a colon are for hints:
+    /// lz4hc:zstd,9
     #[arg(short = 'z', long, value_name = "ALGORITHM[,LEVEL]")]
     compress: Option<String>,
+
+    /// Compress some files otherwise. Each line of the file has the size of a pcluster in bytes (0: not compressed),
+    /// perhaps the number of an algorithm of --compress, from 0, and a regular expression: paths without a leading slash
+    #[arg(long, value_name = "FILE", requires = "compress")]
+    compress_hints: Option<PathBuf>,
 
     /// The size of a compressed block: larger ones take less room and make random reads dearer [default: the block size]
     #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes)]
@@ -68,7 +74,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     fragments: FragmentsArgument,
 
-    /// Store equal files once
+    /// Store once what files have in common: equal files, and equal parts of some KiB at any place
     #[arg(long)]
     dedupe: bool,
 
@@ -250,7 +256,8 @@ impl Arguments {
         options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
         let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
         options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
-        options.compression = self.compression(options.pcluster_bytes)?;
+        options.compression = self.compression(0, options.pcluster_bytes)?;
+        options.hints = self.hints(options.pcluster_bytes)?;
         options.inline_pclusters = self.inline_tails;
         options.fragments = match self.fragments {
             FragmentsArgument::None => Fragments::None,
@@ -277,13 +284,27 @@ impl Arguments {
         options.volume_name = self.label.as_ref().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
         options.jobs = self.jobs.unwrap_or(options.jobs);
         if let Some(memory) = self.memory {
-            options.memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
+            options.memory_bytes = Some(usize::try_from(memory).unwrap_or(usize::MAX));
         }
         Ok(options)
     }
 
-    fn compression(&self, pcluster_bytes: u32) -> Result<Option<Compression>, Fail> {
-        let Some(text) = &self.compress else { return Ok(None) };
+    fn hints(&self, pcluster_bytes: u32) -> Result<Vec<Hint>, Fail> {
+        let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
+        // What is wrong with one of the algorithms is to be told before a hint is said to name none.
+        (0..self.algorithms().count()).try_for_each(|index| self.compression(index, pcluster_bytes).map(|_| ()))?;
+        let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
+        let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+        compress_hints::parse(&text, algorithm).map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
+    }
+
+    fn algorithms(&self) -> impl Iterator<Item = &str> {
+        self.compress.iter().flat_map(|text| text.split(':'))
+    }
+
+    /// The algorithm with this number, as it is for pclusters of this size.
+    fn compression(&self, index: usize, pcluster_bytes: u32) -> Result<Option<Compression>, Fail> {
+        let Some(text) = self.algorithms().nth(index) else { return Ok(None) };
         let (name, level) = text.split_once(',').unwrap_or((text, ""));
         let level = match (level.strip_prefix("level=").unwrap_or(level), name) {
             ("", "lz4hc") => 9,

@@ -85,7 +85,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
   nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
-  account=FILE           write what was done, as JSON, when the mount ends
+  account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
 On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
@@ -179,17 +179,19 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone());
-    let control = unmounter.device().map(|device| {
-        let source = status::Source {
-            image: image.clone(),
-            path: absolute(&path),
-            devices: open.devices,
-            mountpoint: shown.clone(),
-            device,
-            options,
-            requests: mount.request_counts(),
-            started: Instant::now(),
-        };
+    let device = unmounter.device();
+    let source = Arc::new(status::Source {
+        image: image.clone(),
+        path: absolute(&path),
+        devices: open.devices,
+        mountpoint: shown.clone(),
+        device: device.unwrap_or_default(),
+        options,
+        requests: mount.request_counts(),
+        started: Instant::now(),
+    });
+    let control = device.map(|device| {
+        let source = Arc::clone(&source);
         control::Server::start(device, move |question| source.answer(question))
     });
     if let Some(Err(error)) = &control {
@@ -211,7 +213,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let ended = mount.wait();
     drop(control);
     if let Some(account) = account {
-        account.write(&engine)?;
+        account.write(&source)?;
     }
     match ended {
         Ended::Unmounted => Ok(Exit::Done),

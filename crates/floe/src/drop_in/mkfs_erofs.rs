@@ -15,11 +15,11 @@ use std::{
 };
 
 use floe::{ImageVerifier, Thoroughness};
-use floe_mkfs::{Options as BuildOptions, Phase, Progress, Source, Summary, Times, Whiteouts, build_verified};
+use floe_mkfs::{Hint, Options as BuildOptions, Phase, Progress, Source, Summary, Times, Whiteouts, build_verified};
 
 use self::{algorithms::Algorithm, extended::Extended};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
-use crate::{cancellation, erofs_report::uuid_text, fail::Fail};
+use crate::{cancellation, compress_hints, erofs_report::uuid_text, fail::Fail};
 
 const HELP: &str = "\
 Usage: mkfs.erofs [OPTIONS] FILE SOURCE
@@ -36,11 +36,13 @@ Make an EROFS image of a directory or a tar archive. This is floe under the name
  -U X                   the UUID; clear; random (by default it is made of the content)
  -x#                    attributes that more inodes have are stored once; below 0: none are stored
  -zX[,level=#][,dictsize=#][:...]
-                        compress with lz4, lz4hc, lzma, deflate, libdeflate or zstd; the first one counts
+                        compress with lz4, lz4hc, lzma, deflate, libdeflate or zstd; after the first one those
+                        that hints name by their numbers
  --all-root, --force-uid=#, --force-gid=#, --uid-offset=#, --gid-offset=#
  --all-time, --mkfs-time, --preserve-mtime, --ignore-mtime
  --aufs                 turn whiteouts of aufs into those of overlayfs
  --chunksize=#, --blobdev=X
+ --compress-hints=X     how files are compressed whose paths match: <pcluster size> [algorithm] <expression>
  --exclude-path=X, --exclude-regex=X
  --quiet                write nothing to standard output
  --tar[=f]              SOURCE is a tar archive, or standard input where it is left out
@@ -53,7 +55,7 @@ Make an EROFS image of a directory or a tar archive. This is floe under the name
 /// What is told if nothing else is asked for: faults.
 const VERBOSITY: u64 = 2;
 /// Options of the original that are not offered, with or without a value.
-const NOT_OFFERED: [&str; 26] = [
+const NOT_OFFERED: [&str; 25] = [
     "m",
     "MZ",
     "zD",
@@ -68,7 +70,6 @@ const NOT_OFFERED: [&str; 26] = [
     "offset",
     "root-xattr-isize",
     "max-extent-bytes",
-    "compress-hints",
     "file-contexts",
     "product-out",
     "fs-config-file",
@@ -99,6 +100,7 @@ struct Order {
     algorithms: Vec<Algorithm>,
     extended: Extended,
     pcluster_bytes: Option<u32>,
+    hints: Option<PathBuf>,
     time: Option<i64>,
     /// Whether the time is the image's alone.
     is_build_time: bool,
@@ -119,6 +121,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         algorithms: Vec::new(),
         extended: Extended::default(),
         pcluster_bytes: None,
+        hints: None,
         time: None,
         is_build_time: false,
         ignores_times: false,
@@ -186,9 +189,9 @@ impl Order {
             // How an archive is compressed is seen.
             "gzip" | "ungzip" | "unxz" | "unlzma" if option.attached().is_none() => {}
             "gzip" | "ungzip" | "unxz" | "unlzma" => return Err(format!("--{name}=X is not offered by floe")),
-            "b" | "C" | "d" | "E" | "L" | "T" | "U" | "x" | "z" | "blobdev" | "chunksize" | "exclude-path"
-            | "exclude-regex" | "force-uid" | "force-gid" | "uid-offset" | "gid-offset" | "workers"
-            | "xattr-prefix" | "async-queue-limit" | "zfeature-bits" => {
+            "b" | "C" | "d" | "E" | "L" | "T" | "U" | "x" | "z" | "blobdev" | "chunksize" | "compress-hints"
+            | "exclude-path" | "exclude-regex" | "force-uid" | "force-gid" | "uid-offset" | "gid-offset"
+            | "workers" | "xattr-prefix" | "async-queue-limit" | "zfeature-bits" => {
                 let value = options.value(option).ok_or_else(|| format!("option {name} requires an argument"))?;
                 self.take_value(name, &value)?;
             }
@@ -233,6 +236,7 @@ impl Order {
             }
             "z" => self.algorithms = Algorithm::list(value)?,
             "blobdev" => build.blob_device = Some(PathBuf::from(value)),
+            "compress-hints" => self.hints = Some(PathBuf::from(value)),
             "chunksize" => build.chunk_bytes = Some(numbered("chunksize")?),
             "exclude-path" => build.excludes.push(Path::new(value).components().collect()),
             "exclude-regex" => build.exclude_expressions.push(shown.into_owned()),
@@ -271,12 +275,20 @@ impl Order {
         }
     }
 
+    fn hints_of(&self, path: &Path) -> Result<Vec<Hint>, String> {
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| told(&error))?;
+        let algorithm = |index: usize, size| self.algorithms.get(index).map(|algorithm| algorithm.compression(size));
+        compress_hints::parse(&text, algorithm).map_err(|error| told(&error))
+    }
+
     /// Puts together what depends on several options.
     fn complete(&mut self) -> Result<(), String> {
         let block_size = 1u32 << self.build.block_size_log2;
         self.build.pcluster_bytes = self.pcluster_bytes.unwrap_or(block_size);
         self.build.compression =
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
+        self.build.hints = self.hints.as_deref().map(|path| self.hints_of(path)).transpose()?.unwrap_or_default();
         if self.extended.packed_pcluster.is_some_and(|size| size != self.build.pcluster_bytes) {
             return Err("a pcluster size of fragments other than -C is not offered by floe".into());
         }

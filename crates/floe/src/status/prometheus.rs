@@ -82,6 +82,7 @@ fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         ("floe_page_pool_missed_total", "Runs that the reserve had no room for.", pool.missed),
         ("floe_page_pool_waited_total", "Runs for which the system let a thread wait.", pool.waited),
         ("floe_page_pool_given_up_total", "Runs not worth waiting for.", pool.given_up),
+        ("floe_page_pool_ahead_pages_total", "Pages that the block cache got before reads.", pool.ahead_pages),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }

@@ -75,6 +75,10 @@ pub(crate) struct PagePoolReport {
     pub(crate) missed: u64,
     pub(crate) waited: u64,
     pub(crate) given_up: u64,
+    /// Pages that the block cache was given before a read wanted them.
+    pub(crate) ahead_pages: u64,
+    /// How long the operating system took for those.
+    pub(crate) ahead_ns: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -144,7 +148,7 @@ pub(crate) struct WorkReport {
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct LatencyReport {
-    /// queue_wait, pages, fetch, decode or reply.
+    /// queue_wait, pages, fetch, decode, reply, or read for all of it.
     pub(crate) stage: String,
     pub(crate) count: u64,
     pub(crate) total_ns: u64,

@@ -105,6 +105,8 @@ impl Source {
                 missed: pages.missed,
                 waited: pages.waited,
                 given_up: pages.given_up,
+                ahead_pages: pages.ahead_pages,
+                ahead_ns: pages.ahead_ns,
             },
             block_cache: BlockCacheReport {
                 budget_bytes: pages.cache_pages_max * PAGE_BYTES,

@@ -48,7 +48,8 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     )?;
     writeln!(
         writer,
-        "pages        {} in reserve ({}), {} in use, {} at most; runs: {} taken, {} missed, {} waited for, {} given up",
+        "pages        {} in reserve ({}), {} in use, {} at most; runs: {} taken, {} missed, {} waited for, {} given \
+         up; {} got ahead",
         pool.reserved_pages,
         if pool.is_locked { "locked" } else { "not locked" },
         pool.used_pages,
@@ -56,7 +57,8 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
         pool.taken,
         pool.missed,
         pool.waited,
-        pool.given_up
+        pool.given_up,
+        pool.ahead_pages
     )?;
     writeln!(
         writer,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::mounted::Mounted;
 use super::options::LaunchOptions;
 use super::said::Said;
 use crate::error::Doing;
@@ -33,19 +34,19 @@ pub(crate) struct Ran {
     pub(crate) usage: Usage,
     /// The totals of its first thread, as it ended.
     pub(crate) totals: Option<ThreadTotals>,
-    /// Whether it was killed for want of memory, in a load that makes it short.
+    /// Whether it, or what reads the image, was killed for want of memory, in a load that makes it short.
     pub(crate) is_starved: bool,
 }
 
-/// Launches the command in `directory` and waits for its end; `None` if the end of the run was asked for.
+/// Launches the command over a mounted image and waits for its end; `None` if the end of the run was asked for.
 pub(crate) fn run(
     options: &LaunchOptions,
-    directory: &Path,
+    mounted: &mut Mounted,
     load: &Load,
     interrupt: &Interrupt,
 ) -> Result<Option<Ran>> {
     let said = Said::new()?;
-    let mut command = command(options, directory)?;
+    let mut command = command(options, mounted.path())?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?);
     let command = load.confine(die_with_parent(&mut command, Signal::KILL))?;
     let kills_before = load.out_of_memory_kills();
@@ -60,7 +61,8 @@ pub(crate) fn run(
     // It is a zombie until it is waited for, and its counts can be read.
     let totals = process_totals(pid).ok().and_then(|mut totals| totals.remove(&pid.cast_signed()));
     let (status, usage) = wait_with_usage(pid).doing(|| "cannot wait for the command".to_owned())?;
-    let is_starved = status.signal() == Some(Signal::KILL.as_raw()) && load.out_of_memory_kills() > kills_before;
+    let was_killed = status.signal() == Some(Signal::KILL.as_raw()) || mounted.has_lost_server();
+    let is_starved = was_killed && load.out_of_memory_kills() > kills_before;
     match wait? {
         Waited::Interrupted => Ok(None),
         Waited::TooLong => Err(Error::new(format!(

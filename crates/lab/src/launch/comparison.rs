@@ -14,7 +14,7 @@ pub enum Comparison {
     Pool,
     /// Sliding windows of two images.
     Windows,
-    /// Read-around off, waiting for pages, and giving up at once.
+    /// Read-around that waits for pages, none, and that which gives up at once.
     ReadAround,
 }
 
@@ -44,13 +44,13 @@ impl Comparison {
                 "floe",
                 "kernel=kernel:loop",
             ],
-            // The usual budget of the block cache would not fit into the memory that there is.
-            Self::Pool => &["no pool=floe:cache=8M,reserved-pages=0", "pool=floe:cache=8M"],
-            Self::Windows => &["no pool=floe:cache=8M,reserved-pages=0"],
+            Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
+            // With a cache, parts of blocks are decoded into its pages, and no window is needed beside them.
+            Self::Windows => &["no cache=floe:cache=0,reserved-pages=0"],
             Self::ReadAround => &[
-                "off=floe:cache=8M,reserved-pages=0,noread-around",
-                "wait=floe:cache=8M,reserved-pages=0,readahead-alloc=wait",
-                "best-effort=floe:cache=8M,reserved-pages=0,readahead-alloc=best-effort",
+                "wait=floe:reserved-pages=0,readahead-alloc=wait",
+                "off=floe:reserved-pages=0,noread-around",
+                "best-effort=floe:reserved-pages=0,readahead-alloc=best-effort",
             ],
         }
     }
@@ -71,8 +71,17 @@ impl Comparison {
             (Self::Workers | Self::Pool, false) | (Self::Windows, true) => &[(0, 1)],
             (Self::Workers | Self::Pool, true) => &[(0, 2)],
             (Self::Windows, false) => &[],
-            (Self::ReadAround, false) => &[(1, 2)],
-            (Self::ReadAround, true) => &[(2, 4), (3, 5), (2, 5)],
+            (Self::ReadAround, false) => &[(0, 2)],
+            (Self::ReadAround, true) => &[(0, 4), (1, 5), (0, 5)],
+        }
+    }
+
+    /// What it is about, the published metric first.
+    pub fn metrics(self) -> &'static [&'static Metric] {
+        match self {
+            Self::Workers => &[Metric::LATENCY],
+            Self::Pool | Self::Windows => &[Metric::PAGES],
+            Self::ReadAround => &[Metric::PAGES, Metric::READS],
         }
     }
 

@@ -12,7 +12,7 @@ mod run;
 mod said;
 mod variant;
 
-pub use account::{Account, MetadataAccount, PageAccount, StageAccount};
+pub use account::{Account, Lz4Account, MetadataAccount, PageAccount, ReadAroundAccount, StageAccount, WorkAccount};
 pub use comparison::{Comparison, Published, PublishedRow};
 pub use meter::Tier;
 pub(crate) use mounted::{Extras, MountPoints, Mounted, forget_image};

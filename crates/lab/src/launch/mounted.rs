@@ -111,6 +111,11 @@ impl Mounted {
         self.server.as_ref().map(Child::id)
     }
 
+    /// Whether the process that read the image is gone.
+    pub(crate) fn has_lost_server(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|server| !matches!(server.try_wait(), Ok(None)))
+    }
+
     /// Starts the process that reads the image and waits until its mount is there.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::account::Account;
+use super::account::{Account, StageAccount};
 use crate::sched::{ThreadSchedule, ThreadTotals, WaitKind, WorkSchedule};
 
 /// One launch, raw.
@@ -116,7 +116,7 @@ pub struct Metric {
 }
 
 /// The metrics of launches, those of published results first.
-pub const METRICS: [Metric; 16] = [
+pub const METRICS: [Metric; 24] = [
     Metric {
         title: "total scheduling latency of the decompressing threads",
         unit: "µs",
@@ -126,8 +126,24 @@ pub const METRICS: [Metric; 16] = [
     Metric {
         title: "time to get pages for decompression",
         unit: "ms",
-        value: |launch| launch.account.as_ref().map(|account| milliseconds(account.stage("pages").total_ns)),
+        value: |launch| stage(launch, "pages").map(|stage| milliseconds(stage.total_ns)),
     },
+    Metric {
+        title: "time in which 99 of 100 reads were answered",
+        unit: "µs",
+        value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p99_ns)),
+    },
+    Metric {
+        title: "time of the slowest read",
+        unit: "µs",
+        value: |launch| stage(launch, "read").map(|stage| microseconds(stage.max_ns)),
+    },
+    Metric {
+        title: "time in which half of the reads were answered",
+        unit: "µs",
+        value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p50_ns)),
+    },
+    Metric { title: "reads", unit: "times", value: |launch| stage(launch, "read").map(|stage| stage.count as f64) },
     Metric {
         title: "the decompressing threads waited after wakeups",
         unit: "µs",
@@ -168,22 +184,42 @@ pub const METRICS: [Metric; 16] = [
     Metric {
         title: "blocks decompressed",
         unit: "times",
-        value: |launch| launch.account.as_ref().map(|account| account.decodes as f64),
+        value: |launch| launch.account.as_ref().map(|account| account.work.decodes as f64),
     },
     Metric {
         title: "decompressed",
         unit: "KiB",
-        value: |launch| launch.account.as_ref().map(|account| account.decoded_bytes as f64 / 1024.0),
+        value: |launch| launch.account.as_ref().map(|account| account.work.decoded_bytes as f64 / 1024.0),
     },
     Metric {
         title: "the system was asked for pages",
         unit: "times",
-        value: |launch| launch.account.as_ref().map(|account| account.stage("pages").count as f64),
+        value: |launch| stage(launch, "pages").map(|stage| stage.count as f64),
+    },
+    Metric {
+        title: "time to get pages before a read wanted them",
+        unit: "ms",
+        value: |launch| launch.account.as_ref().map(|account| milliseconds(account.page_pool.ahead_ns)),
+    },
+    Metric {
+        title: "temporary pages of LZ4 blocks",
+        unit: "pages",
+        value: |launch| launch.account.as_ref().map(|account| account.lz4.temporary_pages as f64),
+    },
+    Metric {
+        title: "blocks read ahead",
+        unit: "times",
+        value: |launch| launch.account.as_ref().map(|account| account.read_around.ahead_blocks as f64),
+    },
+    Metric {
+        title: "blocks that read-around gave up",
+        unit: "times",
+        value: |launch| launch.account.as_ref().map(|account| account.read_around.given_up_blocks as f64),
     },
     Metric {
         title: "read-around went without pages",
         unit: "times",
-        value: |launch| launch.account.as_ref().map(|account| account.pages.given_up as f64),
+        value: |launch| launch.account.as_ref().map(|account| account.page_pool.given_up as f64),
     },
 ];
 
@@ -194,6 +230,13 @@ impl Metric {
     pub const WALL: &'static Self = &METRICS[1];
     /// The time to get pages: what the published results about pages are about.
     pub const PAGES: &'static Self = &METRICS[2];
+    /// How long nearly all reads took at most: what read-ahead must not make worse.
+    pub const READS: &'static Self = &METRICS[3];
+}
+
+/// A stage of the reads of Floe.
+fn stage<'launch>(launch: &'launch Launch, name: &str) -> Option<&'launch StageAccount> {
+    launch.account.as_ref()?.stage(name)
 }
 
 /// A latency of which single waits are known, so that they are told apart.

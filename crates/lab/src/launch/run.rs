@@ -197,23 +197,29 @@ impl<'run> Session<'run> {
         let begun = self.meter.begin(step.is_traced, live.mounted.server_pid())?;
         let ran = match &mut live.process {
             Some(process) => process.run(self.options, self.interrupt),
-            None => command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt),
+            None => command::run(self.options, &mut live.mounted, &self.stage.load, self.interrupt),
         };
         let Some(ran) = ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))? else {
             return Ok(false);
         };
         fill(&mut launch, &ran);
         let decompressors = &self.decompressors[step.variant];
-        let trace = self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch)?;
+        let trace = match self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch) {
+            // Who was killed may be past asking.
+            Err(_) if ran.is_starved => None,
+            trace => trace?,
+        };
         if ran.is_starved {
-            launch.discarded = Some("the command was killed for want of memory".to_owned());
+            launch.discarded = Some("the command, or who reads the image, was killed for want of memory".to_owned());
         }
         if let (Some(trace), Some(tree), None) = (&trace, tree_before, &launch.discarded) {
             self.write_trace(step.variant, trace, &tree, &launch)?;
         }
         if self.options.temperature == Temperature::Cold {
-            launch.account = live.mounted.end()?;
-        } else {
+            let account = live.mounted.end();
+            // Who was killed has left none.
+            launch.account = if ran.is_starved { None } else { account? };
+        } else if !ran.is_starved {
             self.live[step.variant] = Some(live);
         }
         self.report.launches.push(launch);
@@ -241,7 +247,7 @@ impl<'run> Session<'run> {
         match self.options.temperature {
             Temperature::Cold => {}
             Temperature::Warm => {
-                let ran = command::run(self.options, live.mounted.path(), &self.stage.load, self.interrupt);
+                let ran = command::run(self.options, &mut live.mounted, &self.stage.load, self.interrupt);
                 if ran.map_err(|error| Error::new(format!("{}: {error}", variant.name)))?.is_none() {
                     return Ok(None);
                 }

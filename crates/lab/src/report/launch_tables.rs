@@ -28,9 +28,9 @@ pub(super) fn tables(report: &LaunchReport) -> Vec<Titled> {
 }
 
 /// The metrics that are shown with all rows: what the comparison is about, and what users feel.
-fn in_full(report: &LaunchReport) -> [&'static Metric; 2] {
-    let published = report.comparison.map(|(comparison, _)| comparison.published().metric);
-    [published.unwrap_or(Metric::LATENCY), Metric::WALL]
+fn in_full(report: &LaunchReport) -> Vec<&'static Metric> {
+    let compared = report.comparison.map_or(&[Metric::LATENCY][..], |(comparison, _)| comparison.metrics());
+    compared.iter().copied().chain([Metric::WALL]).collect()
 }
 
 /// What it all comes to, in a few lines.
@@ -173,14 +173,15 @@ fn published_table(report: &LaunchReport, metric: &Metric) -> Option<(String, Ta
 /// The averages of all metrics that are not shown with all rows.
 fn rest_table(report: &LaunchReport) -> Table {
     let mut table = Table::new(head("", report));
-    let shown = in_full(report).map(|metric| metric.title);
+    let shown: Vec<_> = in_full(report).iter().map(|metric| metric.title).collect();
     for metric in METRICS.iter().filter(|metric| !shown.contains(&metric.title)) {
         let of_variant = |variant| {
             let values = values(report, variant, metric);
             (!values.is_empty()).then(|| average(&values))
         };
         let numbers: Vec<_> = (0..report.variants.len()).map(of_variant).collect();
-        if numbers.iter().any(Option::is_some) {
+        // What never happened says nothing.
+        if numbers.iter().flatten().any(|&number| number != 0.0) {
             table.row(row(format!("{} ({})", metric.title, metric.unit), &numbers));
         }
     }
@@ -229,7 +230,8 @@ mod tests {
                 // The first is slow, the second ten times as fast, and so on.
                 let total_ns = (1_000_000 + round * 1000) / 10_u64.pow(u32::try_from(variant).unwrap());
                 let mut account = Account::default();
-                account.stages.insert("pages".to_owned(), StageAccount { total_ns, ..StageAccount::default() });
+                let stage = "pages".to_owned();
+                account.latency.push(StageAccount { stage, total_ns, ..StageAccount::default() });
                 Launch {
                     variant,
                     wall_ns: total_ns * 7,
@@ -269,8 +271,8 @@ mod tests {
                 &["Average", "3434", "21", "−99.39%", "1.01", "0.10", "−90.00%", "none → pool"],
             ),
             (Windows, true, &["a", "b"], &["Average", "3364", "2079", "−38.20%", "1.01", "0.10", "−90.00%", "a → b"]),
-            (ReadAround, false, &["off", "wait", "best"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
-            (ReadAround, true, &["o", "o2", "w", "w2", "b", "b2"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
+            (ReadAround, false, &["wait", "off", "best"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
+            (ReadAround, true, &["w", "w2", "o", "o2", "b", "b2"], &["Average, 64k window", "3364", "2684", "−20.21%"]),
         ];
         for (comparison, has_second, names, expected) in rows {
             let report = report(Some((comparison, has_second)), names, 11);

@@ -11,9 +11,11 @@ const STYLE: &str = "
 @media(prefers-color-scheme:dark){:root{--surface:#191918;--card:#222221;--ink:#f0efe9;--muted:#aaa99f;--grid:#373733;
 --line:#4a4a45;--c0:#6ea6ff;--c1:#f08a55;--c2:#4fc08d;--c3:#c78be8;--c4:#e0b83f;--c5:#f07aa4}}
 @media print{:root{--surface:#fff;--card:#fff;--ink:#000;--muted:#444;--grid:#ddd;--line:#bbb;--c0:#2a6fd6;--c1:#d9622b;
---c2:#1f8a5b;--c3:#9a4fc0;--c4:#b8890b;--c5:#c23a6b}section,figure{break-inside:avoid}main{max-width:none!important}
-.wide{overflow:visible!important}table{font-size:9px!important}th,td{padding:.15rem .35rem!important}
-table.many{font-size:6px!important}table.many th,table.many td{padding:.1rem .2rem!important}}
+--c2:#1f8a5b;--c3:#9a4fc0;--c4:#b8890b;--c5:#c23a6b}body{font-size:12px!important}
+figure,table,tr,h1,h2{break-inside:avoid}h2{break-after:avoid}
+main{max-width:none!important;padding:0!important}.wide{overflow:visible!important}
+table{font-size:10.5px!important}th,td{padding:.12rem .4rem!important}
+table.many{font-size:7.5px!important}table.many th,table.many td{padding:.1rem .25rem!important}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 3rem}p,figure,ul.plain{max-width:60rem}
@@ -23,6 +25,7 @@ code{font:13px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px;margin:.4rem 0}
 th,td{padding:.22rem .7rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
+th,td{vertical-align:top}th small,td small{display:block;color:var(--muted);font-weight:400;font-size:.85em}
 th:first-child,td:first-child{text-align:left;padding-left:0}th{border-bottom-color:var(--line);font-weight:600}
 figure{margin:.6rem 0 1rem;background:var(--card);border:1px solid var(--grid);border-radius:6px;padding:.8rem}
 figcaption{color:var(--muted);font-size:13.5px;margin-bottom:.4rem}
@@ -43,6 +46,9 @@ ul.plain{list-style:none;padding:0;margin:.3rem 0}ul.plain li{font:13px/1.6 ui-m
 
 /// Tables with more columns are printed smaller.
 const COLUMNS_FEW: usize = 8;
+
+/// The head of a column of differences.
+const DIFFERENCE: &str = "diff";
 
 /// A page under construction.
 #[derive(Debug)]
@@ -68,17 +74,26 @@ impl Page {
         let _ = write!(self.body, "<p>{}</p>", escape(text));
     }
 
-    /// Adds a table.
+    /// Adds a table. A difference stands below the number that differs.
     pub fn table(&mut self, table: &Table) {
         let width = table.rows().iter().map(Vec::len).max().unwrap_or(0);
-        let class = if width > COLUMNS_FEW { " class=\"many\"" } else { "" };
+        let is_difference = |column: usize| {
+            let head = table.rows().first().and_then(|head| head.get(column));
+            column > 0 && head.is_some_and(|head| head == DIFFERENCE)
+        };
+        let shown: Vec<usize> = (0..width).filter(|column| !is_difference(*column)).collect();
+        let class = if shown.len() > COLUMNS_FEW { " class=\"many\"" } else { "" };
         let _ = write!(self.body, "<div class=\"wide\"><table{class}>");
         for (index, row) in table.rows().iter().enumerate() {
             let tag = if index == 0 { "th" } else { "td" };
             self.body.push_str("<tr>");
-            for column in 0..width {
-                let cell = row.get(column).map_or("", String::as_str);
-                let _ = write!(self.body, "<{tag}>{}</{tag}>", escape(cell));
+            for &column in &shown {
+                let cell = |column: usize| escape(row.get(column).map_or("", String::as_str));
+                let _ = write!(self.body, "<{tag}>{}", cell(column));
+                if is_difference(column + 1) {
+                    let _ = write!(self.body, "<small>{}</small>", cell(column + 1));
+                }
+                let _ = write!(self.body, "</{tag}>");
             }
             self.body.push_str("</tr>");
         }
@@ -120,11 +135,15 @@ mod tests {
         page.heading("a \"heading\"");
         page.paragraph("<script>");
         page.table(&Table::new(["<td>", "b"]));
+        let mut differing = Table::new(["", "first", "second", "diff"]);
+        differing.row(["row", "1", "2", "+100 %"]);
+        page.table(&differing);
         page.lines(&["https://example.org is text".to_owned()]);
         let page = page.finish();
         for forbidden in ["src=", "href=", "url(", "@import", "<script>", "<link"] {
             assert!(!page.contains(forbidden), "{forbidden}");
         }
         assert!(page.contains("&lt;title&gt;") && page.contains("<th>&lt;td&gt;</th>"));
+        assert!(page.contains("<td>1</td><td>2<small>+100 %</small></td></tr>"), "{page}");
     }
 }

@@ -145,7 +145,7 @@ fn no_space_left_is_told() {
     let result = std::panic::catch_unwind(|| {
         check(&options(&small.join("image")), &source, &mut NoProgress, &["cannot write the image", "No space left"]);
     });
-    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    assert!(Command::new("umount").arg("--lazy").arg(&small).status().unwrap().success());
     result.unwrap();
 }
 

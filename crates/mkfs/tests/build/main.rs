@@ -5,5 +5,6 @@ mod differences;
 mod environment;
 mod failures;
 mod matrix;
+mod repeats;
 mod sample_tree;
 mod sharing;

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroU32, path::Path, process::Command};
 
-use floe_mkfs::{Compression, Fragments, InodeForm, LZ4_WINDOW_MAX, NoProgress, Options, Source, Times, build};
+use floe_mkfs::{
+    Coding, Compression, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, NoProgress, Options, Source, Times, build,
+};
 
 use crate::{
     differences::{Leave, check_equal, walk},
@@ -135,6 +137,29 @@ const ROWS: &[Row] = &[
         options.fragments = Fragments::Tails;
         options.inline_pclusters = true;
         big(options, 65536);
+    }),
+    ("hints", |options| {
+        options.compression = LZ4;
+        options.fragments = Fragments::Tails;
+        options.dedupe = true;
+        let coding = |compression: Option<Compression>, pcluster_bytes| {
+            compression.map(|compression| Coding { compression, pcluster_bytes })
+        };
+        options.hints = [
+            ("^large/text$", coding(ZSTD, 65536)),
+            ("noise", None),
+            ("^equal/.*-[12]$", coding(DEFLATE, 16384)),
+            ("^equal/", coding(LZMA, 16384)),
+            ("mixed", coding(LZ4HC, 32768)),
+        ]
+        .map(|(expression, coding)| Hint { expression: expression.into(), coding })
+        .to_vec();
+    }),
+    ("hints-alone", |options| {
+        options.hints = vec![Hint {
+            expression: "text".into(),
+            coding: DEFLATE.map(|compression| Coding { compression, pcluster_bytes: 4096 }),
+        }];
     }),
     ("lz4-wide", |options| {
         options.compression = LZ4;

@@ -80,7 +80,7 @@ enum ComparisonName {
     Pool,
     /// Sliding windows of --image and --image-b
     Windows,
-    /// Read-around off, waiting for pages, and giving up at once
+    /// Read-around that waits for pages, none, and that which gives up at once
     ReadAround,
 }
 

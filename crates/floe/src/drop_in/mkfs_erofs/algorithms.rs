@@ -32,7 +32,7 @@ const NAMES: [(&str, Name); 6] = [
     ("zstd", Name::Zstd),
 ];
 impl Algorithm {
-    /// The algorithms of a list, the first of which is the one that is used.
+    /// The algorithms of a list, the first of which is the one that is used where no hint says otherwise.
     pub(super) fn list(text: &OsStr) -> Result<Vec<Self>, String> {
         text.to_string_lossy().split(':').map(Self::one).collect()
     }

@@ -1,0 +1,54 @@
+//! Files of hints: which files are compressed otherwise than the rest.
+
+use floe_mkfs::{Coding, Compression, Hint};
+
+/// Reads hints, a line each: the size of a pcluster in bytes, which algorithm of the list if it is not the first one,
+/// and an extended regular expression for paths without a leading slash. A size of 0 stores files as they are. `algorithm`
+/// gives an algorithm by its number for pclusters of some size.
+///
+/// # Errors
+/// What is wrong, and in which line.
+pub(crate) fn parse(text: &str, algorithm: impl Fn(usize, u32) -> Option<Compression>) -> Result<Vec<Hint>, String> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let hint = |(number, line): (usize, &str)| {
+        let wrong = |what: String| format!("line {}: {what}", number + 1);
+        let mut words = line.trim().splitn(3, [' ', '\t']).map(str::trim);
+        let size = words.next().unwrap_or_default();
+        let pcluster_bytes = size.parse().map_err(|_| wrong(format!("'{size}' is no size in bytes")))?;
+        let (index, expression) = match (words.next(), words.next()) {
+            (Some(index), Some(expression)) => (index, expression),
+            (Some(expression), None) => ("0", expression),
+            (None, _) => return Err(wrong("there is no expression after the size".into())),
+        };
+        let found = index.parse().ok().and_then(|index| algorithm(index, pcluster_bytes));
+        let compression = found.ok_or_else(|| wrong(format!("there is no algorithm {index}: count from 0")))?;
+        let coding = (pcluster_bytes > 0).then_some(Coding { compression, pcluster_bytes });
+        Ok(Hint { expression: expression.to_owned(), coding })
+    };
+    lines.map(hint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_say_how_files_are_compressed() {
+        let algorithms = [Compression::Deflate { level: 1 }, Compression::Deflate { level: 9 }];
+        let algorithm = |index: usize, _| algorithms.get(index).copied();
+        let hint = |expression: &str, coding: Option<(usize, u32)>| Hint {
+            expression: expression.to_owned(),
+            coding: coding.map(|(index, pcluster_bytes)| Coding { compression: algorithms[index], pcluster_bytes }),
+        };
+        let text = "# a comment\n\n65536 \\.so$\n4096 1 ^usr/a b/\n0\t\\.jpg$\n";
+        let expected = [hint("\\.so$", Some((0, 65536))), hint("^usr/a b/", Some((1, 4096))), hint("\\.jpg$", None)];
+        assert_eq!(parse(text, algorithm).as_deref(), Ok(expected.as_slice()));
+        for (text, said) in [
+            ("big x", "line 1: 'big' is no size in bytes"),
+            ("# fine\n4096", "line 2: there is no expression after the size"),
+            ("4096 2 x", "line 1: there is no algorithm 2: count from 0"),
+        ] {
+            assert_eq!(parse(text, algorithm), Err(said.to_owned()));
+        }
+    }
+}

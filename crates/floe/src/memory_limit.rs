@@ -1,0 +1,105 @@
+//! How much memory this process may use.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// How many bytes of memory this process, and what shares its limits, may use: the machine's memory, or less where a
+/// control group of either version limits it. Without `/proc`, as many as there can be.
+pub(crate) fn memory_limit_bytes() -> u64 {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let machine = memory_of_machine(&read("/proc/meminfo"));
+    let groups = group_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
+    groups.iter().filter_map(|group| limit_of(group)).chain(machine).min().unwrap_or(u64::MAX)
+}
+
+fn memory_of_machine(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The directories of the memory control groups that this process is in, up to the root of each hierarchy.
+fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for line in mounts.lines() {
+        // 36 35 98:0 /root /mount/point rw,noatime master:1 - type source options
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let (mut before, mut after) = (before.split(' ').skip(3), after.split(' '));
+        let (Some(root), Some(mount_point)) = (before.next(), before.next()) else { continue };
+        let options = after.clone().nth(2).unwrap_or_default();
+        let names = match after.next() {
+            Some("cgroup") if options.split(',').any(|option| option == "memory") => "memory",
+            Some("cgroup2") => "",
+            _ => continue,
+        };
+        // 4:memory:/path, or 0::/path for the second version
+        let of_hierarchy = own.lines().find_map(|line| {
+            let (listed, path) = line.split_once(':')?.1.split_once(':')?;
+            listed.split(',').any(|name| name == names).then_some(path)
+        });
+        let Some(path) = of_hierarchy else { continue };
+        // Inside a container only a part of the hierarchy may be mounted.
+        let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path));
+        let mount_point = Path::new(mount_point);
+        let own_group = mount_point.join(inside.strip_prefix("/").unwrap_or(inside));
+        let is_inside = |directory: &&Path| directory.starts_with(mount_point);
+        directories.extend(own_group.ancestors().take_while(is_inside).map(Path::to_path_buf));
+    }
+    directories
+}
+
+/// The limit of one group; `None` where it has none, which the first version says with a very large one.
+fn limit_of(group: &Path) -> Option<u64> {
+    let files = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    let limits = files.iter().filter_map(|file| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok());
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_all_limits_counts() {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| home.path().join(name);
+        for (group, file, value) in [
+            ("one/a", "memory.limit_in_bytes", "50\n"),
+            ("one/a/b", "memory.limit_in_bytes", "9223372036854771712\n"),
+            ("two", "memory.max", "max\n"),
+            ("two/x", "memory.max", "max\n"),
+            ("two/x", "memory.high", "70\n"),
+        ] {
+            fs::create_dir_all(at(group)).expect("a directory");
+            fs::write(at(group).join(file), value).expect("a file");
+        }
+        let mount = |name: &str, root: &str, kind: &str, options: &str| {
+            format!("30 1 0:1 {root} {} rw shared:3 - {kind} {kind} {options}\n", at(name).display())
+        };
+        let (one, two) = (mount("one", "/", "cgroup", "rw,memory"), mount("two", "/", "cgroup2", "rw"));
+        let part = mount("one/a", "/a", "cgroup", "rw,memory");
+        let other = mount("one/a", "/", "cgroup", "rw,cpu");
+        for (mounts, own, expected) in [
+            (one.as_str(), "4:memory:/a/b\n0::/\n", Some(50)),
+            (&one, "4:memory:/\n", None),
+            (&part, "4:memory:/a/b\n", Some(50)),
+            (&two, "0::/x/y\n", Some(70)),
+            (&two, "0::/\n", None),
+            (&format!("{other}{one}{two}"), "1:cpu:/\n4:memory:/a\n0::/x\n", Some(50)),
+            (&other, "1:cpu:/a\n4:memory:/a\n", None),
+            ("", "", None),
+        ] {
+            let groups = group_directories(mounts, own);
+            let least = groups.iter().filter_map(|group| limit_of(group)).min();
+            assert_eq!(least.filter(|&least| least < 1 << 40), expected, "{mounts} {own}");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_the_most() {
+        assert_eq!(memory_of_machine("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2048 * 1024));
+        assert_eq!(memory_of_machine("MemTotal: much"), None);
+        assert!((1 << 20..u64::MAX).contains(&memory_limit_bytes()), "there is a machine");
+    }
+}

@@ -1,0 +1,286 @@
+//! Finding what of files was there before, in an earlier file or earlier in the same one, at whatever place.
+//!
+//! Content is cut into grains; equal grains in a row are a repeat. All of it is known before anything is compressed,
+//! which is how files can be compressed independently of each other.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{
+    content::Content,
+    error::Result,
+    grains::{Grain, GrainCutter},
+    options::Options,
+    parting::Partings,
+    progress::{Phase, Progress, report},
+    workers,
+};
+
+/// What is cut into grains at once, in bytes.
+const SPAN_LEN: u64 = 4 << 20;
+/// What is compared at once, in bytes.
+const COMPARE_LEN: usize = 256 << 10;
+/// log2 of the usual length of a grain in bytes, as long as there are no more bytes of files than the next number: with
+/// more there are longer grains, so that all of them have room in memory.
+const GRAIN_LEN_LOG2: u32 = 12;
+const FINE_BYTES_MAX: u64 = 4 << 30;
+/// A repeat is at least this long, in bytes, and at least one part in so many of a pcluster: where it begins and ends
+/// pclusters end, half a block is left empty each time, and what follows is compressed without what was before.
+const REPEAT_LEN_MIN: u64 = 16 << 10;
+const PCLUSTER_PARTS: u64 = 4;
+/// In the same file, what is nearer than this many pclusters is left to the codec.
+const NEAR_PCLUSTERS: u64 = 4;
+/// What a repeat would take if it were compressed: one part in so many, by a cautious guess.
+const RATIO_GUESS: u64 = 4;
+/// What an lcluster's entry of the index takes more in a file with repeats, in bytes.
+const INDEX_COST: u64 = 6;
+
+/// What was there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Repeat {
+    /// Where in the file it begins.
+    pub(crate) start: u64,
+    /// How many bytes it has.
+    pub(crate) len: u64,
+    /// The place of the file in which it was before.
+    pub(crate) source: usize,
+    /// Where in that file it begins.
+    pub(crate) source_start: u64,
+}
+
+/// Finds what is repeated in `files`, which are given with their places in the order in which they are stored, and how
+/// that parts them when they are compressed into pclusters of this size.
+pub(crate) fn find_repeats(
+    files: &[(usize, &Content)],
+    pcluster_bytes: u32,
+    options: &Options,
+    progress: &mut dyn Progress,
+) -> Result<Partings> {
+    let pcluster_size = u64::from(pcluster_bytes);
+    let repeat_len_min = REPEAT_LEN_MIN.max(pcluster_size / PCLUSTER_PARTS);
+    let files: Vec<(usize, &Content)> =
+        files.iter().copied().filter(|(_, content)| content.size() >= repeat_len_min).collect();
+    let mut finder = Finder {
+        repeat_len_min,
+        distance_min: pcluster_size * NEAR_PCLUSTERS,
+        grains: Vec::new(),
+        ends: Vec::new(),
+        known: HashMap::new(),
+        run: None,
+        found: Vec::new(),
+    };
+    finder.read(&files, options, progress)?;
+    let found = confirm(&files, std::mem::take(&mut finder.found), options)?;
+    drop(finder);
+    let sizes: HashMap<usize, u64> = files.iter().map(|(place, content)| (*place, content.size())).collect();
+    let mut partings = Partings::new(options.block_size(), repeat_len_min);
+    for repeats in found.chunk_by(|left, right| left.0 == right.0) {
+        let Some((place, size)) = repeats.first().and_then(|(place, _)| sizes.get_key_value(place)) else { continue };
+        let total: u64 = repeats.iter().map(|(_, repeat)| repeat.len).sum();
+        if total / RATIO_GUESS > size / options.block_size() * INDEX_COST {
+            repeats.iter().for_each(|(_, repeat)| partings.add(*place, *size, *repeat));
+        }
+    }
+    Ok(partings)
+}
+
+/// A grain that was seen: where in its file it begins, and its hash.
+#[derive(Clone, Copy)]
+struct Seen {
+    start: u64,
+    hash: u64,
+}
+
+/// Grains in a row that were seen in a row before.
+struct Run {
+    /// The repeat so far; its source is the number of the file, not its place.
+    repeat: Repeat,
+    /// The number of the grain that would have to come next.
+    next: usize,
+    /// The number of the grain by which the source ends.
+    end: usize,
+}
+
+struct Finder {
+    repeat_len_min: u64,
+    distance_min: u64,
+    grains: Vec<Seen>,
+    /// For each file that was read the number of the grain after its last one.
+    ends: Vec<usize>,
+    /// The first grain with each hash.
+    known: HashMap<u64, u32>,
+    run: Option<Run>,
+    /// By the place of the file.
+    found: Vec<(usize, Repeat)>,
+}
+
+impl Finder {
+    fn read(&mut self, files: &[(usize, &Content)], options: &Options, progress: &mut dyn Progress) -> Result<()> {
+        let total: u64 = files.iter().map(|(_, content)| content.size()).sum();
+        let cutter = GrainCutter::new(GRAIN_LEN_LOG2 + total.div_ceil(FINE_BYTES_MAX).next_power_of_two().ilog2());
+        let mut spans = files.iter().enumerate().flat_map(|(number, (_, content))| {
+            let size = content.size();
+            (0..size).step_by(SPAN_LEN as usize).map(move |start| (number, *content, start, SPAN_LEN.min(size - start)))
+        });
+        let next = || {
+            let mut bytes = 0;
+            let mut job = Vec::new();
+            while bytes < SPAN_LEN
+                && let Some(span) = spans.next()
+            {
+                bytes += span.3;
+                job.push(span);
+            }
+            (!job.is_empty()).then_some((job, 2 * SPAN_LEN as usize))
+        };
+        let worker = || {
+            let mut buffer = Vec::new();
+            Ok(move |job: Vec<(usize, &Content, u64, u64)>| -> Result<Vec<(usize, u64, Vec<Grain>)>> {
+                let cut = job.into_iter().map(|(number, content, start, len)| {
+                    buffer.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+                    let open = content.open()?;
+                    open.read_at(start, &mut buffer)?;
+                    open.check_unchanged()?;
+                    Ok((number, start, cutter.cut(&buffer).collect()))
+                });
+                cut.collect()
+            })
+        };
+        let mut done = 0;
+        workers::run(options.jobs, options.memory_len(), worker, next, |spans: Vec<(usize, u64, Vec<Grain>)>| {
+            for (number, mut start, grains) in spans {
+                if start == 0 {
+                    self.begin_file(files, number);
+                }
+                for grain in grains {
+                    self.add(files, number, start, grain);
+                    start += grain.len as u64;
+                    done += grain.len as u64;
+                }
+            }
+            report(progress, Phase::Compare, done, total)
+        })?;
+        self.begin_file(files, files.len());
+        Ok(())
+    }
+
+    /// Begins the file with this number, which ends the one before.
+    fn begin_file(&mut self, files: &[(usize, &Content)], number: usize) {
+        self.end_run(files, number.saturating_sub(1));
+        if number > 0 {
+            self.ends.push(self.grains.len());
+        }
+    }
+
+    fn add(&mut self, files: &[(usize, &Content)], number: usize, start: u64, grain: Grain) {
+        let seen = Seen { start, hash: grain.hash };
+        let len = grain.len as u64;
+        let goes_on = self.run.as_mut().is_some_and(|run| {
+            let goes_on = run.next < run.end && self.grains[run.next].hash == grain.hash;
+            run.next += 1;
+            run.repeat.len += if goes_on { len } else { 0 };
+            goes_on
+        });
+        if !goes_on {
+            self.end_run(files, number);
+            self.run = self.begin_run(number, seen, grain);
+        }
+        if grain.is_distinct
+            && let Ok(grain_number) = u32::try_from(self.grains.len())
+        {
+            self.known.entry(grain.hash).or_insert(grain_number);
+        }
+        self.grains.push(seen);
+    }
+
+    fn begin_run(&self, number: usize, seen: Seen, grain: Grain) -> Option<Run> {
+        let known = self.known.get(&grain.hash).copied().filter(|_| grain.is_distinct)?;
+        let known = usize::try_from(known).ok()?;
+        let source = self.ends.partition_point(|end| *end <= known);
+        let source_start = self.grains[known].start;
+        // In the same file, no further than to where this begins: there is nothing to refer to yet.
+        let end = self.ends.get(source).copied().unwrap_or(self.grains.len());
+        if source == number && seen.start - source_start < self.distance_min {
+            return None;
+        }
+        let repeat = Repeat { start: seen.start, len: grain.len as u64, source, source_start };
+        Some(Run { repeat, next: known + 1, end })
+    }
+
+    fn end_run(&mut self, files: &[(usize, &Content)], number: usize) {
+        if let Some(run) = self.run.take().filter(|run| run.repeat.len >= self.repeat_len_min) {
+            let source = files[run.repeat.source].0;
+            self.found.push((files[number].0, Repeat { source, ..run.repeat }));
+        }
+    }
+}
+
+/// Reads what was found and compares it byte by byte, as far as it goes on; repeats without a gap between them become one.
+fn confirm(
+    files: &[(usize, &Content)],
+    found: Vec<(usize, Repeat)>,
+    options: &Options,
+) -> Result<Vec<(usize, Repeat)>> {
+    let contents: HashMap<usize, &Content> = files.iter().copied().collect();
+    let mut cuts: HashMap<usize, BTreeSet<u64>> = HashMap::new();
+    for (place, repeat) in &found {
+        cuts.entry(repeat.source).or_default().insert(repeat.source_start);
+        cuts.entry(*place).or_default().insert(repeat.start);
+    }
+    let mut jobs = found.iter().filter_map(|(place, repeat)| {
+        let (content, source) = (contents.get(place)?, contents.get(&repeat.source)?);
+        let next_cut = cuts.get(place).and_then(|cuts| cuts.range(repeat.start + 1..).next());
+        let end = next_cut.copied().unwrap_or(u64::MAX).min(content.size());
+        let source_end = if repeat.source == *place { repeat.start } else { source.size() };
+        let len_max = (end - repeat.start).min(source_end - repeat.source_start);
+        Some(((*place, *content, *source, *repeat, len_max), COMPARE_LEN * 2))
+    });
+    let worker = || {
+        let mut buffers = [vec![0; COMPARE_LEN], vec![0; COMPARE_LEN]];
+        Ok(move |(place, content, source, repeat, len_max): (usize, &Content, &Content, Repeat, u64)| {
+            let starts = [repeat.start, repeat.source_start];
+            Ok((place, Repeat { len: common_len([content, source], starts, len_max, &mut buffers)?, ..repeat }))
+        })
+    };
+    let mut confirmed: Vec<(usize, Repeat)> = Vec::new();
+    workers::run(
+        options.jobs,
+        options.memory_len(),
+        worker,
+        || jobs.next(),
+        |(place, repeat)| {
+            match confirmed.last_mut() {
+                Some((before_place, before))
+                    if *before_place == place
+                        && before.source == repeat.source
+                        && before.start + before.len == repeat.start
+                        && before.source_start + before.len == repeat.source_start =>
+                {
+                    before.len += repeat.len;
+                }
+                _ => confirmed.push((place, repeat)),
+            }
+            Ok(())
+        },
+    )?;
+    Ok(confirmed)
+}
+
+/// How many bytes two files have in common from these places on, up to `len_max`.
+fn common_len(contents: [&Content; 2], starts: [u64; 2], len_max: u64, buffers: &mut [Vec<u8>; 2]) -> Result<u64> {
+    let opened = [contents[0].open()?, contents[1].open()?];
+    let mut common = 0;
+    while common < len_max {
+        let len = usize::try_from(len_max - common).unwrap_or(usize::MAX).min(COMPARE_LEN);
+        for ((open, start), buffer) in opened.iter().zip(starts).zip(buffers.iter_mut()) {
+            open.read_at(start + common, &mut buffer[..len])?;
+        }
+        let [left, right] = &*buffers;
+        let same = left[..len].iter().zip(&right[..len]).take_while(|(left, right)| left == right).count();
+        common += same as u64;
+        if same < len {
+            break;
+        }
+    }
+    opened.iter().try_for_each(|open| open.check_unchanged())?;
+    Ok(common)
+}
