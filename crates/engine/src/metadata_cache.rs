@@ -24,8 +24,9 @@ pub(crate) enum MetadataCache<K, V> {
 /// A *release* is a thread's letting go of an entry that it used: the thread that made the value does so once the value
 /// is there for others (or could not be made), one that slept for it or just found it once it has the value. So there is
 /// one for each look-up that came to an end, and one more each time that a look-up had to begin anew since another thread
-/// failed to make the value, but none for one that was refused as its thread may not wait. A release *wakes* the threads that it makes run: those that slept for this value or, where
-/// entries are few, for any entry to come free. Where a woken thread wakes the next one, that is another release.
+/// failed to make the value, but none for one that was refused as its thread may not wait. A release *wakes* the threads
+/// that it makes run: those that slept for this value or, where entries are few, for any entry to come free. Where a woken
+/// thread wakes the next one, that is another release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MetadataCacheCounters {
     /// Look-ups that found the value.

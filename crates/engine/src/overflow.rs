@@ -234,8 +234,11 @@ mod tests {
 
     #[test]
     fn blocks_are_found_until_their_half_goes() {
-        // Of the build, which is on disk.
-        let overflow = Overflow::new(4 * PAGE_BYTES as u64, Path::new(env!("CARGO_MANIFEST_DIR")));
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let overflow = Overflow::new(4 * PAGE_BYTES as u64, directory);
+        if overflow.budget_bytes == 0 || File::open(directory).is_ok_and(|directory| nameless(&directory).is_err()) {
+            return floe_testkit::skip::skipped("the file system of the build is in memory, or has no nameless files");
+        }
         assert!(overflow.find(&block(0)).is_none());
         let mut byte = [0];
         for number in 0..20 {

@@ -32,8 +32,8 @@ pub trait PageCache: Send + Sync {
 }
 
 /// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the
-/// bytes of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens on a thread of its own, at normal priority, with pages
-/// that cost no waiting, and what is not done does not matter.
+/// bytes of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens
+/// on a thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter.
 #[derive(Default)]
 pub(crate) struct ReadAround {
     page_cache: OnceLock<Box<dyn PageCache>>,
