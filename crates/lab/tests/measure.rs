@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use floe_lab::Interrupt;
 use floe_lab::alloc::{self, AllocOptions};
@@ -258,9 +259,20 @@ fn threads_are_watched_by_name_in_both_tiers() {
     let sleeper = std::thread::Builder::new().name("lab-watched".into()).spawn(move || {
         while receive.recv_timeout(std::time::Duration::from_millis(2))
             == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-        {}
+        {
+            let begin = std::time::Instant::now();
+            while begin.elapsed().as_millis() < 3 {}
+        }
     });
     let sleeper = sleeper.expect("a thread");
+    // The kernel counts 0 ns where a wakeup preempts at once: only with every CPU busy is there a wait for certain.
+    let spinning = Arc::new(AtomicBool::new(true));
+    let spinners: Vec<_> = (0..std::thread::available_parallelism().map_or(2, usize::from))
+        .map(|_| {
+            let spinning = Arc::clone(&spinning);
+            std::thread::spawn(move || while spinning.load(Ordering::Relaxed) {})
+        })
+        .collect();
     for tier in [Some(Tier::Counting), None] {
         let options = SchedOptions {
             threads: vec![NamePattern::new("lab-watch*")],
@@ -276,6 +288,8 @@ fn threads_are_watched_by_name_in_both_tiers() {
         assert!(row.name == "lab-watched" && row.wait_count > 5 && row.total_ns > 0, "{}", report.text());
         assert!(report.page().contains("</html>"));
     }
+    spinning.store(false, Ordering::Relaxed);
+    spinners.into_iter().for_each(|spinner| spinner.join().expect("no panic"));
     drop(send);
     sleeper.join().expect("no panic");
     let nothing = SchedOptions { threads: vec![], processes: vec![], workqueues: vec![], duration: None, tier: None };
