@@ -79,6 +79,11 @@ impl CachedBlock {
         self.was_used.store(true, Relaxed);
     }
 
+    /// Says that whoever has wanted it has all of it: it may be the first to go.
+    pub(crate) fn mark_spent(&self) {
+        self.was_used.store(false, Relaxed);
+    }
+
     /// Whether the block has no more data than these bytes.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
@@ -206,7 +211,7 @@ impl BlockCache {
     /// to come back.
     pub(crate) fn peek_whole(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
         let cached = self.peek(block)?;
-        cached.was_used.store(false, Relaxed);
+        cached.mark_spent();
         Some(cached)
     }
 

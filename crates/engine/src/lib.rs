@@ -15,6 +15,7 @@ mod fetch_around;
 mod flight;
 mod free_pages;
 mod gauge;
+mod held_blocks;
 mod hot_regions;
 mod latency;
 mod metadata_cache;

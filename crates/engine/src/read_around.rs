@@ -1,8 +1,11 @@
 //! What is read before anybody asks for it.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use floe_image::{ByteRange, Error, ExtentData, Nid, Result, StoredBlock};
@@ -10,8 +13,9 @@ use floe_image::{ByteRange, Error, ExtentData, Nid, Result, StoredBlock};
 use crate::{
     PAGE_BYTES, Reader,
     batch::{Batch, block_to_decode},
-    block_cache::Found,
+    block_cache::{CachedBlock, Found, Key},
     gauge::Gauge,
+    held_blocks::HeldBlocks,
     hot_regions::HotRegions,
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
@@ -25,6 +29,13 @@ const AHEAD_STEP_BYTES: usize = 256 << 10;
 /// The most pieces of work that wait at one time; more are dropped.
 const WAITING_MAX: usize = 64;
 
+/// Of a block that takes at least so long to decode, the rest is given to the page cache soon: copying takes a fraction of
+/// that.
+const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
+
+/// Blocks that wait for that take at most this part of the cache of decoded blocks.
+const HELD_PART: u64 = 4;
+
 /// Where bytes go that nobody asked for yet: a cache nearer to the readers than the engine's own.
 pub trait PageCache: Send + Sync {
     /// Takes the bytes of a file from `offset` on, which begin at a page; gives whether it did. May wait.
@@ -33,13 +44,15 @@ pub trait PageCache: Send + Sync {
 
 /// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the
 /// bytes of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens
-/// on a thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter.
+/// on a thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter; but
+/// what was costly to decode is given away by another one, which those that decompress cannot starve.
 #[derive(Default)]
 pub(crate) struct ReadAround {
     page_cache: OnceLock<Box<dyn PageCache>>,
     streams: Mutex<Streams>,
     hot_regions: HotRegions,
     waiting: AtomicUsize,
+    held: Arc<HeldBlocks>,
     /// Pieces of work that read more than was asked for, waiting or under way.
     reading_on: Gauge,
     ahead_blocks: AtomicU64,
@@ -131,17 +144,43 @@ impl ReadAround {
 
 impl Reader {
     /// After a read was answered: gives the page cache what its blocks hold beside it.
+    ///
+    /// What is cheap to decode may wait until the machine has time, or be forgotten. What is costly goes soon, and is held
+    /// until then: else a block that was driven out of the block cache meanwhile is decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
-        if neighbours.is_empty() {
+        let costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
+        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().partition(costly);
+        for neighbour in soon {
+            self.store_soon(nid, wanted, neighbour);
+        }
+        if later.is_empty() {
             return;
         }
         let reader = self.clone();
         self.run_around(move || {
-            for neighbour in &neighbours {
-                reader.store_neighbour(nid, wanted, neighbour);
-                reader.keep(neighbour);
+            for neighbour in &later {
+                if let Some(cached) = reader.engine().blocks.peek(&neighbour.block) {
+                    reader.store_neighbour(nid, wanted, neighbour, &cached);
+                }
             }
         });
+    }
+
+    fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour) {
+        let Some(cached) = self.engine().blocks.peek(&neighbour.block) else { return };
+        let len = cached.bytes().len() as u64;
+        let len_max = self.engine().pool.cache_bytes() as u64 / HELD_PART;
+        let Some(held) = self.around().held.hold(Key::of(&neighbour.block), len, len_max) else {
+            self.around().dropped.fetch_add(1, Relaxed);
+            return;
+        };
+        let reader = self.clone();
+        self.engine().workers.store(Box::new(move || {
+            reader.store_neighbour(nid, wanted, &neighbour, &cached);
+            reader.keep(&neighbour, &cached);
+            drop(cached);
+            drop(held);
+        }));
     }
 
     /// Notes a read that begins; gives what to read ahead of its reader.
@@ -212,31 +251,36 @@ impl Reader {
         self.engine().workers.run_around(Box::new(work));
     }
 
-    fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour) {
-        let Neighbour { block, range, skip } = neighbour;
-        let (Some(page_cache), Some(cached)) = (self.around().page_cache.get(), self.engine().blocks.peek(block))
-        else {
-            return;
-        };
+    fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour, cached: &CachedBlock) {
+        let Neighbour { range, skip, .. } = neighbour;
+        let Some(page_cache) = self.around().page_cache.get() else { return };
         let before = ByteRange::between(range.offset(), range.end().min(wanted.offset()));
         let after = ByteRange::between(range.offset().max(wanted.end()), range.end());
+        let mut is_stored = true;
         for part in [before, after] {
             let page = PAGE_BYTES as u64;
             let part = ByteRange::between(part.offset().next_multiple_of(page), part.end() - part.end() % page);
             let start = *skip as usize + (part.offset().saturating_sub(range.offset())) as usize;
             let bytes = cached.bytes().get(start..start.saturating_add(part.len() as usize)).unwrap_or_default();
-            if !bytes.is_empty() && page_cache.store(nid, part.offset(), bytes) {
-                self.around().stored_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            if bytes.is_empty() {
+                continue;
             }
+            if page_cache.store(nid, part.offset(), bytes) {
+                self.around().stored_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            } else {
+                is_stored = false;
+            }
+        }
+        if is_stored && !neighbour.is_shared() {
+            cached.mark_spent();
         }
     }
 
     /// Keeps a block that many files share where it is found again when the block cache has let go of it.
-    fn keep(&self, neighbour: &Neighbour) {
+    fn keep(&self, neighbour: &Neighbour, cached: &CachedBlock) {
         let (engine, block) = (self.engine(), &neighbour.block);
-        let is_worth_it = neighbour.is_shared() && engine.costs.estimate(block) >= COSTLY_DECODE;
-        if is_worth_it && let Some(cached) = engine.blocks.peek(block) {
-            engine.overflow.store(block, &cached);
+        if neighbour.is_shared() && engine.costs.estimate(block) >= COSTLY_DECODE {
+            engine.overflow.store(block, cached);
         }
     }
 

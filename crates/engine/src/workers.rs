@@ -35,13 +35,20 @@ pub(crate) struct Workers {
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
     fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
-    around_queue: Arc<TaskQueue>,
-    around_thread: OnceLock<Option<Arc<WorkerRecord>>>,
+    around: Single,
+    storing: Single,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
     /// The threads that take requests and may wait at times.
     pub(crate) lent: Lent,
     started: Instant,
     cpus_checked_ms: AtomicU64,
+}
+
+/// A thread that is the only one of its kind, started for the first work that it is given.
+#[derive(Default)]
+struct Single {
+    queue: Arc<TaskQueue>,
+    thread: OnceLock<Option<Arc<WorkerRecord>>>,
 }
 
 /// A queue and the threads that work it off.
@@ -71,8 +78,8 @@ impl Workers {
             lanes: RwLock::default(),
             fetch_queue: Arc::default(),
             fetch_threads: Mutex::default(),
-            around_queue: Arc::default(),
-            around_thread: OnceLock::new(),
+            around: Single::default(),
+            storing: Single::default(),
             adopted_threads: Mutex::default(),
             lent: Lent::default(),
             started: Instant::now(),
@@ -113,7 +120,7 @@ impl Workers {
         *self.priority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has all threads but that which reads around scheduled in another way from now on.
+    /// Has all threads but the one that reads around scheduled in another way from now on.
     pub(crate) fn set_priority(&self, priority: Priority) {
         // What is started from here on has it already.
         *self.priority.lock().unwrap_or_else(PoisonError::into_inner) = priority;
@@ -124,6 +131,7 @@ impl Workers {
             let others = others.lock().unwrap_or_else(PoisonError::into_inner);
             others.iter().for_each(|record| record.reschedule(priority));
         }
+        self.storing.record().inspect(|record| record.reschedule(priority));
     }
 
     /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
@@ -169,15 +177,13 @@ impl Workers {
 
     /// Has the thread that reads around do `work`; drops it where there can be none.
     pub(crate) fn run_around(&self, work: Work) {
-        let thread = self.around_thread.get_or_init(|| {
-            let record = WorkerRecord::new("floe-around".to_owned(), None, Priority::Normal);
-            let spawned =
-                worker::spawn(Arc::clone(&record), Arc::clone(&self.around_queue), Arc::clone(&self.latencies));
-            spawned.ok().map(|()| record)
-        });
-        if thread.is_some() {
-            let _ = self.around_queue.push(Task::new(work));
-        }
+        self.around.run("floe-around", Priority::Normal, &self.latencies, work);
+    }
+
+    /// Has the thread that gives what was decoded to others do `work`, which may wait; drops it where there can be none.
+    /// It is scheduled as those that decompress are, so that they do not keep it from running for long.
+    pub(crate) fn store(&self, work: Work) {
+        self.storing.run("floe-store", self.priority(), &self.latencies, work);
     }
 
     /// Schedules the calling thread, which is not the engine's own, as one that decompresses.
@@ -202,7 +208,7 @@ impl Workers {
         for others in [&self.fetch_threads, &self.adopted_threads] {
             all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
         }
-        all.extend(self.around_thread.get().into_iter().flatten().map(|record| record.status()));
+        all.extend([&self.around, &self.storing].into_iter().filter_map(|single| Some(single.record()?.status())));
         all
     }
 
@@ -291,9 +297,28 @@ impl Workers {
     }
 }
 
+impl Single {
+    /// Has the thread do `work`; starts it if this is the first. Drops the work where there can be no thread.
+    fn run(&self, name: &str, priority: Priority, latencies: &Arc<Latencies>, work: Work) {
+        let thread = self.thread.get_or_init(|| {
+            let record = WorkerRecord::new(name.to_owned(), None, priority);
+            let spawned = worker::spawn(Arc::clone(&record), Arc::clone(&self.queue), Arc::clone(latencies));
+            spawned.ok().map(|()| record)
+        });
+        if thread.is_some() {
+            let _ = self.queue.push(Task::new(work));
+        }
+    }
+
+    fn record(&self) -> Option<&Arc<WorkerRecord>> {
+        self.thread.get().and_then(Option::as_ref)
+    }
+}
+
 impl Drop for Workers {
     fn drop(&mut self) {
         drop(self.fetch_queue.close());
-        drop(self.around_queue.close());
+        drop(self.around.queue.close());
+        drop(self.storing.queue.close());
     }
 }

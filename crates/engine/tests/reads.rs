@@ -4,7 +4,7 @@ mod patchwork;
 
 use std::{
     io,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use std::{
 use floe_engine::{Engine, EngineOptions, PageCache, Priority, Reader, SyncDecompress, WorkerMode};
 use floe_image::{Error, ImageSource, Nid};
 use floe_testkit::{FailingSource, Fault, SlowSource, TruncatedSource};
-use patchwork::Patchwork;
+use patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
     let engine = Engine::new(vec![source], options).expect("an engine");
@@ -235,5 +235,55 @@ fn the_page_cache_is_given_the_right_neighbours() {
         drop(reader);
         let arrived = stored.iter().sum::<usize>() as u64;
         assert!(arrived >= counters.stored_bytes, "{arrived} bytes arrived of {counters:?}");
+    }
+}
+
+/// Waits until `has_come` holds, for some seconds at most; gives whether it does.
+fn comes(has_come: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !has_come() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    has_come()
+}
+
+#[test]
+fn costly_blocks_are_held_until_the_page_cache_has_them() {
+    /// A page cache that takes nothing before its gate is open.
+    struct Gated(Arc<Patchwork>, Mutex<mpsc::Receiver<()>>);
+    impl PageCache for Gated {
+        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> bool {
+            let _ = self.1.lock().expect("no panic").recv();
+            assert!(bytes == self.0.expected(offset, bytes.len() as u32), "{offset}");
+            true
+        }
+    }
+    let (block_bytes, block_count, cache_bytes) = (u64::from(COSTLY_BLOCK_BYTES), 24, 1 << 20);
+    let patchwork = Arc::new(Patchwork::costly(16, block_count + 1));
+    let auto = EngineOptions { cache_bytes, read_around: false, ..EngineOptions::default() };
+    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..auto.clone() };
+    for options in [auto, never] {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let (gate, closed) = mpsc::channel();
+        reader.set_page_cache(Box::new(Gated(Arc::clone(&patchwork), Mutex::new(closed))));
+        for number in 0..block_count as u64 {
+            read_all_then(&reader, &[(number * block_bytes, 4096)]).remove(0).expect("a sound image");
+        }
+        // A quarter of the cache is held; the blocks beyond that, and only those, are forgotten.
+        let held_count = cache_bytes / 4 / block_bytes;
+        let dropped_count = block_count as u64 - held_count;
+        assert!(
+            comes(|| reader.read_around_counters().dropped == dropped_count),
+            "{:?}",
+            reader.read_around_counters()
+        );
+        assert!(reader.engine().counters().blocks.evictions > 0, "the cache has no room for all");
+        drop(gate);
+        let stored_bytes = held_count * (block_bytes - 4096);
+        assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes));
+        // With room again, what comes next is held again.
+        read_all_then(&reader, &[(block_count as u64 * block_bytes, 4096)]).remove(0).expect("a sound image");
+        assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes + block_bytes - 4096));
+        assert_eq!(reader.read_around_counters().dropped, dropped_count);
     }
 }

@@ -1,6 +1,7 @@
 //! Whole images extracted or checked, side by side.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -67,6 +68,7 @@ fn measure(arguments: &Arguments, subject: &Subject, extractors: &[Extractor]) -
         for extractor in order {
             eprintln!("round {}: {title}: {}", round + 1, extractor.name);
             let scratch = arguments.target.clone().unwrap_or_else(|| target_dir().join("bench"));
+            fs::create_dir_all(&scratch).during(scratch.display())?;
             let folder = tempfile::tempdir_in(&scratch).during(scratch.display())?;
             arguments.setting.drop_caches(&subject.image.path)?;
             let mut command = extractor.command(&subject.image.path, &folder.path().join("tree"));

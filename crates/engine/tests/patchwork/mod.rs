@@ -4,9 +4,13 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, ImageSource, Nid, Result, StoredBlock, StoredLen, Timestamp,
+    FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen, Timestamp,
 };
 use floe_testkit::{MemorySource, Random};
+
+/// What a block of [`Patchwork::costly`] decodes to: 15 pages.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) const COSTLY_BLOCK_BYTES: u16 = 61_440;
 
 /// A file system of one file, with the image it is in and the bytes it should have.
 pub(crate) struct Patchwork {
@@ -61,6 +65,34 @@ impl Patchwork {
                 }
             };
             extents.push(Extent { range: ByteRange::between(offset, content.len() as u64), data });
+        }
+        Self { extents, content, image }
+    }
+
+    /// A file of `block_count` blocks of [`COSTLY_BLOCK_BYTES`] in an encoding that is taken to be costly as long as little
+    /// is known of it.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn costly(seed: u64, block_count: usize) -> Self {
+        let mut random = Random::new(seed);
+        let (mut extents, mut content, mut image) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..block_count {
+            let (offset, start) = (content.len() as u64, image.len() as u64);
+            let bytes: Vec<u8> = (0..COSTLY_BLOCK_BYTES).map(|_| random.below(256) as u8).collect();
+            // A last DEFLATE block that is stored as it is: its length, the same inverted, its bytes.
+            image.push(1);
+            image.extend_from_slice(&COSTLY_BLOCK_BYTES.to_le_bytes());
+            image.extend_from_slice(&(!COSTLY_BLOCK_BYTES).to_le_bytes());
+            image.extend_from_slice(&bytes);
+            content.extend_from_slice(&bytes);
+            let block = StoredBlock {
+                device: DeviceId(0),
+                offset: start,
+                stored_len: StoredLen::Known((image.len() as u64 - start) as u32),
+                decoded_len: DecodedLen::Exact(COSTLY_BLOCK_BYTES.into()),
+                encoding: Encoding::Deflate { padding: Padding::None, window_log2: 15 },
+            };
+            let range = ByteRange::between(offset, content.len() as u64);
+            extents.push(Extent { range, data: ExtentData::Encoded { block, skip: 0 } });
         }
         Self { extents, content, image }
     }
