@@ -148,8 +148,9 @@ impl Reader {
     /// What is cheap to decode may wait until the machine has time, or be forgotten. What is costly goes soon, and is held
     /// until then: else a block that was driven out of the block cache meanwhile is decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
-        let costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
-        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().partition(costly);
+        let has_use = |neighbour: &Neighbour| !wanted.contains(neighbour.range) || self.is_kept(neighbour);
+        let is_costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
+        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().filter(has_use).partition(is_costly);
         for neighbour in soon {
             self.store_soon(nid, wanted, neighbour);
         }
@@ -276,12 +277,16 @@ impl Reader {
         }
     }
 
-    /// Keeps a block that many files share where it is found again when the block cache has let go of it.
+    /// Keeps a block where it is found again when the block cache has let go of it, if that is worth it.
     fn keep(&self, neighbour: &Neighbour, cached: &CachedBlock) {
-        let (engine, block) = (self.engine(), &neighbour.block);
-        if neighbour.is_shared() && engine.costs.estimate(block) >= COSTLY_DECODE {
-            engine.overflow.store(block, cached);
+        if self.is_kept(neighbour) {
+            self.engine().overflow.store(&neighbour.block, cached);
         }
+    }
+
+    /// Whether a block is one that many files share and that is costly to decode.
+    fn is_kept(&self, neighbour: &Neighbour) -> bool {
+        neighbour.is_shared() && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
     }
 
     fn decode_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {

@@ -23,6 +23,10 @@ const TIME_MAX: Duration = Duration::from_secs(3_600);
 
 /// Whole images extracted: `floe extract` beside fsck.erofs --extract or unsquashfs; or, with --check, only decoded and
 /// checked: `floe check` beside fsck.erofs --extract without a target. Interleaved, the image cold.
+///
+/// ext4 does not give the number of an inode that was deleted within minutes to a new one, but looks at each such number
+/// again for each new file: what was measured before slows down what comes next. A --target in memory, or on a file system
+/// made for each run, shows the extractors instead.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
