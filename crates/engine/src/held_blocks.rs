@@ -26,6 +26,7 @@ pub(crate) struct Held {
     blocks: Arc<HeldBlocks>,
     key: Key,
     len: u64,
+    is_first: bool,
 }
 
 impl HeldBlocks {
@@ -33,6 +34,7 @@ impl HeldBlocks {
     /// then be more than `len_max`.
     pub(crate) fn hold(self: &Arc<Self>, key: Key, len: u64, len_max: u64) -> Option<Held> {
         let state = &mut *self.state();
+        let is_first = state.holders.is_empty();
         match state.holders.get_mut(&key) {
             Some(holders) => *holders += 1,
             None if state.bytes > 0 && state.bytes.saturating_add(len) > len_max => return None,
@@ -41,11 +43,18 @@ impl HeldBlocks {
                 state.bytes += len;
             }
         }
-        Some(Held { blocks: Arc::clone(self), key, len })
+        Some(Held { blocks: Arc::clone(self), key, len, is_first })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Whether no block was held before this one.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
     }
 }
 
@@ -82,6 +91,7 @@ mod tests {
         let blocks = Arc::new(HeldBlocks::default());
         let first = blocks.hold(key(0), 60, 100).expect("room");
         let second = blocks.hold(key(0), 60, 100).expect("the same block takes no more room");
+        assert!(first.is_first() && !second.is_first());
         assert!(blocks.hold(key(1), 60, 100).is_none());
         assert!(blocks.hold(key(1), u64::MAX, 100).is_none());
         drop(first);
@@ -90,7 +100,7 @@ mod tests {
         drop(second);
         drop(blocks.hold(key(1), 60, 100).expect("room"));
         drop(other);
-        drop(blocks.hold(key(1), 101, 100).expect("one may be too large"));
+        assert!(blocks.hold(key(1), 101, 100).expect("one may be too large").is_first());
         assert_eq!(blocks.state().bytes, 0);
         assert!(blocks.state().holders.is_empty());
     }

@@ -45,7 +45,7 @@ pub trait PageCache: Send + Sync {
 /// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the
 /// bytes of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens
 /// on a thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter; but
-/// what was costly to decode is given away by another one, which those that decompress cannot starve.
+/// what was costly to decode is given away by another one, which those that decompress cannot starve, when it comes faster.
 #[derive(Default)]
 pub(crate) struct ReadAround {
     page_cache: OnceLock<Box<dyn PageCache>>,
@@ -175,13 +175,17 @@ impl Reader {
             self.around().dropped.fetch_add(1, Relaxed);
             return;
         };
+        let is_first = held.is_first();
         let reader = self.clone();
-        self.engine().workers.store(Box::new(move || {
+        let work = Box::new(move || {
             reader.store_neighbour(nid, wanted, &neighbour, &cached);
             reader.keep(&neighbour, &cached);
             drop(cached);
             drop(held);
-        }));
+        });
+        // A real-time thread would take the CPU from the reader that was just answered: it is only for what comes while
+        // the other one has not got to the last block yet.
+        if is_first { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
     }
 
     /// Notes a read that begins; gives what to read ahead of its reader.
