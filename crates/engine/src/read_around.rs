@@ -33,6 +33,9 @@ const WAITING_MAX: usize = 64;
 /// that.
 const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
 
+/// Of a block that takes at least so long to decode, it is even while reads are scattered.
+const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
+
 /// Blocks that wait for that take at most this part of the cache of decoded blocks.
 const HELD_PART: u64 = 4;
 
@@ -119,7 +122,8 @@ impl ReadAround {
 
 impl Reader {
     /// What the blocks that a read decodes hold of the file beside what it wants. While reads are scattered nobody will ask
-    /// for that soon: only blocks that many files share are told of then, which may be worth keeping.
+    /// for that soon: only blocks that many files share are told of then, which may be worth keeping, and those that are
+    /// so costly that giving the rest away hardly matters.
     pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
         if self.around().page_cache.get().is_none() {
             return Vec::new();
@@ -132,7 +136,8 @@ impl Reader {
         ends.filter_map(|extent| match extent.data {
             ExtentData::Encoded { block, skip } => {
                 let neighbour = Neighbour { block, range: extent.range, skip };
-                let has_more = (is_dense && !range.contains(extent.range)) || neighbour.is_shared();
+                let is_told = is_dense || self.engine().costs.estimate(&block) >= STORED_ALWAYS_DECODE;
+                let has_more = (is_told && !range.contains(extent.range)) || neighbour.is_shared();
                 (has_more && is_decoded(&block)).then_some(neighbour)
             }
             _ => None,
