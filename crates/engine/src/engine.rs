@@ -154,9 +154,10 @@ impl Engine {
         self.decode_marks.begin(file)
     }
 
-    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
-    /// changes of threads. Those that are not lent answer what is in memory, whatever the others wait for.
-    pub fn lend_threads(&self, count: usize) {
+    /// Lets `count` more (or fewer, if it is negative) of the threads that take requests wait for a source at one time,
+    /// where a miss is answered with fewer changes of threads. Those that are not lent answer what is in memory, whatever
+    /// the others wait for.
+    pub fn lend_threads(&self, count: isize) {
         self.workers.lent.add(count);
     }
 

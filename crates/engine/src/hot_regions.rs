@@ -49,7 +49,7 @@ impl HotRegions {
         let entry = &self.table[(hash >> 48) as usize % REGION_COUNT];
         let (owner, time_max, count_max) =
             (hash << (COUNT_BITS + TIME_BITS), (1 << TIME_BITS) - 1, (1 << COUNT_BITS) - 1);
-        let now = self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4) & time_max;
+        let now = (self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4)) & time_max;
         let seen = entry.load(Relaxed);
         let is_same = seen >> (COUNT_BITS + TIME_BITS) == owner >> (COUNT_BITS + TIME_BITS);
         let is_near = now.wrapping_sub(seen >> COUNT_BITS) & time_max <= 4;
@@ -76,7 +76,11 @@ mod tests {
     fn only_reads_that_are_near_each_other_in_time_count_together() {
         let regions = HotRegions::default();
         let note = |nid| regions.note(Nid(nid), ByteRange::new(0, 4096));
-        let wait = |reads: u64| (0..reads).for_each(|_| drop(note(7)));
+        let wait = |reads: u64| {
+            (0..reads).for_each(|_| {
+                let _ = note(7);
+            })
+        };
         assert_eq!([note(5), note(5)], [None; 2]);
         wait(2 * NEAR_READS);
         assert_eq!(note(5), None, "that is the first again");

@@ -5,7 +5,7 @@
 
 use std::{
     cell::Cell,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicIsize, Ordering::Relaxed},
 };
 
 thread_local! {
@@ -34,21 +34,22 @@ pub(crate) fn at_hand<R>(work: impl FnOnce() -> R) -> R {
 /// two changes of threads.
 #[derive(Default)]
 pub(crate) struct Lent {
-    free: AtomicUsize,
+    /// Negative where more wait than still may.
+    free: AtomicIsize,
 }
 
 /// One thread that waits; free again when this is dropped.
 pub(crate) struct Waiting<'lent>(&'lent Lent);
 
 impl Lent {
-    /// Lends so many threads more.
-    pub(crate) fn add(&self, count: usize) {
+    /// Lends so many threads more, or fewer.
+    pub(crate) fn add(&self, count: isize) {
         self.free.fetch_add(count, Relaxed);
     }
 
     /// Has the calling thread be one of those that wait, unless as many wait as may.
     pub(crate) fn wait_here(&self) -> Option<Waiting<'_>> {
-        self.free.fetch_update(Relaxed, Relaxed, |free| free.checked_sub(1)).ok().map(|_| Waiting(self))
+        self.free.fetch_update(Relaxed, Relaxed, |free| (free > 0).then_some(free - 1)).ok().map(|_| Waiting(self))
     }
 }
 
@@ -71,5 +72,8 @@ mod tests {
         assert!(first.is_some() && second.is_some() && lent.wait_here().is_none());
         drop(first);
         assert!(lent.wait_here().is_some());
+        drop(second);
+        lent.add(-2);
+        assert!(lent.wait_here().is_none());
     }
 }

@@ -283,7 +283,7 @@ fn switches_move_while_the_mount_is_read() {
 
     let (code, list, _) = ask(&["tune"], directory);
     assert_eq!(code, Some(0));
-    let threads = (std::thread::available_parallelism().expect("some CPUs").get() / 2).max(1);
+    let threads = std::thread::available_parallelism().expect("some CPUs").get().max(2);
     let fixed = format!("threads={threads}  (fixed while mounted)\n");
     assert!(list.contains("cache=64M\n") && list.contains(&fixed), "{list}");
     for (change, reason) in [

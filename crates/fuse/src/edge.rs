@@ -20,10 +20,12 @@ use fuser::{
 
 use crate::{
     MountOptions, RequestKind,
-    deadline::{Answer, Deadlines, Visit, Watched},
+    deadline::{Answer, Deadlines, Visit, Watched, has_answered},
     directory,
-    linger::{Linger, Lingering},
+    linger::Linger,
+    listeners::Listeners,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
+    pending::Pending,
     served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
 };
 
@@ -35,7 +37,9 @@ pub(crate) struct FuseEdge {
     reader: Reader,
     served: Arc<Served>,
     deadlines: Arc<Deadlines>,
-    linger: Arc<Linger>,
+    pending: Arc<Pending>,
+    linger: Linger,
+    listeners: Listeners,
     options: MountOptions,
     circumstances: Circumstances,
     needless: NeedlessOpens,
@@ -56,11 +60,17 @@ impl FuseEdge {
         let root = file_system.attr(file_system.root())?;
         let finds_by_number = file_system.nid_of(root.inode_number).is_some();
         let reading = reader.clone();
-        let linger = Linger::new(options.linger, move || reading.is_reading_on());
+        let pending = Arc::new(Pending::default());
+        let linger = Linger::new(options.linger, Arc::clone(&pending), move || reading.is_reading_on());
+        let engine = Arc::clone(reader.engine());
+        let listeners =
+            Listeners::new(options.threads.get(), Arc::clone(&pending), move |change| engine.lend_threads(change));
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),
-            linger: Arc::new(linger),
+            pending,
+            linger,
+            listeners,
             deadlines,
             options: options.clone(),
             circumstances: Circumstances { checks_permissions, finds_by_number },
@@ -68,17 +78,19 @@ impl FuseEdge {
         })
     }
 
-    /// What is served, to whom, and who waits for more.
-    pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Linger>) {
-        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(&self.linger))
+    /// What is served, to whom, and what is to show whether more requests wait.
+    pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Pending>) {
+        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(&self.pending))
     }
 
     /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
     /// nothing else.
-    fn enter(&self, request: &Request) -> (Visit<'_>, Lingering<'_>) {
+    fn enter(&self, request: &Request) -> Turn<'_> {
         let visit = self.deadlines.enter();
         self.reader.engine().adopt_this_thread();
-        (visit, self.linger.begin(request.pid()))
+        self.listeners.begin();
+        has_answered();
+        Turn { edge: self, visit: Some(visit), is_alone: self.linger.note(request.pid()) }
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
@@ -89,7 +101,7 @@ impl FuseEdge {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(&Served, R, T) + Send + 'static,
     ) {
-        let _visit = self.enter(request);
+        let _turn = self.enter(request);
         let watched = self.deadlines.watch(reply);
         self.answer_watched(watched, work, send);
     }
@@ -120,6 +132,24 @@ impl FuseEdge {
                 }
             }
         });
+    }
+}
+
+/// A session thread's work on one request. When it is dropped, the thread looks for the next one, listens or rests,
+/// whatever promises the most.
+struct Turn<'edge> {
+    edge: &'edge FuseEdge,
+    visit: Option<Visit<'edge>>,
+    /// The request before was of the same thread.
+    is_alone: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.visit = None;
+        // Where another thread will answer, the program does not ask again before that.
+        let is_another = self.is_alone && has_answered() && self.edge.linger.look();
+        self.edge.listeners.end(is_another);
     }
 }
 
@@ -193,7 +223,7 @@ impl Filesystem for FuseEdge {
         if let Some(reads) = &self.options.reads {
             reads(nid, offset, len);
         }
-        let _visit = self.enter(request);
+        let _turn = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let served = Arc::clone(&self.served);
         let read = || {
@@ -221,7 +251,7 @@ impl Filesystem for FuseEdge {
 
     fn readdir(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
         self.served.counts.note(RequestKind::Readdir);
-        let _visit = self.enter(request);
+        let _turn = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
@@ -232,7 +262,7 @@ impl Filesystem for FuseEdge {
 
     fn readdirplus(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         self.served.counts.note(RequestKind::Readdirplus);
-        let _visit = self.enter(request);
+        let _turn = self.enter(request);
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {

@@ -66,7 +66,7 @@ impl Mount {
     pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
-        reader.engine().lend_threads(thread_count / 2);
+        reader.engine().lend_threads((thread_count / 2) as isize);
         let is_directory = matches!(mountpoint, Mountpoint::Directory(_));
         let edge = FuseEdge::new(reader, options, is_directory, Arc::clone(&deadlines)).map_err(MountError::Image)?;
         let counts = edge.parts().1.counts.clone();
@@ -126,7 +126,7 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
 ) -> Result<Receiver<Ended>, MountError> {
-    let (reader, served, linger) = edge.parts();
+    let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
     let mut config = fuser::Config::default();
     config.n_threads = Some(NonZero::get(options.threads));
@@ -136,7 +136,7 @@ fn serve(
     reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served }));
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
     if let Ok(device) = device_sys::join(session.as_fd()) {
-        linger.look_at(device);
+        pending.look_at(device);
     }
     let (ended, receiver) = channel();
     let (session_ended, session_end) = channel();

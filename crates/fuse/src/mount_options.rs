@@ -95,9 +95,8 @@ impl Default for MountOptions {
             auto_unmount: false,
             uid: None,
             gid: None,
-            // The kernel wakes them in turn, and each finds its CPU asleep and its memory cold: a thread that serves one
-            // request after the other is faster until it is busy all the time. What takes long is left to others anyway.
-            threads: NonZero::new(cpus / 2).unwrap_or(NonZero::<usize>::MIN),
+            // At least two, so that one can wait for the source.
+            threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
             background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,

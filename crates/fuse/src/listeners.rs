@@ -1,0 +1,175 @@
+//! How many session threads listen for requests at one time.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::pending::Pending;
+
+/// A thread that rests listens again after this long, whether it is needed or not: nothing can be lost by resting, and in
+/// a mount that is idle nobody rests.
+const REST: Duration = Duration::from_millis(50);
+
+/// The share of requests behind which others waited is a moving average over about so many.
+const AVERAGED_REQUESTS: u32 = 32;
+
+/// Shares are counted in parts of this.
+const WHOLE: u32 = 1 << 16;
+
+/// From this share on, all threads listen.
+const CROWDED: u32 = WHOLE / 2;
+
+/// Has one session thread listen as long as one is enough, and all of them where requests wait.
+///
+/// The kernel wakes those that listen in turn. Where requests come one after the other, each would find another CPU
+/// asleep and its memory cold. So the others rest meanwhile, in memory of ours, where the kernel does not see them.
+pub(crate) struct Listeners {
+    thread_count: usize,
+    pending: Arc<Pending>,
+    serving: AtomicUsize,
+    resting: Mutex<usize>,
+    needed: Condvar,
+    crowded_share: AtomicU32,
+    /// Told of each thread that goes to rest, with -1, and of each that returns, with 1.
+    notice: Box<dyn Fn(isize) + Send + Sync>,
+}
+
+impl Listeners {
+    /// All of so many threads listen to begin with.
+    pub(crate) fn new(
+        thread_count: usize,
+        pending: Arc<Pending>,
+        notice: impl Fn(isize) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            thread_count,
+            pending,
+            serving: AtomicUsize::new(0),
+            resting: Mutex::new(0),
+            needed: Condvar::new(),
+            crowded_share: AtomicU32::new(0),
+            notice: Box::new(notice),
+        }
+    }
+
+    /// Notes that the calling thread serves a request from now on.
+    pub(crate) fn begin(&self) {
+        self.serving.fetch_add(1, Relaxed);
+        if self.thread_count > 1
+            && let Some(others_wait) = self.pending.is_there()
+        {
+            self.note(others_wait);
+        }
+    }
+
+    /// Notes that the calling thread is done with its request. Returns when it should listen: at once if it knows already
+    /// that there `is_another`.
+    pub(crate) fn end(&self, is_another: bool) {
+        self.serving.fetch_sub(1, Relaxed);
+        if is_another || self.thread_count == 1 || self.is_crowded() {
+            return;
+        }
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = self.thread_count.saturating_sub(self.serving.load(Relaxed) + *resting + 1);
+        if others == 0 {
+            return;
+        }
+        *resting += 1;
+        (self.notice)(-1);
+        // Who is woken for nothing listens for nothing.
+        let (mut resting, _) = self.needed.wait_timeout(resting, REST).unwrap_or_else(PoisonError::into_inner);
+        *resting -= 1;
+        (self.notice)(1);
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded_share.load(Relaxed) >= CROWDED
+    }
+
+    /// Takes a request into the share of those behind which others wait; calls the threads that rest where they are many.
+    fn note(&self, others_wait: bool) {
+        let share = self.crowded_share.load(Relaxed);
+        let share = share - share / AVERAGED_REQUESTS + if others_wait { WHOLE / AVERAGED_REQUESTS } else { 0 };
+        self.crowded_share.store(share.min(WHOLE), Relaxed);
+        if others_wait && self.is_crowded() && *self.resting.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+            self.needed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicIsize, thread, time::Instant};
+
+    use super::*;
+
+    fn listeners(thread_count: usize) -> (Arc<Listeners>, Arc<AtomicIsize>) {
+        let noticed = Arc::new(AtomicIsize::new(0));
+        let notice = Arc::clone(&noticed);
+        let notice = move |change| {
+            notice.fetch_add(change, Relaxed);
+        };
+        (Arc::new(Listeners::new(thread_count, Arc::default(), notice)), noticed)
+    }
+
+    #[test]
+    fn who_is_the_last_to_listen_does_not_rest() {
+        let (listeners, noticed) = listeners(2);
+        listeners.begin();
+        listeners.begin();
+        let began = Instant::now();
+        listeners.end(false);
+        assert!(began.elapsed() < REST, "the other one serves");
+        let resting = thread::spawn({
+            let listeners = Arc::clone(&listeners);
+            move || listeners.end(false)
+        });
+        while noticed.load(Relaxed) == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(noticed.load(Relaxed), -1);
+        let began = Instant::now();
+        listeners.begin();
+        listeners.end(false);
+        assert!(began.elapsed() < REST || resting.is_finished(), "the other one rests");
+        resting.join().expect("no panic");
+        assert_eq!(noticed.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn nobody_rests_in_a_crowd_and_those_who_do_are_called() {
+        let (listeners, noticed) = listeners(3);
+        let resting = thread::spawn({
+            let listeners = Arc::clone(&listeners);
+            move || {
+                listeners.begin();
+                listeners.end(false);
+            }
+        });
+        while noticed.load(Relaxed) == 0 && !resting.is_finished() {
+            thread::yield_now();
+        }
+        (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(true));
+        resting.join().expect("no panic");
+        let began = Instant::now();
+        for _ in 0..1000 {
+            listeners.begin();
+            listeners.end(false);
+        }
+        assert!(began.elapsed() < REST * 500, "none of them rested");
+        (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(false));
+        assert!(!listeners.is_crowded());
+    }
+
+    #[test]
+    fn a_single_thread_never_rests() {
+        let (listeners, noticed) = listeners(1);
+        listeners.begin();
+        listeners.end(false);
+        assert_eq!(noticed.load(Relaxed), 0);
+    }
+}
