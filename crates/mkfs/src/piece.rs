@@ -131,32 +131,35 @@ impl<'a> Piece<'a> {
     pub(crate) fn treat(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
         let FileToStore { place, content, coding, .. } = self.file;
         let open = content.open()?;
-        buffer.resize(self.len, 0);
-        open.read_at(self.offset, buffer)?;
+        if buffer.len() < self.len {
+            buffer.resize(self.len, 0);
+        }
+        let bytes = &mut buffer[..self.len];
+        open.read_at(self.offset, bytes)?;
         open.check_unchanged()?;
-        let hash = xxh64(buffer, 0);
+        let hash = xxh64(bytes, 0);
         let is_whole = self.offset == 0 && self.len as u64 == content.size();
         let data = match (self.treatment, compressors.of(coding)?) {
             (Treatment::Compress(rule), Some(compressor)) => {
-                let segment = compressor.compress(buffer, rule, self.offset)?;
+                let segment = compressor.compress(bytes, rule, self.offset)?;
                 match &segment.tail {
                     Tail::Fragment(fragment) => {
                         let hash = if fragment.len() == self.len { hash } else { xxh64(fragment, 0) };
                         PieceData::Compressed(segment, rule, hash)
                     }
                     _ if is_whole && !self.is_cut && !compressor.pays(&segment, self.len) => {
-                        PieceData::Flat(std::mem::take(buffer))
+                        PieceData::Flat(bytes.to_vec())
                     }
                     _ => PieceData::Compressed(segment, rule, 0),
                 }
             }
             (Treatment::Repeat(repeat), _) => PieceData::Repeat(repeat),
-            (Treatment::Pack, _) => PieceData::Packed(std::mem::take(buffer)),
+            (Treatment::Pack, _) => PieceData::Packed(bytes.to_vec()),
             (Treatment::Chunk { chunk_len }, _) => {
-                let chunks = hash_chunks(buffer, chunk_len);
-                PieceData::Chunks(std::mem::take(buffer), chunks)
+                let chunks = hash_chunks(bytes, chunk_len);
+                PieceData::Chunks(bytes.to_vec(), chunks)
             }
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(std::mem::take(buffer)),
+            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(bytes.to_vec()),
         };
         let Self { offset, len, is_cut, .. } = *self;
         Ok(PieceOutput { place, offset, len, hash, is_cut, coding, data })
