@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use floe_erofs::{Erofs, check::{Check, DataRun}};
+use floe_erofs::{
+    Erofs,
+    check::{Check, DataRun},
+};
 use floe_fuzz::image::{IMAGE_BYTES_MAX, INODES_MAX, walk};
 use floe_image::BlockReader;
 use floe_testkit::DirectReader;

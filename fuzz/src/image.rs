@@ -14,6 +14,9 @@ pub const INODES_MAX: usize = 64;
 /// So many dirents of a directory are looked at.
 const DIRENTS_MAX: usize = 64;
 
+/// So many extents of a file are searched for a second time.
+const EXTENTS_MAX: usize = 8;
+
 /// So much of each file is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -52,7 +55,8 @@ fn visit_directory(file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid
     });
     assert!(entries.windows(2).all(|pair| pair[0].2 < pair[1].2), "cursors ascend");
     // A search in names that are out of order, or twice there, may find another one.
-    let is_sorted = listed.is_ok() && entries.len() < DIRENTS_MAX && entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let is_sorted =
+        listed.is_ok() && entries.len() < DIRENTS_MAX && entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
     for (name, child, cursor) in &entries {
         let found = file_system.lookup(nid, name);
         if is_sorted && let Ok(Some(found)) = found {
@@ -67,6 +71,15 @@ fn visit_directory(file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid
 }
 
 fn visit_file(reader: &DirectReader, file_system: &dyn FileSystem, nid: Nid, size: u64) -> Result<()> {
+    map_file(file_system, nid, size)?;
+    reader.read_file(file_system, nid, ByteRange::new(0, FILE_BYTES_MAX)).map(drop)
+}
+
+/// Maps a file of so many bytes from several places on, and searches it for data and holes.
+///
+/// # Panics
+/// The extents have gaps, go past the end of the file, or are not where they were searched for.
+pub fn map_file(file_system: &dyn FileSystem, nid: Nid, size: u64) -> Result<()> {
     for offset in [0, size / 2, size.saturating_sub(1)] {
         for target in [SeekTarget::Data, SeekTarget::Hole] {
             if let Ok(Some(found)) = file_system.seek(nid, offset, target) {
@@ -77,6 +90,12 @@ fn visit_file(reader: &DirectReader, file_system: &dyn FileSystem, nid: Nid, siz
         file_system.map(nid, ByteRange::new(offset, FILE_BYTES_MAX), &mut extents)?;
         assert!(extents.windows(2).all(|pair| pair[0].range.end() == pair[1].range.offset()), "no gaps");
         assert!(extents.last().is_none_or(|last| last.range.end() <= size));
+        for extent in extents.iter().step_by(extents.len() / EXTENTS_MAX + 1) {
+            let end = ByteRange::new(extent.range.end() - 1, 1);
+            let mut found: Vec<Extent> = Vec::new();
+            file_system.map(nid, end, &mut found)?;
+            assert!(found.first().is_some_and(|found| found.range.contains(end)), "{found:?} is not at {end:?}");
+        }
     }
-    reader.read_file(file_system, nid, ByteRange::new(0, FILE_BYTES_MAX)).map(drop)
+    Ok(())
 }

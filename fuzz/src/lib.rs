@@ -2,6 +2,7 @@
 
 mod block;
 pub mod image;
+pub mod indexed;
 mod lz4;
 
 pub use block::Block;

@@ -198,6 +198,11 @@ impl Engine {
         }
     }
 
+    /// Whether reads of file data stand near each other of late, so that what is beside them will be wanted.
+    pub(crate) fn reads_are_dense(&self) -> bool {
+        self.around_data.is_worthwhile()
+    }
+
     /// Fills `output` with bytes of a source; for file data.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
         let source = self.source(device)?;

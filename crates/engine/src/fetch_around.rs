@@ -44,6 +44,11 @@ impl FetchAround {
         self.window_bytes.store(window_bytes, Relaxed);
     }
 
+    /// Whether reads stand near each other of late.
+    pub(crate) fn is_worthwhile(&self) -> bool {
+        self.near_share.load(Relaxed) >= WORTHWHILE
+    }
+
     /// Notes that `wanted` was in memory.
     pub(crate) fn note_hit(&self, device: DeviceId, wanted: ByteRange) {
         let Some((number, _, entry)) = self.entry(device, wanted) else { return };
@@ -114,9 +119,10 @@ mod tests {
         let asked = (0..1000).filter(|index| miss(&around, index * WINDOW * 3, 4096).is_some()).count();
         assert!((20..100).contains(&asked), "{asked}");
         assert_eq!(miss(&around, 1 << 40, 4096), None);
+        assert!(!around.is_worthwhile());
         for index in 0..100 {
             around.note_hit(DeviceId(0), ByteRange::new((1 << 40) + index * 512, 512));
         }
-        assert!(miss(&around, 1 << 41, 4096).is_some());
+        assert!(around.is_worthwhile() && miss(&around, 1 << 41, 4096).is_some());
     }
 }

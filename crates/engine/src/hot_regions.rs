@@ -1,6 +1,6 @@
 //! Parts of files that are read piece by piece, in no order.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_image::{ByteRange, Nid};
 
@@ -11,23 +11,30 @@ const REGION_BYTES: u64 = 128 << 10;
 const REGION_COUNT: usize = 1 << 16;
 
 /// A region is hot at its third small read: the first says nothing, a second may be chance.
-const HOT_READS: u32 = 3;
+const HOT_READS: u64 = 3;
+
+/// Reads of a region count together only if no more than about so many other small reads lie between them: those who read
+/// all over a large image also come by everywhere a third time.
+const NEAR_READS: u64 = 1 << 12;
 
 /// No request of more bytes is a small read.
 const SMALL_BYTES: u64 = 16 << 10;
 
-/// How many bits of an entry of the table count reads; the others tell whose reads.
-const COUNT_BITS: u32 = 3;
+/// An entry of the table: how many reads were counted, when the last was, in quarters of [`NEAR_READS`], and whose they
+/// were.
+const COUNT_BITS: u32 = 4;
+const TIME_BITS: u32 = 28;
 
 /// Which parts of files are read piece by piece. Regions are told apart by a table of their hashes; two that meet in it,
 /// and two threads that meet at one of them, disturb each other, which costs speed alone.
 pub(crate) struct HotRegions {
-    table: Box<[AtomicU32]>,
+    read_count: AtomicU64,
+    table: Box<[AtomicU64]>,
 }
 
 impl Default for HotRegions {
     fn default() -> Self {
-        Self { table: (0..REGION_COUNT).map(|_| AtomicU32::new(0)).collect() }
+        Self { read_count: AtomicU64::new(0), table: (0..REGION_COUNT).map(|_| AtomicU64::new(0)).collect() }
     }
 }
 
@@ -40,10 +47,14 @@ impl HotRegions {
         let number = range.offset() / REGION_BYTES;
         let hash = (nid.0 ^ number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let entry = &self.table[(hash >> 48) as usize % REGION_COUNT];
-        let (owner, count_max) = ((hash as u32) << COUNT_BITS, (1 << COUNT_BITS) - 1);
+        let (owner, time_max, count_max) =
+            (hash << (COUNT_BITS + TIME_BITS), (1 << TIME_BITS) - 1, (1 << COUNT_BITS) - 1);
+        let now = self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4) & time_max;
         let seen = entry.load(Relaxed);
-        let reads = if seen & !count_max == owner { (seen & count_max) + 1 } else { 1 };
-        entry.store(owner | reads.min(count_max), Relaxed);
+        let is_same = seen >> (COUNT_BITS + TIME_BITS) == owner >> (COUNT_BITS + TIME_BITS);
+        let is_near = now.wrapping_sub(seen >> COUNT_BITS) & time_max <= 4;
+        let reads = if is_same && is_near { (seen & count_max) + 1 } else { 1 };
+        entry.store(owner | now << COUNT_BITS | reads.min(count_max), Relaxed);
         (reads == HOT_READS).then(|| ByteRange::new(number * REGION_BYTES, REGION_BYTES))
     }
 }
@@ -59,5 +70,19 @@ mod tests {
         assert_eq!([note(131_072, 4096), note(139_264, 4096), note(0, 4096)], [None; 3]);
         assert_eq!(note(262_143, 1), Some(ByteRange::new(131_072, 131_072)));
         assert_eq!([note(131_072, 4096), note(0, 131_072), note(0, 131_072)], [None; 3]);
+    }
+
+    #[test]
+    fn only_reads_that_are_near_each_other_in_time_count_together() {
+        let regions = HotRegions::default();
+        let note = |nid| regions.note(Nid(nid), ByteRange::new(0, 4096));
+        let wait = |reads: u64| (0..reads).for_each(|_| drop(note(7)));
+        assert_eq!([note(5), note(5)], [None; 2]);
+        wait(2 * NEAR_READS);
+        assert_eq!(note(5), None, "that is the first again");
+        wait(NEAR_READS / 2);
+        assert_eq!(note(5), None);
+        wait(NEAR_READS / 2);
+        assert!(note(5).is_some());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use floe_image::{ByteRange, Error, ExtentData, Nid, Result, StoredBlock};
+use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
     PAGE_BYTES, Reader,
@@ -91,31 +91,6 @@ impl ReadAround {
         let _ = self.page_cache.set(page_cache);
     }
 
-    /// What the blocks that a read decodes hold of the file beside what it wants.
-    pub(crate) fn neighbours(
-        &self,
-        range: ByteRange,
-        extents: &[floe_image::Extent],
-        steps: &[Step],
-    ) -> Vec<Neighbour> {
-        if self.page_cache.get().is_none() {
-            return Vec::new();
-        }
-        let is_decoded = |block: &StoredBlock| {
-            steps.iter().any(|step| matches!(&step.from, From::Lead { block: other, .. } if other == block))
-        };
-        let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
-        ends.filter_map(|extent| match extent.data {
-            ExtentData::Encoded { block, skip } => {
-                let neighbour = Neighbour { block, range: extent.range, skip };
-                let has_more = !range.contains(extent.range) || neighbour.is_shared();
-                (has_more && is_decoded(&block)).then_some(neighbour)
-            }
-            _ => None,
-        })
-        .collect()
-    }
-
     pub(crate) fn counters(&self, used_blocks: u64, wasted_blocks: u64) -> ReadAroundCounters {
         ReadAroundCounters {
             ahead_blocks: self.ahead_blocks.load(Relaxed),
@@ -130,6 +105,28 @@ impl ReadAround {
 }
 
 impl Reader {
+    /// What the blocks that a read decodes hold of the file beside what it wants. While reads are scattered nobody will ask
+    /// for that soon: only blocks that many files share are told of then, which may be worth keeping.
+    pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
+        if self.around().page_cache.get().is_none() {
+            return Vec::new();
+        }
+        let is_decoded = |block: &StoredBlock| {
+            steps.iter().any(|step| matches!(&step.from, From::Lead { block: other, .. } if other == block))
+        };
+        let is_dense = self.engine().reads_are_dense();
+        let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
+        ends.filter_map(|extent| match extent.data {
+            ExtentData::Encoded { block, skip } => {
+                let neighbour = Neighbour { block, range: extent.range, skip };
+                let has_more = (is_dense && !range.contains(extent.range)) || neighbour.is_shared();
+                (has_more && is_decoded(&block)).then_some(neighbour)
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
     /// After a read was answered: gives the page cache what its blocks hold beside it.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
         if neighbours.is_empty() {

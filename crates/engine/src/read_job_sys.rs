@@ -101,7 +101,7 @@ impl ReadJob {
         let engine = self.reader.engine();
         let (len, neighbours) = engine.workspaces.with(|workspace| {
             let len = self.reader.plan(workspace, self.nid, self.range, &mut steps)?;
-            Ok::<_, Error>((len, self.reader.around().neighbours(self.range, &workspace.extents, &steps)))
+            Ok::<_, Error>((len, self.reader.neighbours(self.range, &workspace.extents, &steps)))
         })?;
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         (end.len, end.neighbours) = (len, neighbours);

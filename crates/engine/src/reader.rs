@@ -186,7 +186,7 @@ impl Reader {
         let mut steps = std::mem::take(&mut workspace.steps);
         let planned = patience::at_hand(|| self.plan(workspace, nid, range, &mut steps));
         let result = planned.and_then(|len| {
-            let neighbours = self.around.neighbours(range, &workspace.extents, &steps);
+            let neighbours = self.neighbours(range, &workspace.extents, &steps);
             self.run_at_hand(workspace, &mut steps, output).map(|()| (len, neighbours))
         });
         let start = match result {

@@ -5,7 +5,10 @@ use std::{ops::ControlFlow, sync::Arc};
 use floe_erofs::{
     Erofs,
     dump::{self, ExtentPlace},
-    format::{self, Dirent, InodeCompact, SuperBlock, SuperBlockExtension, XattrEntry, XattrIbodyHeader},
+    format::{
+        self, Dirent, Extent, InodeCompact, Lz4Cfgs, MapHeader, SuperBlock, SuperBlockExtension, XattrEntry,
+        XattrIbodyHeader,
+    },
 };
 use floe_image::{BlockReader, ByteRange, DirectoryCursor, FileSystem, FileType, Nid, SeekTarget};
 use floe_testkit::{
@@ -140,4 +143,53 @@ fn pclusters_may_be_holes() {
         assert_eq!(erofs.seek(nid, 5, SeekTarget::Data).expect("it is read"), Some(first.end()));
         assert!(reader.read_file(&erofs, nid, whole).expect("it is read") == expected, "byte {at}");
     }
+}
+
+#[test]
+fn extents_that_overlap_are_refused() {
+    let mut image = vec![0; 4 * BLOCK];
+    let superblock = SuperBlock {
+        magic: format::SUPER_MAGIC_V1,
+        feature_incompat: format::FEATURE_INCOMPAT_COMPR_CFGS | format::FEATURE_INCOMPAT_48BIT,
+        u1: 1 << format::COMPRESSION_LZ4,
+        blkszbits: 12,
+        rootnid_8b: 128,
+        inos: 2,
+        blocks_lo: 4,
+        ..SuperBlock::default()
+    };
+    put(&mut image, 1024, &superblock.to_bytes());
+    put(&mut image, 1152, &[&14_u16.to_le_bytes()[..], &Lz4Cfgs::default().to_bytes()].concat());
+    put(&mut image, BLOCK, &InodeCompact { i_mode: 0o040_755, i_nb: 2, ..InodeCompact::default() }.to_bytes());
+    let file = InodeCompact {
+        i_format: format::INODE_COMPRESSED_FULL << format::I_DATALAYOUT_BIT,
+        i_mode: 0o100_644,
+        i_nb: 1,
+        i_size: 16_384,
+        ..InodeCompact::default()
+    };
+    let header = MapHeader {
+        h_u: 3,
+        h_advise: format::ADVISE_EXTENTS | 2 << format::ADVISE_EXTRECSZ_BIT,
+        ..MapHeader::default()
+    };
+    let at = BLOCK + 8 * 32;
+    put(&mut image, at, &[&file.to_bytes()[..], &header.to_bytes()].concat());
+    // The searches for both of two neighbouring bytes succeed in records that are out of order.
+    for (index, beginning) in [0_u32, 8192, 4096].into_iter().enumerate() {
+        let record = Extent {
+            plen: 1 << format::EXTENT_PLEN_FMT_BIT | 4096,
+            pstart_lo: 8192,
+            lstart_lo: beginning,
+            ..Extent::default()
+        };
+        put(&mut image, at + 48 + index * 16, &record.to_bytes()[..16]);
+    }
+    let erofs = Erofs::open(Arc::new(DirectReader::of(image)) as Arc<dyn BlockReader>).expect("it is opened");
+    let mut extents = Vec::new();
+    erofs.map(Nid(136), ByteRange::new(0, 8192), &mut extents).expect("one extent");
+    assert_eq!(extents.len(), 1);
+    erofs.map(Nid(136), ByteRange::new(8192, 4096), &mut extents).expect("another");
+    let error = erofs.map(Nid(136), ByteRange::new(0, 16_384), &mut extents).expect_err("both");
+    assert!(error.to_string().contains("extents overlap"), "{error}");
 }

@@ -45,7 +45,6 @@ pub(crate) struct Deadlines {
     /// How long a request may take; none where there is no deadline.
     deadline: Option<Duration>,
     clock: AtomicU64,
-    under_way: AtomicUsize,
     shards: [Mutex<UnderWay>; SHARD_COUNT],
     next_shard: AtomicUsize,
     /// For each session thread one more than the tick at which it began with its request, or 0 where it has none.
@@ -81,7 +80,6 @@ impl Deadlines {
         Self {
             deadline,
             clock: AtomicU64::new(0),
-            under_way: AtomicUsize::new(0),
             shards: Default::default(),
             next_shard: AtomicUsize::new(0),
             threads: (0..thread_count).map(|_| AtomicU64::new(0)).collect(),
@@ -97,7 +95,6 @@ impl Deadlines {
     /// Watches over a request from now on, until its reply is taken.
     pub(crate) fn watch<R: Answer>(self: &Arc<Self>, reply: R) -> Watched<R> {
         let reply = Arc::new(Mutex::new(Some(reply)));
-        self.under_way.fetch_add(1, Relaxed);
         let place = self.deadline.is_some().then(|| {
             let shard = SHARD.with(|shard| {
                 if shard.get() == usize::MAX {
@@ -120,11 +117,6 @@ impl Deadlines {
             (shard, index)
         });
         Watched { reply, place: Place { deadlines: Arc::clone(self), watched: place } }
-    }
-
-    /// How many requests are under way.
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Relaxed)
     }
 
     /// Says that this session thread is busy, until the visit is dropped.
@@ -182,6 +174,13 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Which session thread this is.
     static THREAD: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Whether this thread has answered a request since it was last asked.
+    static HAS_ANSWERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread has answered a request since it last asked this.
+pub(crate) fn has_answered() -> bool {
+    HAS_ANSWERED.replace(false)
 }
 
 /// The reply of a request that has a deadline. Where it is dropped without being taken, the request gets `EIO`.
@@ -224,7 +223,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.deadlines.under_way.fetch_sub(1, Relaxed);
+        HAS_ANSWERED.set(true);
         if let Some((shard, index)) = self.watched {
             let mut under_way = lock(&self.deadlines.shards[shard]);
             under_way.requests[index] = None;

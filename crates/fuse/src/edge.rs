@@ -56,7 +56,7 @@ impl FuseEdge {
         let root = file_system.attr(file_system.root())?;
         let finds_by_number = file_system.nid_of(root.inode_number).is_some();
         let reading = reader.clone();
-        let linger = Linger::new(options.linger, Arc::clone(&deadlines), move || reading.is_reading_on());
+        let linger = Linger::new(options.linger, move || reading.is_reading_on());
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),

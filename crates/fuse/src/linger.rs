@@ -3,7 +3,7 @@
 use std::{
     os::fd::OwnedFd,
     sync::{
-        Arc, OnceLock,
+        OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::deadline::Deadlines;
+use crate::deadline::has_answered;
 
 /// The share of looks that found a request is a moving average over about so many.
 const AVERAGED_LOOKS: u32 = 16;
@@ -30,12 +30,11 @@ const LEFT_OUT: u32 = 32;
 /// A program that starts reads one thing after the other, and each time the thread that answers it would first have to be
 /// woken on an idle CPU: some tens of microseconds in a virtual machine, or where CPUs sleep deeply. The thread that is
 /// awake already takes the next request at once. It costs CPU time that nobody else wants as long as one program asks
-/// one thing at a time and there is nothing to read ahead; so it is done only then, by one thread, and only while it mostly
-/// succeeds.
+/// one thing at a time and there is nothing to read ahead; so it is done only then, by one thread, only where that thread
+/// has answered what it was asked, and only while it mostly succeeds.
 pub(crate) struct Linger {
     /// How long at most; none: not at all.
     time_max: Option<Duration>,
-    deadlines: Arc<Deadlines>,
     /// Whether there is other work for the CPU.
     is_wanted: Box<dyn Fn() -> bool + Send + Sync>,
     device: OnceLock<OwnedFd>,
@@ -51,15 +50,10 @@ pub(crate) struct Lingering<'linger>(Option<&'linger Linger>);
 impl Linger {
     /// Threads that look for so long, where the machine has a CPU for those who ask beside, and while it is not wanted
     /// for other work.
-    pub(crate) fn new(
-        time_max: Option<Duration>,
-        deadlines: Arc<Deadlines>,
-        is_wanted: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn new(time_max: Option<Duration>, is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         Self {
             time_max: time_max.filter(|_| has_cpus),
-            deadlines,
             is_wanted: Box::new(is_wanted),
             device: OnceLock::new(),
             last_caller: AtomicU32::new(0),
@@ -79,6 +73,7 @@ impl Linger {
         if self.time_max.is_none() {
             return Lingering(None);
         }
+        has_answered();
         let is_alone = self.last_caller.load(Relaxed) == caller;
         if !is_alone {
             self.last_caller.store(caller, Relaxed);
@@ -88,11 +83,7 @@ impl Linger {
 
     fn linger(&self) {
         let (Some(time_max), Some(device)) = (self.time_max, self.device.get()) else { return };
-        if self.deadlines.under_way() > 0
-            || (self.is_wanted)()
-            || !self.promises()
-            || self.is_looking.swap(true, Relaxed)
-        {
+        if (self.is_wanted)() || !self.promises() || self.is_looking.swap(true, Relaxed) {
             return;
         }
         let until = Instant::now() + time_max;
@@ -122,7 +113,8 @@ impl Linger {
 
 impl Drop for Lingering<'_> {
     fn drop(&mut self) {
-        if let Some(linger) = self.0 {
+        // Where another thread will answer, the program does not ask again before that.
+        if let Some(linger) = self.0.filter(|_| has_answered()) {
             linger.linger();
         }
     }
@@ -136,10 +128,13 @@ fn has_request(device: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::deadline::Deadlines;
 
     fn linger(time_max: Duration) -> (Linger, OwnedFd) {
-        let linger = Linger::new(Some(time_max), Arc::new(Deadlines::new(None, 1)), || false);
+        let linger = Linger::new(Some(time_max), || false);
         let linger = Linger { time_max: Some(time_max), ..linger };
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
         linger.look_at(ours);
@@ -171,17 +166,26 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_while_requests_are_under_way_or_it_is_switched_off() {
-        struct Nothing;
-        impl crate::deadline::Answer for Nothing {
-            fn refuse(self, _: fuser::Errno) {}
-        }
-        let (linger, _writer) = linger(Duration::from_secs(100));
-        let watched = linger.deadlines.watch(Nothing);
-        linger.linger();
-        drop(watched);
-        assert_eq!(linger.deadlines.under_way(), 0);
+    fn who_has_not_answered_does_not_look() {
+        let deadlines = Arc::new(Deadlines::new(None, 1));
+        let (linger, writer) = linger(Duration::from_secs(100));
+        let begun = [linger.begin(7), linger.begin(7)];
+        let watched = deadlines.watch(Unasked);
+        drop(begun);
+        assert_eq!(linger.found_share.load(Relaxed), WHOLE);
+        linger.found_share.store(WHOLE - WHOLE / 4, Relaxed);
+        rustix::io::write(&writer, b"a request").expect("a pipe has room");
+        let begun = linger.begin(7);
+        drop(watched.take());
+        drop(begun);
+        assert!(linger.found_share.load(Relaxed) > WHOLE - WHOLE / 4, "it has looked, and found the request");
         let off = Linger { time_max: None, ..linger };
         assert!(off.begin(7).0.is_none() && off.begin(7).0.is_none());
+    }
+
+    struct Unasked;
+
+    impl crate::deadline::Answer for Unasked {
+        fn refuse(self, _: fuser::Errno) {}
     }
 }

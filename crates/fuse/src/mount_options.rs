@@ -75,10 +75,6 @@ pub enum Readdir {
     Auto,
 }
 
-/// The fewest threads by default. On two busy CPUs, where they may not be real-time, four answer random reads in three
-/// quarters of the time that two need; on idle ones there is no difference.
-const THREADS_MIN: usize = 4;
-
 /// How many background requests the kernel may have under way by default. It takes each read of a page that is not in
 /// memory for one, and lets those above the limit wait, also if they would be answered at once: so there must be room for
 /// all misses that there may be.
@@ -99,7 +95,9 @@ impl Default for MountOptions {
             auto_unmount: false,
             uid: None,
             gid: None,
-            threads: NonZero::new(cpus.max(THREADS_MIN)).unwrap_or(NonZero::<usize>::MIN),
+            // The kernel wakes them in turn, and each finds its CPU asleep and its memory cold: a thread that serves one
+            // request after the other is faster until it is busy all the time. What takes long is left to others anyway.
+            threads: NonZero::new(cpus / 2).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
             background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,

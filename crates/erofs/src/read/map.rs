@@ -84,6 +84,9 @@ impl<'volume> Mapper<'volume> {
         let end = range.end().min(self.inode.size);
         while position < end {
             let piece = self.piece_at(position)?;
+            if position != range.offset() && piece.range.offset() != position {
+                return Err(Error::corrupt("extents overlap", Place::inode_at(self.inode.nid, position)));
+            }
             let wanted = ByteRange::between(position, end).intersection(piece.range);
             self.follow(piece, wanted, first, extents)?;
             position = piece.range.end();
