@@ -58,38 +58,23 @@ impl FreePages {
     }
 
     fn find(&self, count: usize) -> Option<usize> {
-        let mut run_start = 0;
+        // So many pages right before the word are free.
         let mut run_len = 0;
         for (index, &word) in self.words.iter().enumerate().skip(self.first_word) {
             let base = index * 64;
-            if word == u64::MAX {
-                if run_len == 0 {
-                    run_start = base;
-                }
+            let ones = word.trailing_ones() as usize;
+            if run_len + ones >= count {
+                return Some(base - run_len);
+            }
+            if ones == 64 {
                 run_len += 64;
-                if run_len >= count {
-                    return Some(run_start);
-                }
                 continue;
             }
-            let mut bit = 0;
-            while bit < 64 {
-                let rest = word >> bit;
-                if rest & 1 == 0 {
-                    run_len = 0;
-                    bit += rest.trailing_zeros().min(64 - bit);
-                } else {
-                    let ones = rest.trailing_ones().min(64 - bit);
-                    if run_len == 0 {
-                        run_start = base + bit as usize;
-                    }
-                    run_len += ones as usize;
-                    if run_len >= count {
-                        return Some(run_start);
-                    }
-                    bit += ones;
-                }
+            let starts = if count < 64 { run_starts(word, count as u32) } else { 0 };
+            if starts != 0 {
+                return Some(base + starts.trailing_zeros() as usize);
             }
+            run_len = word.leading_ones() as usize;
         }
         None
     }
@@ -111,6 +96,18 @@ impl FreePages {
             page += len;
         }
     }
+}
+
+/// The bits of `word` from which on `count` bits in a row, at least one, are set.
+fn run_starts(word: u64, count: u32) -> u64 {
+    let mut starts = word;
+    let mut len = 1;
+    while len < count && starts != 0 {
+        let step = len.min(count - len);
+        starts &= starts >> step;
+        len += step;
+    }
+    starts
 }
 
 #[cfg(test)]
