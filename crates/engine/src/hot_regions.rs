@@ -49,7 +49,7 @@ impl HotRegions {
         let entry = &self.table[(hash >> 48) as usize % REGION_COUNT];
         let (owner, time_max, count_max) =
             (hash << (COUNT_BITS + TIME_BITS), (1 << TIME_BITS) - 1, (1 << COUNT_BITS) - 1);
-        let now = self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4) & time_max;
+        let now = (self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4)) & time_max;
         let seen = entry.load(Relaxed);
         let is_same = seen >> (COUNT_BITS + TIME_BITS) == owner >> (COUNT_BITS + TIME_BITS);
         let is_near = now.wrapping_sub(seen >> COUNT_BITS) & time_max <= 4;
