@@ -176,7 +176,7 @@ mod tests {
         linger.found_share.store(WHOLE - WHOLE / 4, Relaxed);
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
         let begun = linger.begin(7);
-        drop(watched.take());
+        let _ = watched.take();
         drop(begun);
         assert!(linger.found_share.load(Relaxed) > WHOLE - WHOLE / 4, "it has looked, and found the request");
         let off = Linger { time_max: None, ..linger };
