@@ -76,7 +76,11 @@ mod tests {
     fn only_reads_that_are_near_each_other_in_time_count_together() {
         let regions = HotRegions::default();
         let note = |nid| regions.note(Nid(nid), ByteRange::new(0, 4096));
-        let wait = |reads: u64| (0..reads).for_each(|_| drop(note(7)));
+        let wait = |reads: u64| {
+            (0..reads).for_each(|_| {
+                let _ = note(7);
+            })
+        };
         assert_eq!([note(5), note(5)], [None; 2]);
         wait(2 * NEAR_READS);
         assert_eq!(note(5), None, "that is the first again");
