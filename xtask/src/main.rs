@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod complaint;
 mod fixtures;
+mod roundtrip;
 mod stress;
 mod tidy;
 
@@ -31,6 +32,8 @@ enum Task {
     Fixtures(fixtures::Arguments),
     /// Measure Floe beside its peers.
     Bench(Box<bench::Arguments>),
+    /// Make images of a real tree, read each by Floe, the kernel and the reference tool, and compare all with the tree.
+    Roundtrip(roundtrip::Arguments),
     /// Read, tune, ask and unmount real mounts at random; all pages must come back.
     Stress(stress::Arguments),
 }
@@ -41,6 +44,7 @@ fn main() -> Result<(), Complaint> {
         Task::Ci => ci::all(),
         Task::Tidy => tidy::run(),
         Task::Fixtures(arguments) => fixtures::run(&arguments),
+        Task::Roundtrip(arguments) => roundtrip::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }

@@ -10,6 +10,7 @@ mod micro_lzma;
 mod micro_lzma_sys;
 mod trials;
 mod zstd;
+mod zstd_sys;
 
 use std::{fmt, num::NonZeroU32};
 

@@ -23,7 +23,7 @@ use crate::{Image, OpenOptions};
 const SAMPLE_BYTES: u64 = 64 << 20;
 /// From how many places of an image the sample comes.
 const SAMPLE_PLACES: u64 = 32;
-/// How many pieces a thread takes at a time: those that stand together are often in the same block.
+/// How many pieces or inodes a thread takes at a time: those that stand together are often in the same block.
 const BATCH_COUNT: usize = 32;
 /// How often progress is told.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ impl Verifier for ImageVerifier {
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
         let options = OpenOptions { devices, engine, ..OpenOptions::default() };
         let image = Image::open(path, &options).map_err(|error| VerifyError::Fault(error.to_string()))?;
-        let nids = Metadata { image: &image, expected }.compare(progress)?;
+        let nids = Metadata { image: &image, expected }.compare(self.jobs, progress)?;
         let pieces = match self.thoroughness {
             Thoroughness::Full => expected.pieces().iter().collect(),
             Thoroughness::Sample => sample(expected.pieces()),
@@ -101,20 +101,25 @@ struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    /// Compares it; gives where each inode is.
-    fn compare(&self, progress: &mut dyn Progress) -> Result<Vec<Nid>, VerifyError> {
+    /// Compares it; gives where each inode is: directories one after the other, as they tell where the others are, and
+    /// then those on several threads.
+    fn compare(&self, jobs: NonZeroUsize, progress: &mut dyn Progress) -> Result<Vec<Nid>, VerifyError> {
         let mut nids: Vec<Option<Nid>> = vec![None; self.expected.inode_count()];
         nids[0] = Some(self.image.root());
+        let mut others = Vec::with_capacity(nids.len());
         for number in 0..nids.len() {
             if number.is_multiple_of(INODE_INTERVAL) {
                 report(progress, 0, 0)?;
             }
             let nid = nids[number].ok_or_else(|| self.fault(number, "no directory before it names it"))?;
-            self.compare_inode(number, nid)?;
             if self.expected.inode(number).size.is_none() {
+                self.compare_inode(number, nid)?;
                 self.compare_directory(number, nid, &mut nids)?;
+            } else {
+                others.push((number, nid));
             }
         }
+        on_threads(jobs, &others, |_| 0, |(number, nid), _| self.compare_inode(*number, *nid), progress)?;
         Ok(nids.into_iter().flatten().collect())
     }
 
@@ -200,45 +205,8 @@ impl Content<'_> {
         jobs: NonZeroUsize,
         progress: &mut dyn Progress,
     ) -> Result<u64, VerifyError> {
-        let total = pieces.iter().map(|piece| piece.len as u64).sum();
-        let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        let first_fault = Mutex::new(None);
-        let work = || {
-            let mut buffer = Vec::new();
-            loop {
-                let start = next.fetch_add(BATCH_COUNT, Relaxed);
-                let Some(batch) = pieces.get(start..).filter(|rest| !rest.is_empty()) else { return };
-                for piece in batch.iter().take(BATCH_COUNT) {
-                    if stop.load(Relaxed) {
-                        return;
-                    }
-                    if let Err(error) = self.compare_piece(piece, &mut buffer) {
-                        stop.store(true, Relaxed);
-                        first_fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                        return;
-                    }
-                    done.fetch_add(piece.len as u64, Relaxed);
-                }
-            }
-        };
-        let told = thread::scope(|scope| {
-            let threads: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(work)).collect();
-            loop {
-                let told = report(progress, done.load(Relaxed), total);
-                if told.is_err() {
-                    stop.store(true, Relaxed);
-                    return told;
-                }
-                if threads.iter().all(|thread| thread.is_finished()) {
-                    return told;
-                }
-                thread::sleep(REPORT_INTERVAL.min(Duration::from_millis(1 + total / (4 << 20))));
-            }
-        });
-        match first_fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(fault) => Err(fault),
-            None => told.map(|()| total),
-        }
+        let len = |piece: &&PieceDigest| piece.len as u64;
+        on_threads(jobs, pieces, len, |piece, buffer| self.compare_piece(piece, buffer), progress)
     }
 
     fn compare_piece(&self, piece: &PieceDigest, buffer: &mut Vec<u8>) -> Result<(), VerifyError> {
@@ -253,6 +221,55 @@ impl Content<'_> {
             return Err(failed("the data is not what was read from the source"));
         }
         Ok(())
+    }
+}
+
+/// Compares items on several threads, each with a buffer of its own; gives how many bytes they have, as `len` tells.
+fn on_threads<Item: Sync>(
+    jobs: NonZeroUsize,
+    items: &[Item],
+    len: impl Fn(&Item) -> u64 + Sync,
+    compare: impl Fn(&Item, &mut Vec<u8>) -> Result<(), VerifyError> + Sync,
+    progress: &mut dyn Progress,
+) -> Result<u64, VerifyError> {
+    let total = items.iter().map(&len).sum();
+    let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let first_fault = Mutex::new(None);
+    let work = || {
+        let mut buffer = Vec::new();
+        loop {
+            let start = next.fetch_add(BATCH_COUNT, Relaxed);
+            let Some(batch) = items.get(start..).filter(|rest| !rest.is_empty()) else { return };
+            for item in batch.iter().take(BATCH_COUNT) {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                if let Err(error) = compare(item, &mut buffer) {
+                    stop.store(true, Relaxed);
+                    first_fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    return;
+                }
+                done.fetch_add(len(item), Relaxed);
+            }
+        }
+    };
+    let told = thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(work)).collect();
+        loop {
+            let told = report(progress, done.load(Relaxed), total);
+            if told.is_err() {
+                stop.store(true, Relaxed);
+                return told;
+            }
+            if threads.iter().all(|thread| thread.is_finished()) {
+                return told;
+            }
+            thread::sleep(REPORT_INTERVAL.min(Duration::from_millis(1 + total / (32 << 20))));
+        }
+    });
+    match first_fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(fault) => Err(fault),
+        None => told.map(|()| total),
     }
 }
 

@@ -243,6 +243,10 @@ impl<'a> Assembler<'a> {
             self.add_compressed(segment, hash)?;
             at = next;
         }
+        if self.options.has_large_pclusters() {
+            // It holds some tens of MiB, and is seldom needed.
+            self.compressors = Compressors::new(self.options);
+        }
         open.check_unchanged()
     }
 

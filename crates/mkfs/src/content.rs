@@ -92,11 +92,12 @@ impl Content {
                 let opened = rustix::fs::open(path, flags, Mode::empty());
                 let file = File::from(opened.map_err(|error| Error::source(path, "open")(error.into()))?);
                 let metadata = file.metadata().map_err(Error::source(path, "look at"))?;
+                if Identity::of(&metadata) != *identity {
+                    return Err(Error::Changed { path: path.clone() });
+                }
                 let has_holes = metadata.blocks().saturating_mul(BLOCKS_UNIT) < metadata.size();
                 let file = OpenFile::Own(file);
-                let open = OpenContent { content: self, file, identity: Some(*identity), has_holes };
-                open.check_unchanged()?;
-                Ok(open)
+                Ok(OpenContent { content: self, file, identity: Some(*identity), has_holes })
             }
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
                 let file = OpenFile::Shared(file);

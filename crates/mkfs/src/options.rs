@@ -230,7 +230,8 @@ impl Options {
         self.memory_bytes.unwrap_or_else(|| wanted().max(MEMORY_BYTES_MIN))
     }
 
-    fn has_large_pclusters(&self) -> bool {
+    /// Whether pclusters hold some MiB of files.
+    pub(crate) fn has_large_pclusters(&self) -> bool {
         self.codings().iter().any(|coding| coding.pcluster_bytes >= LARGE_PCLUSTER_BYTES)
     }
 

@@ -1,17 +1,25 @@
 //! Parts of files that are stored by themselves: read, and perhaps compressed, on several threads.
 
-use xxhash_rust::xxh64::xxh64;
+use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 use crate::{
     chunks::{HashedChunk, hash_chunks},
     compressors::Compressors,
-    content::Content,
+    content::{Content, OpenContent},
     error::Result,
     options::{Fragments, Options},
     parting::Parting,
     repeats::Repeat,
-    segment::{CompressedSegment, Tail, TailRule},
+    segment::{CompressedSegment, SegmentCompressor, Tail, TailRule},
 };
+
+/// What is longer than this is read while it is compressed, about so many bytes ahead, instead of whole: large pclusters
+/// are made of parts of 16 MiB, for each thread.
+const READ_AHEAD_LEN: usize = 6 << 20;
+/// What is left is read at once if it is at most so many bytes more: how a part ends is decided when all of it is there.
+const READ_MARGIN: usize = 1 << 20;
+/// What goes into the packed inode as it is needs no longer parts than this, in bytes.
+const PACK_LEN: usize = 4 << 20;
 
 /// A file that is to be stored.
 #[derive(Clone, Copy)]
@@ -87,8 +95,10 @@ impl<'a> Piece<'a> {
     ) -> impl Iterator<Item = Self> + use<'a> {
         let block_size = options.block_size();
         let mut segment_len = options.segment_len() as u64;
-        if let Treatment::Chunk { chunk_len } = file.treatment {
-            segment_len = segment_len.next_multiple_of(chunk_len as u64);
+        match file.treatment {
+            Treatment::Chunk { chunk_len } => segment_len = segment_len.next_multiple_of(chunk_len as u64),
+            Treatment::Pack => segment_len = segment_len.min(PACK_LEN as u64),
+            _ => {}
         }
         let size = file.content.size();
         let mut repeats = parting.map_or(&[][..], |parting| &parting.repeats).iter().peekable();
@@ -129,37 +139,94 @@ impl<'a> Piece<'a> {
 
     /// Reads the piece and does with it what is to be done.
     pub(crate) fn treat(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
-        let FileToStore { place, content, coding, .. } = self.file;
+        let FileToStore { content, coding, .. } = self.file;
         let open = content.open()?;
-        buffer.resize(self.len, 0);
-        open.read_at(self.offset, buffer)?;
+        if let Treatment::Compress(rule) = self.treatment
+            && self.len > READ_AHEAD_LEN + READ_MARGIN
+            && let Some(compressor) = compressors.of(coding)?
+        {
+            let (segment, hash) = self.compress_while_reading(&open, compressor, rule, buffer)?;
+            open.check_unchanged()?;
+            let fragment_hash = match &segment.tail {
+                Tail::Fragment(fragment) => xxh64(fragment, 0),
+                _ => 0,
+            };
+            return Ok(self.output(hash, PieceData::Compressed(segment, rule, fragment_hash)));
+        }
+        if buffer.len() < self.len {
+            buffer.resize(self.len, 0);
+        }
+        let bytes = &mut buffer[..self.len];
+        open.read_at(self.offset, bytes)?;
         open.check_unchanged()?;
-        let hash = xxh64(buffer, 0);
+        let hash = xxh64(bytes, 0);
         let is_whole = self.offset == 0 && self.len as u64 == content.size();
         let data = match (self.treatment, compressors.of(coding)?) {
             (Treatment::Compress(rule), Some(compressor)) => {
-                let segment = compressor.compress(buffer, rule, self.offset)?;
+                let segment = compressor.compress(bytes, rule, self.offset)?;
                 match &segment.tail {
                     Tail::Fragment(fragment) => {
                         let hash = if fragment.len() == self.len { hash } else { xxh64(fragment, 0) };
                         PieceData::Compressed(segment, rule, hash)
                     }
                     _ if is_whole && !self.is_cut && !compressor.pays(&segment, self.len) => {
-                        PieceData::Flat(std::mem::take(buffer))
+                        PieceData::Flat(bytes.to_vec())
                     }
                     _ => PieceData::Compressed(segment, rule, 0),
                 }
             }
             (Treatment::Repeat(repeat), _) => PieceData::Repeat(repeat),
-            (Treatment::Pack, _) => PieceData::Packed(std::mem::take(buffer)),
+            (Treatment::Pack, _) => PieceData::Packed(bytes.to_vec()),
             (Treatment::Chunk { chunk_len }, _) => {
-                let chunks = hash_chunks(buffer, chunk_len);
-                PieceData::Chunks(std::mem::take(buffer), chunks)
+                let chunks = hash_chunks(bytes, chunk_len);
+                PieceData::Chunks(bytes.to_vec(), chunks)
             }
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(std::mem::take(buffer)),
+            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(bytes.to_vec()),
         };
-        let Self { offset, len, is_cut, .. } = *self;
-        Ok(PieceOutput { place, offset, len, hash, is_cut, coding, data })
+        Ok(self.output(hash, data))
+    }
+
+    /// Reads the piece as far as it is needed, compresses that, and goes on; gives the hash of all of it too.
+    fn compress_while_reading(
+        &self,
+        open: &OpenContent<'_>,
+        compressor: &mut SegmentCompressor,
+        rule: TailRule,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(CompressedSegment, u64)> {
+        let mut hash = Xxh64::new(0);
+        let mut segment = compressor.begin();
+        let mut ahead_len = READ_AHEAD_LEN;
+        // What was compressed, and what was read beyond that: the beginning of the buffer.
+        let (mut done_len, mut held_len) = (0, 0);
+        loop {
+            let left_len = self.len - done_len;
+            let is_end = left_len <= ahead_len + READ_MARGIN;
+            let wanted_len = if is_end { left_len } else { ahead_len };
+            if buffer.len() < wanted_len {
+                buffer.resize(wanted_len, 0);
+            }
+            let new = &mut buffer[held_len..wanted_len];
+            open.read_at(self.offset + (done_len + held_len) as u64, new)?;
+            hash.update(new);
+            held_len = wanted_len;
+            if is_end {
+                compressor.end(&mut segment, &buffer[..held_len], rule, self.offset + done_len as u64)?;
+                return Ok((segment, hash.digest()));
+            }
+            match compressor.put_next(&mut segment, &buffer[..held_len])? {
+                Some(len) => {
+                    buffer.copy_within(len..held_len, 0);
+                    (done_len, held_len) = (done_len + len, held_len - len);
+                }
+                None => ahead_len *= 2,
+            }
+        }
+    }
+
+    fn output(&self, hash: u64, data: PieceData) -> PieceOutput {
+        let Self { offset, len, is_cut, file, .. } = *self;
+        PieceOutput { place: file.place, offset, len, hash, is_cut, coding: file.coding, data }
     }
 }
 

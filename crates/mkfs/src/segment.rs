@@ -54,6 +54,8 @@ pub(crate) struct CompressedSegment {
     pub(crate) tail: Tail,
     /// How many bytes at the end are left to what follows, because there is no way to store them by themselves.
     pub(crate) left_len: usize,
+    /// How many times in a row something did not shrink so far.
+    failures: u32,
 }
 
 /// Compresses parts of files, each by itself.
@@ -122,12 +124,47 @@ impl SegmentCompressor {
 
     /// Compresses `data`, which begins at `offset` of its file and is its last part or ends as the rule says.
     pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule, offset: u64) -> Result<CompressedSegment> {
+        let mut segment = self.begin();
+        self.end(&mut segment, data, rule, offset)?;
+        Ok(segment)
+    }
+
+    /// Begins a part of a file of which not all is at hand at once.
+    pub(crate) fn begin(&mut self) -> CompressedSegment {
         self.encoder.restart();
-        let mut segment = CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0 };
+        CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0, failures: 0 }
+    }
+
+    /// Adds the next extent of a part of which `data` is at hand, and more follows; gives how much of it that took, or
+    /// `None` where more would have gone into it.
+    pub(crate) fn put_next(&mut self, segment: &mut CompressedSegment, data: &[u8]) -> Result<Option<usize>> {
+        let input = &data[..data.len().min(EXTENT_LEN_MAX)];
+        let fit = self.encoder.encode_to_fit(input, &mut self.output)?;
+        if fit.consumed == input.len() && input.len() < EXTENT_LEN_MAX {
+            return Ok(None);
+        }
+        if self.shrinks(fit.consumed, fit.produced) {
+            segment.failures = 0;
+            segment.put_encoded(fit.consumed, &self.output[..fit.produced], self.block_len);
+            return Ok(Some(fit.consumed));
+        }
+        let len = input.len().min(self.plain_len(segment.failures));
+        segment.failures += 1;
+        segment.put_plain(&input[..len], self.block_len);
+        Ok(Some(len))
+    }
+
+    /// Adds the end of a part: all of `data`, which begins at `offset` of its file.
+    pub(crate) fn end(
+        &mut self,
+        segment: &mut CompressedSegment,
+        data: &[u8],
+        rule: TailRule,
+        offset: u64,
+    ) -> Result<()> {
         let inline_max = inline_len_max(self.block_len);
         let ending = Ending::new(data.len(), rule, offset, self.block_len);
         let mut rest = data;
-        let mut failures = 0u32;
         while !rest.is_empty() {
             if rule == TailRule::Fragment && rest.len() <= self.pcluster_len * FRAGMENT_PCLUSTERS {
                 segment.put_fragment(rest);
@@ -167,7 +204,7 @@ impl SegmentCompressor {
                 }
             }
             let is_plain = !self.shrinks(fit.consumed, fit.produced);
-            let mut consumed = if is_plain { rest.len().min(self.plain_len(failures)) } else { fit.consumed };
+            let mut consumed = if is_plain { rest.len().min(self.plain_len(segment.failures)) } else { fit.consumed };
             if ending.is_missed(rest.len(), consumed, is_plain) {
                 // What is left would begin in the lcluster where it has to end: less is stored before.
                 let shorter = ending.shorter(rest.len()).filter(|_| !is_plain).map(|len| &rest[..len]);
@@ -192,14 +229,14 @@ impl SegmentCompressor {
             }
             if is_plain {
                 segment.put_plain(&rest[..consumed], self.block_len);
-                failures += 1;
+                segment.failures += 1;
             } else {
-                failures = 0;
+                segment.failures = 0;
                 segment.put_encoded(consumed, &self.output[..fit.produced], self.block_len);
             }
             rest = &rest[consumed..];
         }
-        Ok(segment)
+        Ok(())
     }
 
     /// Whether it takes fewer blocks to store this as encoded.

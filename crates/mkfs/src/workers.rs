@@ -14,8 +14,9 @@ use std::{
 use crate::error::{Error, Result};
 
 /// Does jobs on `threads` threads. `next` gives each job and what it takes in memory until its result is consumed; no
-/// more than `cost_max` is under way at once, unless a single job takes more. `worker` makes what does the jobs, once for
-/// each thread. `consume` gets the results in the order of the jobs, on the calling thread. The first error ends it.
+/// more than `cost_max` is under way at once, unless a single job takes more. Where it has none, it is asked again when
+/// a result was consumed, as long as there are results to come. `worker` makes what does the jobs, once for each thread.
+/// `consume` gets the results in the order of the jobs, on the calling thread. The first error ends it.
 pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>(
     threads: NonZeroUsize,
     cost_max: usize,
@@ -68,8 +69,9 @@ fn feed<Job, Output>(
     let mut costs = BTreeMap::new();
     let mut early = BTreeMap::new();
     let (mut cost_under_way, mut sent, mut consumed) = (0usize, 0, 0);
-    let mut waiting = next();
+    let mut waiting = None;
     loop {
+        waiting = waiting.or_else(&mut *next);
         while let Some((_, cost)) = &waiting {
             if cost_under_way > 0 && cost_under_way.saturating_add(*cost) > cost_max {
                 break;

@@ -32,7 +32,11 @@ impl KernelMount {
     pub fn new(image: &Materialised) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-kernel-").tempdir().map_err(|error| error.to_string())?;
         match image.format {
-            Format::Erofs if image.offset.is_multiple_of(FILE_OFFSET_ALIGNMENT) => mount_file(image, directory.path())?,
+            Format::Erofs if image.offset.is_multiple_of(FILE_OFFSET_ALIGNMENT) => {
+                if !mount_file(image, directory.path())? {
+                    mount_loop(image, directory.path())?;
+                }
+            }
             Format::Erofs | Format::Squashfs => mount_loop(image, directory.path())?,
         }
         Ok(Self { directory })
@@ -52,17 +56,20 @@ impl Drop for KernelMount {
     }
 }
 
-/// Mounts EROFS straight from the file. `mount` would put a loop device below, and then extra devices would have to be
-/// loop devices too.
-fn mount_file(image: &Materialised, directory: &Path) -> Result<(), String> {
+/// Mounts EROFS straight from the file, or says no where the file system that it is on does not do that (tmpfs).
+/// `mount` would put a loop device below, and then extra devices would have to be loop devices too.
+fn mount_file(image: &Materialised, directory: &Path) -> Result<bool, String> {
     let mut options: Vec<Vec<u8>> = Vec::new();
     if image.offset > 0 {
         options.push(format!("fsoffset={}", image.offset).into());
     }
     options.extend(image.devices.iter().map(|device| [b"device=", device.as_os_str().as_bytes()].concat()));
     let options = CString::new(options.join(&b","[..])).expect("paths hold no NUL");
-    rustix::mount::mount(&image.path, directory, "erofs", MountFlags::RDONLY, options.as_c_str())
-        .map_err(|error| format!("the kernel does not mount {}: {error}", image.path.display()))
+    match rustix::mount::mount(&image.path, directory, "erofs", MountFlags::RDONLY, options.as_c_str()) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOTBLK) => Ok(false),
+        Err(error) => Err(format!("the kernel does not mount {}: {error}", image.path.display())),
+    }
 }
 
 /// Mounts through a loop device, which shows whole blocks only: an image that ends within one is mounted as a copy with

@@ -5,6 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 // Links liblz4.
 use lz4_sys as _;
 
+use super::EncodeError;
+
 unsafe extern "C" {
     fn LZ4_compress_destSize(
         source: *const c_char,
@@ -13,13 +15,14 @@ unsafe extern "C" {
         output_len: c_int,
     ) -> c_int;
     fn LZ4_sizeofStateHC() -> c_int;
-    fn LZ4_compress_HC_destSize(
+    fn LZ4_initStreamHC(state: *mut c_void, state_len: usize) -> *mut c_void;
+    fn LZ4_resetStreamHC_fast(state: *mut c_void, level: c_int);
+    fn LZ4_compress_HC_continue_destSize(
         state: *mut c_void,
         source: *const c_char,
         output: *mut c_char,
         source_len: *mut c_int,
         output_len: c_int,
-        level: c_int,
     ) -> c_int;
 }
 
@@ -37,31 +40,36 @@ pub(super) fn compress_to_fit(input: &[u8], output: &mut [u8]) -> (usize, usize)
     (usize::try_from(consumed).unwrap_or(0), usize::try_from(produced).unwrap_or(0))
 }
 
-/// The working state of the thorough method.
+/// The working state of the thorough method. Its tables are not cleared from block to block, as they take longer to clear
+/// than a block of 4 KiB takes to be compressed: positions go on instead, so that what is in them is out of reach.
 pub(super) struct HighState {
     words: Vec<u64>,
 }
 
 impl HighState {
-    pub(super) fn new() -> Self {
+    pub(super) fn new() -> Result<Self, EncodeError> {
         // SAFETY: a function without arguments that gives a constant.
         let len = unsafe { LZ4_sizeofStateHC() };
-        Self { words: vec![0; usize::try_from(len).unwrap_or(0).div_ceil(size_of::<u64>())] }
+        let mut words = vec![0u64; usize::try_from(len).unwrap_or(0).div_ceil(size_of::<u64>())];
+        // SAFETY: all of `words` is writable; liblz4 checks that it is long enough and aligned.
+        let state = unsafe { LZ4_initStreamHC(words.as_mut_ptr().cast(), words.len() * size_of::<u64>()) };
+        if state.is_null() { Err(EncodeError::Codec("liblz4 refused its working state")) } else { Ok(Self { words }) }
     }
 
     /// Fills `output` by the thorough method; gives (consumed, produced).
     pub(super) fn compress_to_fit(&mut self, level: u8, input: &[u8], output: &mut [u8]) -> (usize, usize) {
         let mut consumed = c_int_len(input.len());
-        // SAFETY: `words` is as long as LZ4_sizeofStateHC says and aligned for its u64 and pointers, and liblz4
-        // initialises it anew; the slices are as in `compress_to_fit`.
+        let state = self.words.as_mut_ptr().cast();
+        // SAFETY: `words` was initialised by LZ4_initStreamHC and is used by these functions alone. The reset makes liblz4
+        // forget the input before, of which it kept the address; the slices are as in `compress_to_fit`.
         let produced = unsafe {
-            LZ4_compress_HC_destSize(
-                self.words.as_mut_ptr().cast(),
+            LZ4_resetStreamHC_fast(state, c_int::from(level));
+            LZ4_compress_HC_continue_destSize(
+                state,
                 input.as_ptr().cast(),
                 output.as_mut_ptr().cast(),
                 &mut consumed,
                 c_int_len(output.len()),
-                c_int::from(level),
             )
         };
         (usize::try_from(consumed).unwrap_or(0), usize::try_from(produced).unwrap_or(0))

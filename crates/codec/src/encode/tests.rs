@@ -182,6 +182,30 @@ fn rooms_are_used_up() {
 }
 
 #[test]
+fn what_was_encoded_before_changes_nothing() {
+    let input = text(1_500_000, 5);
+    for compression in all() {
+        let is_thorough_lz4 = matches!(compression, Compression::Lz4High { window_bytes: LZ4_WINDOW_MAX, .. });
+        // liblz4's positions begin anew after a GiB.
+        let rounds = if is_thorough_lz4 { 1200 } else { 3 };
+        let mut used = compression.encoder().expect("the settings are valid");
+        let mut outputs = [vec![0; 4096], vec![0; 4096]];
+        for round in 0..rounds {
+            let input = &input[round * 311..];
+            used.restart();
+            let fit = used.encode_to_fit(input, &mut outputs[0]).expect("encoding succeeds");
+            if round % 40 < 2 || (950..1100).contains(&round) {
+                let mut fresh = compression.encoder().expect("the settings are valid");
+                fresh.restart();
+                let expected = fresh.encode_to_fit(input, &mut outputs[1]).expect("encoding succeeds");
+                assert_eq!(fit, expected, "{compression:?}, round {round}");
+                assert!(outputs[0][..fit.produced] == outputs[1][..fit.produced], "{compression:?}, round {round}");
+            }
+        }
+    }
+}
+
+#[test]
 fn small_windows_cost_little_in_the_thorough_method() {
     let input = text(1_000_000, 11);
     let ratio = |compression: Compression| {

@@ -5,6 +5,7 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys:
 use super::{
     EncodeError, Encoder, Fit,
     trials::{fit_by_trials, scaled},
+    zstd_sys,
 };
 
 /// An empty block, not compressed, that is marked as the last one: 3 bytes, little-endian.
@@ -25,6 +26,11 @@ const PASSES_MAX: usize = 5;
 const BLOCK_LEN: usize = 128 << 10;
 /// Below this room, in bytes, the blocks that flushes make are too dear: whole frames are tried instead.
 const STREAM_ROOM_MIN: usize = 24 << 10;
+
+/// A level means the settings that libzstd has for inputs of this length, in bytes. It would choose by the length of each
+/// input, or for endless ones where it does not know that; these find shorter matches at the lower levels, which is worth
+/// 1.5 % in pclusters of 64 KiB.
+const SETTINGS_BYTES: u64 = 256 << 10;
 
 /// Zstandard.
 pub struct ZstdEncoder {
@@ -49,7 +55,7 @@ impl ZstdEncoder {
         let mut context = CCtx::try_create().ok_or(EncodeError::NoMemory)?;
         let parameters =
             [CParameter::CompressionLevel(i32::from(level)), CParameter::WindowLog(u32::from(window_log2))];
-        for parameter in parameters {
+        for parameter in parameters.into_iter().chain(zstd_sys::settings(level, SETTINGS_BYTES)) {
             context.set_parameter(parameter).map_err(|_| EncodeError::Codec("zstd refused a parameter"))?;
         }
         Ok(Self { context, trial: Vec::new(), ratio: (FIRST_RATIO, 1) })

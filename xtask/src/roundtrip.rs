@@ -1,0 +1,176 @@
+//! `cargo xtask roundtrip`: a real tree into images and out of them again, by every reader there is.
+
+mod build;
+mod reader;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use build::Build;
+use floe_testkit::{
+    manifest::{Manifest, differences},
+    target_dir,
+    walk::{DirectoryWalk, directory},
+    workspace_root,
+};
+use reader::Reader;
+
+use crate::complaint::{Complaint, During, Outcome};
+
+/// How many differences are told of one reader.
+const TOLD_MAX: usize = 10;
+
+/// What is made of a tree, and who reads it back. Each image is compared with the tree in names, types, modes, owners,
+/// sizes, times, attributes, targets, links and the SHA-256 of all bytes. What is missing here is left out by name.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The tree; it must not change meanwhile
+    #[arg(long, value_name = "DIR", default_value = "/usr/share")]
+    tree: PathBuf,
+    /// Options of `floe mkfs`; `from-tar` in front takes the tree as a tar archive. Given several times, each makes an
+    /// image; without it, a matrix of all algorithms and layouts
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Only these readers: floe, kernel, fsck.erofs
+    #[arg(long, value_delimiter = ',', value_name = "READER")]
+    reader: Vec<String>,
+    /// Where images and what comes out of them go, one at a time [default: target/]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Try this program, instead of building Floe
+    #[arg(long, value_name = "PROGRAM")]
+    floe: Option<PathBuf>,
+}
+
+/// What is tried where nothing is said.
+const MATRIX: [&str; 16] = [
+    "",
+    "--extended-inodes",
+    "--chunk 4k",
+    "--chunk 1m --dedupe",
+    "from-tar",
+    "--compress lz4",
+    "--compress lz4 --lz4-window 16k",
+    "--compress lz4 --extended-inodes --inline-tails",
+    "--compress lz4hc,9",
+    "--compress lz4hc,9 --lz4-window 16k --pcluster 64k",
+    "--compress lz4hc,9 --pcluster 64k --inline-tails --fragments tails --dedupe",
+    "from-tar --compress lz4hc,9 --pcluster 64k --inline-tails --fragments tails --dedupe",
+    "--compress zstd,3 --pcluster 64k --inline-tails --fragments tails",
+    "--compress deflate,6 --pcluster 64k --inline-tails",
+    "--compress lzma,6 --pcluster 64k",
+    "--compress lzma,6 --pcluster 1m --fragments all --dedupe",
+];
+
+/// Makes images and reads them back.
+///
+/// # Errors
+/// What differs, or what cannot be run.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let readers = readers(&arguments.reader)?;
+    let floe = match &arguments.floe {
+        Some(program) => program.clone(),
+        None => release()?,
+    };
+    let builds: Vec<Build> = match arguments.options.as_slice() {
+        [] => MATRIX.iter().map(|options| Build::parse(options)).collect(),
+        given => given.iter().map(|options| Build::parse(options)).collect(),
+    };
+    let parent = arguments.directory.clone().unwrap_or_else(target_dir);
+    fs::create_dir_all(&parent).during(parent.display())?;
+    let scratch = tempfile::Builder::new().prefix("roundtrip-").tempdir_in(&parent).during(parent.display())?;
+    let expected = within_tree(directory(&arguments.tree, DirectoryWalk::default())?);
+    let bytes: u64 = expected.entries().filter(|(_, entry)| entry.link_of.is_none()).map(|(_, entry)| entry.size).sum();
+    println!("{}: {} paths, {} MiB", arguments.tree.display(), expected.len(), bytes >> 20);
+    let mut wrong = Vec::new();
+    for build in &builds {
+        let image = scratch.path().join("image.erofs");
+        let begun = Instant::now();
+        build.run(&floe, &arguments.tree, scratch.path(), &image)?;
+        let mib = fs::metadata(&image)?.len() >> 20;
+        println!("{build}: {mib} MiB in {:.1} s", begun.elapsed().as_secs_f64());
+        for reader in &readers {
+            let begun = Instant::now();
+            let found = reader.read(&floe, &image, &scratch.path().join("out"))?;
+            let told = differences(&reader.visible(&expected), &reader.visible(&found), &reader.comparison());
+            let seconds = begun.elapsed().as_secs_f64();
+            let verdict = if told.is_empty() { "equal".to_owned() } else { format!("{} differences", told.len()) };
+            println!("  {}: {verdict}, {seconds:.1} s", reader.name());
+            let told = told.iter().take(TOLD_MAX);
+            wrong.extend(told.map(|difference| format!("{build}: {}: {difference}", reader.name())));
+        }
+        fs::remove_file(&image)?;
+    }
+    Complaint::from_lines("not as the tree", &wrong)
+}
+
+fn readers(wanted: &[String]) -> Outcome<Vec<Reader>> {
+    if let Some(unknown) = wanted.iter().find(|name| Reader::ALL.iter().all(|reader| reader.name() != **name)) {
+        return Err(Complaint::new(format!("there is no reader {unknown}: choose floe, kernel or fsck.erofs")));
+    }
+    let wanted = |reader: &Reader| wanted.is_empty() || wanted.iter().any(|name| name == reader.name());
+    let mut here = Vec::new();
+    for reader in Reader::ALL.into_iter().filter(wanted) {
+        match reader.missing() {
+            None => here.push(reader),
+            Some(reason) => println!("left out: {}: {reason}", reader.name()),
+        }
+    }
+    Ok(here)
+}
+
+/// Floe, built as users get it.
+fn release() -> Outcome<PathBuf> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let status = command.args(["build", "--release", "--package", "floe"]).current_dir(workspace_root()).status();
+    match status.during("cargo cannot be run")?.success() {
+        true => Ok(target_dir().join("release/floe")),
+        false => Err(Complaint::new("Floe does not build")),
+    }
+}
+
+/// The manifest with the link counts that a tree has by itself: links from outside it are not in an image.
+fn within_tree(mut manifest: Manifest) -> Manifest {
+    let mut counts = std::collections::BTreeMap::<Vec<u8>, u64>::new();
+    for (path, entry) in manifest.entries().filter(|(_, entry)| entry.file_type != 'd') {
+        *counts.entry(entry.link_of.clone().unwrap_or_else(|| path.to_vec())).or_default() += 1;
+    }
+    for (path, entry) in manifest.entries_mut() {
+        if let Some(count) = counts.get(entry.link_of.as_deref().unwrap_or(path)) {
+            entry.link_count = *count;
+        }
+    }
+    manifest
+}
+
+/// Takes a directory away that need not be there.
+fn remove(directory: &Path) -> Outcome {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result.during(directory.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_from_outside_do_not_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tree = folder.path().join("tree");
+        fs::create_dir(&tree).expect("created");
+        for (name, others) in [("alone", vec![]), ("out", vec!["../out"]), ("in", vec!["in2", "../in3"])] {
+            fs::write(tree.join(name), name).expect("written");
+            others.iter().for_each(|other| fs::hard_link(tree.join(name), tree.join(other)).expect("linked"));
+        }
+        let manifest = within_tree(directory(&tree, DirectoryWalk::default()).expect("walked"));
+        for (path, count) in [("/alone", 1), ("/out", 1), ("/in", 2), ("/in2", 2)] {
+            assert_eq!(manifest.entry(path.as_bytes()).expect("found").link_count, count, "{path}");
+        }
+    }
+}
