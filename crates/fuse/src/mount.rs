@@ -133,7 +133,8 @@ fn serve(
     config.clone_fd = options.clone_fd;
     // The kernel lets in whom the mount lets in.
     let session = Session::from_fd(edge, device, SessionACL::All, config).map_err(MountError::Handshake)?;
-    reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served }));
+    let file_system = Arc::clone(reader.file_system());
+    reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served, file_system }));
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
     if let Ok(device) = device_sys::join(session.as_fd()) {
         pending.look_at(device);
