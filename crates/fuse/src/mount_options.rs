@@ -28,7 +28,7 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The group of everything, in place of the image's.
     pub gid: Option<u32>,
-    /// How many threads take requests.
+    /// How many threads take requests, where that many are needed; those that are not rest.
     pub threads: NonZero<usize>,
     /// Whether each of them has its own descriptor of the device.
     pub clone_fd: bool,
