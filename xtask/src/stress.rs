@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// What all chance comes from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only images whose name contains this
+    #[arg(long, default_value = "")]
+    image: String,
     /// The program, in place of the one that is built for it
     #[arg(long)]
     program: Option<PathBuf>,
@@ -54,7 +57,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         None => build()?,
     };
     let corpus = Corpus::locate_or_fixtures();
-    let images: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).collect();
+    let mut images = corpus.images();
+    images.retain(|image| !image.huge && image.name.contains(&arguments.image));
+    if images.is_empty() {
+        return Err(Complaint::new(format!("no image has {:?} in its name", arguments.image)));
+    }
     let (started, limit) = (Instant::now(), Duration::from_secs_f64(arguments.minutes * 60.0));
     let mut random = Random::new(arguments.seed);
     let mut tally = Tally::default();

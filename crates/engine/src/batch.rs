@@ -34,8 +34,11 @@ impl Batch {
     /// A block lies past the end of its source, or is longer than any format has them.
     pub(crate) fn at(engine: &Engine, steps: &[Step], index: usize) -> Result<Option<Self>> {
         let mut batch: Option<Self> = None;
+        let mut output_end = 0;
         for (number, step) in steps.iter().enumerate().skip(index) {
             let Some((device, start, len)) = stored_range(step) else { break };
+            // Steps between these two may be done already; plain bytes go to the output in one piece.
+            let is_gap = step.output.start != std::mem::replace(&mut output_end, step.output.end);
             let block = block_to_decode(step);
             let decode_cost = match block {
                 Some(block) => {
@@ -61,7 +64,7 @@ impl Batch {
                     if batch.device == device
                         && batch.is_plain() == is_plain
                         && batch.start.checked_add(batch.len as u64) == Some(start)
-                        && (is_plain || batch.len as u64 + len <= FETCH_BYTES_MAX) =>
+                        && if is_plain { !is_gap } else { batch.len as u64 + len <= FETCH_BYTES_MAX } =>
                 {
                     batch.steps.end = number + 1;
                     batch.len += len as usize;

@@ -16,7 +16,7 @@ pub(crate) struct KernelPages {
 }
 
 impl PageCache for KernelPages {
-    /// All but the file's last page. Kernels with large folios in FUSE (those of 2025) take a store that ends where the file
+    /// All but the file's last page. Where FUSE has folios of several pages, Linux took a store that ends where the file
     /// ends for the end of its folio: if a read had failed there, they show zeros for what else is in it.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool {
         let Ok(attr) = self.file_system.attr(nid) else { return false };

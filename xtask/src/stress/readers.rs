@@ -48,7 +48,8 @@ pub(super) fn read_at_random(known: &[Known], seed: u64, is_over: &AtomicBool, c
             let start = offset as usize;
             let expected = &content[start..content.len().min(start + bytes.len())];
             if &bytes[..len] != expected {
-                return Err(Complaint::new(format!("{}: wrong bytes at {offset}+{}", path.display(), bytes.len())));
+                let fault = describe(&bytes[..len], expected);
+                return Err(Complaint::new(format!("{}: {offset}+{}: {fault}", path.display(), bytes.len())));
             }
             counts.reads.fetch_add(1, Relaxed);
             counts.read_bytes.fetch_add(len as u64, Relaxed);
@@ -75,6 +76,15 @@ pub(super) fn be_killed(directory: &Path, seed: u64, is_over: &AtomicBool, count
         counts.killed.fetch_add(1, Relaxed);
     }
     Ok(())
+}
+
+/// In which way what was read differs.
+fn describe(read: &[u8], expected: &[u8]) -> String {
+    let is_wrong: Vec<_> = read.iter().zip(expected).map(|(read, expected)| read != expected).collect();
+    let count = is_wrong.iter().filter(|&&is_wrong| is_wrong).count();
+    let (first, last) = (is_wrong.iter().position(|&wrong| wrong), is_wrong.iter().rposition(|&wrong| wrong));
+    let sample = first.map(|first| &read[first..read.len().min(first + 16)]);
+    format!("{} of {} bytes read, {count} wrong from {first:?} to {last:?}: {sample:02x?}", read.len(), expected.len())
 }
 
 fn read_fully(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -97,6 +97,26 @@ impl Patchwork {
         Self { extents, content, image }
     }
 
+    /// A file of about `size` plain bytes in chunks, of which many have their bytes in common, as files of chunks do that
+    /// were compared with each other: what stands side by side in the image need not in the file.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn chunks(seed: u64, size: usize) -> Self {
+        const CHUNK_BYTES: usize = 512;
+        let mut random = Random::new(seed);
+        let image: Vec<u8> = (0..64 * CHUNK_BYTES).map(|_| random.below(256) as u8).collect();
+        let (mut extents, mut content, mut start) = (Vec::new(), Vec::new(), 0);
+        while content.len() < size {
+            let offset = content.len() as u64;
+            // Two that go straight on, with another between them: that is what must not be taken for one piece.
+            let from = if random.below(2) == 0 { start } else { random.below(64) as usize * CHUNK_BYTES };
+            start = if from == start { (start + CHUNK_BYTES) % image.len() } else { start };
+            content.extend_from_slice(&image[from..from + CHUNK_BYTES]);
+            let data = ExtentData::Plain { device: DeviceId(0), offset: from as u64 };
+            extents.push(Extent { range: ByteRange::between(offset, content.len() as u64), data });
+        }
+        Self { extents, content, image }
+    }
+
     /// The image.
     pub(crate) fn source(&self) -> Arc<dyn ImageSource> {
         Arc::new(MemorySource::new(self.image.clone()))
