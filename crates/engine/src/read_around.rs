@@ -20,6 +20,7 @@ use crate::{
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
+    walks::{AheadFile, ListedFile, Walks},
     workspace::Workspace,
 };
 
@@ -41,7 +42,8 @@ const HELD_PART: u64 = 4;
 
 /// Where bytes go that nobody asked for yet: a cache nearer to the readers than the engine's own.
 pub trait PageCache: Send + Sync {
-    /// Takes the bytes of a file from `offset` on, which begin at a page; gives whether it did. May wait.
+    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives
+    /// whether it did. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool;
 }
 
@@ -54,6 +56,7 @@ pub(crate) struct ReadAround {
     page_cache: OnceLock<Box<dyn PageCache>>,
     streams: Mutex<Streams>,
     hot_regions: HotRegions,
+    walks: Walks,
     waiting: AtomicUsize,
     held: Arc<HeldBlocks>,
     /// Pieces of work that read more than was asked for, waiting or under way.
@@ -215,6 +218,9 @@ impl Reader {
         if self.around().page_cache.get().is_none() {
             return;
         }
+        if range.offset() == 0 {
+            self.read_files_ahead(nid);
+        }
         let region = self.around().hot_regions.note(nid, range);
         if let Some(region) = region {
             let (reader, reading_on) = (self.clone(), self.around().reading_on.enter());
@@ -228,6 +234,46 @@ impl Reader {
     /// Whether the thread that reads around has something to read, so that a CPU is not idle.
     pub fn is_reading_on(&self) -> bool {
         self.around().reading_on.now() > 0
+    }
+
+    /// Notes that the readers of the page cache were told of these files of a directory, in the order in which it lists
+    /// them. `is_beginning` says that its list begins with them.
+    pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
+        if self.engine().switches.read_around() {
+            self.around().walks.note_listed(directory, is_beginning, files);
+        }
+    }
+
+    /// Gives the page cache the files that follow one whose beginning was read, if its reader goes from file to file.
+    fn read_files_ahead(&self, nid: Nid) {
+        let files = self.around().walks.note_read(nid);
+        if files.is_empty() {
+            return;
+        }
+        let (reader, reading_on) = (self.clone(), self.around().reading_on.enter());
+        self.run_around(move || {
+            let _reading_on = reading_on;
+            for file in &files {
+                if reader.around().walks.is_wanted(file) && !matches!(reader.store_file(file), Ok(true)) {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Gives the page cache a whole file; gives whether it took it.
+    fn store_file(&self, ahead: &AheadFile) -> Result<bool> {
+        let (Some(page_cache), ListedFile { nid, size }) = (self.around().page_cache.get(), ahead.file) else {
+            return Ok(false);
+        };
+        let effort = self.engine().switches.ahead_effort();
+        let mut pages = self.engine().pool.temporary(size as usize, effort).ok_or(Error::NoMemory)?;
+        let len = self.read(nid, 0, &mut pages[..size as usize])?;
+        let is_stored = page_cache.store(nid, 0, &pages[..len]);
+        if is_stored {
+            self.around().stored_bytes.fetch_add(len as u64, Relaxed);
+        }
+        Ok(is_stored)
     }
 
     /// Gives the page cache a part of a file as a whole.

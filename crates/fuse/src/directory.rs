@@ -2,6 +2,7 @@
 
 use std::{ffi::OsStr, ops::ControlFlow, os::unix::ffi::OsStrExt};
 
+use floe_engine::ListedFile;
 use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, Nid, Result};
 use fuser::{FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
@@ -27,7 +28,7 @@ pub(crate) fn fill(
     })
 }
 
-/// Fills a reply with names and attributes from `offset` on.
+/// Fills a reply with names and attributes from `offset` on; gives the regular files among them that have data.
 ///
 /// # Errors
 /// As [`fill`].
@@ -37,7 +38,8 @@ pub(crate) fn fill_plus(
     offset: u64,
     served: &Served,
     reply: &Filling<ReplyDirectoryPlus>,
-) -> Result<()> {
+) -> Result<Vec<ListedFile>> {
+    let mut files = Vec::new();
     visit(file_system, directory, offset, |entry| {
         let is_dot = matches!(entry.name, b"." | b"..");
         let attr = if is_dot { refused(&entry, &served.attributes) } else { entry_attr(file_system, &entry, served)? };
@@ -45,9 +47,12 @@ pub(crate) fn fill_plus(
         let is_full = reply.with(|reply| reply.add(attr.ino, entry.next.0, name, &ENDLESS, &attr, Generation(0)));
         if is_full != Some(false) && !is_dot {
             served.nodes.forget(attr.ino.0, 1);
+        } else if attr.kind == fuser::FileType::RegularFile && !matches!(attr.size, 0 | u64::MAX) {
+            files.push(ListedFile { nid: entry.nid, size: attr.size });
         }
         Ok(is_full)
-    })
+    })?;
+    Ok(files)
 }
 
 /// The attributes to give with an entry. The kernel then knows the inode, or will say that it has forgotten it.

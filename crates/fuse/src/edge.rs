@@ -266,9 +266,15 @@ impl Filesystem for FuseEdge {
         let watched = self.deadlines.watch(reply);
         let filling = watched.filling();
         let fill = move |served: &Served, file_system: &dyn FileSystem| {
-            Ok(directory::fill_plus(file_system, served.nid(node)?, offset, served, &filling)?)
+            let directory = served.nid(node)?;
+            Ok((directory, directory::fill_plus(file_system, directory, offset, served, &filling)?))
         };
-        self.answer_watched(watched, fill, |_, reply, ()| reply.ok());
+        let reader = self.reader.clone();
+        self.answer_watched(watched, fill, move |_, reply, (directory, files)| {
+            // Before the answer, as what is listed is read right after it.
+            reader.note_listed(directory, offset == 0, &files);
+            reply.ok();
+        });
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -16,11 +16,14 @@ pub(crate) struct KernelPages {
 }
 
 impl PageCache for KernelPages {
-    /// All but the file's last page. Where FUSE has folios of several pages, Linux took a store that ends where the file
-    /// ends for the end of its folio: if a read had failed there, they show zeros for what else is in it.
+    /// All but the file's last page, unless all of the file is given. Where FUSE has folios of several pages, Linux took a
+    /// store that ends where the file ends for all of its folio: if a read had failed there, what is in it before the
+    /// store would be taken for read. A store from the file's beginning on has nothing before it.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool {
         let Ok(attr) = self.file_system.attr(nid) else { return false };
-        let len = len_before_last_page(attr.size, offset).min(bytes.len() as u64);
+        let is_whole = offset == 0 && bytes.len() as u64 == attr.size;
+        let len_max = if is_whole { attr.size } else { len_before_last_page(attr.size, offset) };
+        let len = len_max.min(bytes.len() as u64);
         // The kernel refuses what it does not know: a file that it has forgotten meanwhile.
         let node = self.served.nodes.node_of(nid);
         len > 0 && node.is_ok_and(|node| self.notifier.store(INodeNo(node), offset, &bytes[..len as usize]).is_ok())

@@ -1,0 +1,242 @@
+//! Which readers go from file to file, in the order in which directories list them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use floe_image::Nid;
+
+/// How many listed files are remembered: the last ones.
+const LISTED_MAX: usize = 1 << 14;
+
+/// How many places there are to look them up in; files that meet in one disturb each other, which costs speed alone.
+const PLACE_COUNT: usize = 2 * LISTED_MAX;
+
+/// Several threads that share the work of a walk come by at files in an order that differs so much from that of the
+/// directory.
+const DISORDER_MAX: usize = 4;
+
+/// What is read ahead of a walk at first, and at most, in bytes.
+const WINDOW_MIN: u64 = 256 << 10;
+const WINDOW_MAX: u64 = 2 << 20;
+
+/// The most files that are read ahead at one time.
+const FILES_MAX: usize = 128;
+
+/// Larger files are left to those who read them: the kernel reads ahead in them.
+const FILE_BYTES_MAX: u64 = 512 << 10;
+
+/// A batch of at least so many files has a milestone; of the others, every so many have one.
+const MILESTONE_FILES: usize = 4;
+const MILESTONE_BATCHES: u32 = 4;
+
+/// The share of what speaks for a walk is a moving average over about so many signs.
+const AVERAGED_SIGNS: u32 = 16;
+
+/// Shares are counted in parts of this.
+const WHOLE: u32 = 1 << 16;
+
+/// From this share on, files are read ahead.
+const WORTHWHILE: u32 = WHOLE / 8 * 5;
+
+/// A regular file that the kernel was told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedFile {
+    /// The file.
+    pub nid: Nid,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// Which readers go from file to file, in the order in which directories list them, as copies, backups and searches do.
+///
+/// Only the first read of a file is seen here, and none of a file that the kernel has already. So of what is read ahead a
+/// file is left out here and there, a milestone: when it is read, the walk goes on, and what comes next is read ahead; when
+/// milestones are passed by, nothing is.
+#[derive(Default)]
+pub(crate) struct Walks {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The files that were listed last; where it is full, the next one takes the place of the oldest.
+    ring: Vec<Entry>,
+    /// How many files were listed so far.
+    listed_count: usize,
+    /// For each hash of a file, where it stands among all that were listed, counted from 1.
+    places: Vec<u32>,
+    listing_count: u32,
+    walking_share: u32,
+    window: u64,
+    batches_without_milestone: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    file: ListedFile,
+    /// Files of one directory have the same number.
+    listing: (Nid, u32),
+    seen: Seen,
+}
+
+/// What is known of a listed file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    /// Nothing.
+    Listed,
+    /// It is read ahead, or was.
+    Ahead,
+    /// It was left out of what is read ahead.
+    Milestone,
+    /// Somebody asked for its beginning.
+    Read,
+}
+
+/// A file that is to be read ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AheadFile {
+    pub(crate) file: ListedFile,
+    position: usize,
+}
+
+impl Walks {
+    /// Notes files of a directory, in the order in which it lists them. `is_beginning` says that the list begins with them.
+    pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
+        let mut state = self.lock();
+        state.listing_count = state.listing_count.wrapping_add(u32::from(is_beginning));
+        let listing = (directory, state.listing_count);
+        for file in files {
+            state.push(Entry { file: *file, listing, seen: Seen::Listed });
+        }
+    }
+
+    /// Notes that the beginning of a file is read; gives the files to read ahead.
+    pub(crate) fn note_read(&self, nid: Nid) -> Vec<AheadFile> {
+        let mut state = self.lock();
+        let Some(position) = state.position(nid) else { return Vec::new() };
+        state.note_signs(position);
+        if state.walking_share < WORTHWHILE {
+            return Vec::new();
+        }
+        state.batch_after(position)
+    }
+
+    /// Whether a file is still to be read ahead: nobody came to it, or is about to.
+    pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
+        let state = self.lock();
+        let is = |position, seen| state.entry(position).is_some_and(|entry| entry.seen == seen);
+        is(ahead.position, Seen::Ahead)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push(&mut self, entry: Entry) {
+        if self.places.is_empty() {
+            self.places = vec![0; PLACE_COUNT];
+            self.window = WINDOW_MIN;
+        }
+        match self.ring.get_mut(self.listed_count % LISTED_MAX) {
+            Some(oldest) => *oldest = entry,
+            None => self.ring.push(entry),
+        }
+        self.listed_count += 1;
+        self.places[place(entry.file.nid)] = self.listed_count as u32;
+    }
+
+    /// Where a file stands among all that were listed.
+    fn position(&self, nid: Nid) -> Option<usize> {
+        let place = *self.places.get(place(nid))?;
+        // Only the low bits are kept there; the ring tells whether it is the one.
+        let index = (place as usize).wrapping_sub(1) % LISTED_MAX;
+        let newest = self.listed_count.checked_sub(1)?;
+        let position = newest - (newest - index) % LISTED_MAX;
+        self.entry(position).filter(|entry| entry.file.nid == nid).map(|_| position)
+    }
+
+    fn entry(&self, position: usize) -> Option<&Entry> {
+        let is_there = position < self.listed_count && self.listed_count - position <= self.ring.len();
+        if is_there { self.ring.get(position % LISTED_MAX) } else { None }
+    }
+
+    fn mark(&mut self, position: usize, seen: Seen) {
+        self.ring[position % LISTED_MAX].seen = seen;
+    }
+
+    /// Takes the first read of a file as a sign for or against a walk.
+    fn note_signs(&mut self, position: usize) {
+        let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return };
+        self.mark(position, Seen::Read);
+        if seen == Seen::Milestone {
+            self.window = (self.window * 2).min(WINDOW_MAX);
+            // Once for the batch's beginning, which counted against it.
+            self.average(true);
+            return self.average(true);
+        }
+        let before = (1..=DISORDER_MAX).filter_map(|distance| self.entry(position.checked_sub(distance)?));
+        let before: Vec<Seen> = before.take_while(|entry| entry.listing == listing).map(|entry| entry.seen).collect();
+        // The first one of a directory says nothing; nor does one after files that nobody has to ask for.
+        if before.contains(&Seen::Read) {
+            self.average(true);
+        } else if !before.is_empty() && !before.contains(&Seen::Ahead) {
+            self.average(false);
+        }
+    }
+
+    /// The files that follow in the same directory and are to be read ahead.
+    fn batch_after(&mut self, position: usize) -> Vec<AheadFile> {
+        let Some(listing) = self.entry(position).map(|entry| entry.listing) else { return Vec::new() };
+        let (mut batch, mut window_bytes, mut batch_bytes) = (Vec::new(), 0, 0);
+        let mut next = position + 1;
+        let is_end = loop {
+            let Some(entry) = self.entry(next).filter(|entry| entry.listing == listing) else { break true };
+            let size = entry.file.size.min(FILE_BYTES_MAX);
+            if window_bytes + size > self.window || batch.len() == FILES_MAX {
+                break false;
+            }
+            window_bytes += size;
+            if entry.seen == Seen::Listed && entry.file.size <= FILE_BYTES_MAX {
+                batch_bytes += size;
+                batch.push(AheadFile { file: entry.file, position: next });
+            }
+            next += 1;
+        };
+        // Small steps are not worth the work: the next one comes when half of the window is used up.
+        if batch.is_empty() || (!is_end && batch_bytes < self.window / 2) {
+            return Vec::new();
+        }
+        self.leave_milestone(&mut batch, batch_bytes);
+        batch.iter().for_each(|ahead| self.mark(ahead.position, Seen::Ahead));
+        batch
+    }
+
+    /// Leaves a file out in the middle of a batch, if it is time to.
+    fn leave_milestone(&mut self, batch: &mut Vec<AheadFile>, batch_bytes: u64) {
+        self.batches_without_milestone += 1;
+        let is_due = batch.len() >= MILESTONE_FILES || self.batches_without_milestone >= MILESTONE_BATCHES;
+        if batch.len() < 2 || !is_due {
+            return;
+        }
+        let mut bytes = 0;
+        let is_middle = |ahead: &AheadFile| {
+            bytes += ahead.file.size;
+            bytes * 2 >= batch_bytes
+        };
+        let index = batch.iter().position(is_middle).unwrap_or(0);
+        let milestone = batch.remove(index);
+        self.mark(milestone.position, Seen::Milestone);
+        self.batches_without_milestone = 0;
+        self.average(false);
+    }
+
+    fn average(&mut self, is_walk: bool) {
+        let share = self.walking_share;
+        self.walking_share = share - share / AVERAGED_SIGNS + if is_walk { WHOLE / AVERAGED_SIGNS } else { 0 };
+    }
+}
+
+fn place(nid: Nid) -> usize {
+    (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACE_COUNT
+}
