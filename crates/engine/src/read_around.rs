@@ -20,12 +20,20 @@ use crate::{
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
-    walks::{AheadFile, ListedFile, Walks},
+    walks::{ListedFile, Walks},
     workspace::Workspace,
 };
 
 /// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
 const AHEAD_STEP_BYTES: usize = 256 << 10;
+
+/// So many bytes are given to the page cache ahead of a reader at one time, before it is looked where the reader is: the
+/// size of a block of the format, within these limits.
+const STORED_STEP_MIN: u64 = 128 << 10;
+const STORED_STEP_MAX: u64 = 1 << 20;
+
+/// A reader that was come by at is left so many of these steps to itself.
+const LEAP_STEPS: u64 = 3;
 
 /// The most pieces of work that wait at one time; more are dropped.
 const WAITING_MAX: usize = 64;
@@ -253,41 +261,34 @@ impl Reader {
         let (reader, reading_on) = (self.clone(), self.around().reading_on.enter());
         self.run_around(move || {
             let _reading_on = reading_on;
-            for file in &files {
-                if reader.around().walks.is_wanted(file) && !matches!(reader.store_file(file), Ok(true)) {
+            for ahead in &files {
+                let ListedFile { nid, size } = ahead.file;
+                if reader.around().walks.is_wanted(ahead)
+                    && !matches!(reader.store_part(nid, ByteRange::new(0, size)), Ok(true))
+                {
                     break;
                 }
             }
         });
     }
 
-    /// Gives the page cache a whole file; gives whether it took it.
-    fn store_file(&self, ahead: &AheadFile) -> Result<bool> {
-        let (Some(page_cache), ListedFile { nid, size }) = (self.around().page_cache.get(), ahead.file) else {
-            return Ok(false);
-        };
+    /// Gives the page cache a part of a file that was read piece by piece.
+    fn store_region(&self, nid: Nid, region: ByteRange) -> Result<()> {
+        let size = self.file_system().attr(nid)?.size;
+        self.store_part(nid, ByteRange::between(region.offset(), region.end().min(size))).map(drop)
+    }
+
+    /// Gives the page cache a part of a file; gives whether it took it.
+    fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
+        let (Some(page_cache), len) = (self.around().page_cache.get(), part.len() as usize) else { return Ok(false) };
         let effort = self.engine().switches.ahead_effort();
-        let mut pages = self.engine().pool.temporary(size as usize, effort).ok_or(Error::NoMemory)?;
-        let len = self.read(nid, 0, &mut pages[..size as usize])?;
-        let is_stored = page_cache.store(nid, 0, &pages[..len]);
+        let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
+        let len = self.read(nid, part.offset(), &mut pages[..len])?;
+        let is_stored = page_cache.store(nid, part.offset(), &pages[..len]);
         if is_stored {
             self.around().stored_bytes.fetch_add(len as u64, Relaxed);
         }
         Ok(is_stored)
-    }
-
-    /// Gives the page cache a part of a file as a whole.
-    fn store_region(&self, nid: Nid, region: ByteRange) -> Result<()> {
-        let size = self.file_system().attr(nid)?.size;
-        let region = ByteRange::between(region.offset(), region.end().min(size));
-        let (Some(page_cache), len) = (self.around().page_cache.get(), region.len() as usize) else { return Ok(()) };
-        let effort = self.engine().switches.ahead_effort();
-        let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
-        let len = self.read(nid, region.offset(), &mut pages[..len])?;
-        if page_cache.store(nid, region.offset(), &pages[..len]) {
-            self.around().stored_bytes.fetch_add(len as u64, Relaxed);
-        }
-        Ok(())
     }
 
     fn run_around(&self, work: impl FnOnce() + Send + 'static) {
@@ -342,6 +343,9 @@ impl Reader {
     }
 
     fn decode_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
+        if self.around().page_cache.get().is_some() && ahead.range.offset().is_multiple_of(PAGE_BYTES as u64) {
+            return self.store_ahead(nid, ahead);
+        }
         self.engine().workspaces.with(|workspace| {
             let mut steps = std::mem::take(&mut workspace.steps);
             let result = self
@@ -351,6 +355,32 @@ impl Reader {
             workspace.steps = steps;
             result
         })
+    }
+
+    /// Gives the page cache what follows a reader, so that it need not ask.
+    fn store_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
+        let file_system = self.file_system();
+        let step_bytes = u64::from(file_system.info().block_size).clamp(STORED_STEP_MIN, STORED_STEP_MAX);
+        let size = file_system.attr(nid)?.size;
+        // The page cache does not take the last page alone, so who asks for it may as well decode its block.
+        let end = ahead.range.end().min(size - size % step_bytes);
+        let mut position = ahead.range.offset();
+        while position < end && !ahead.is_cancelled() {
+            let asked_end = ahead.range.offset() + ahead.passed_bytes();
+            if position < asked_end {
+                // The reader is here. Where it comes next, it would be before this could be done: both would do the same.
+                let next = (asked_end / step_bytes + LEAP_STEPS) * step_bytes;
+                self.around().cancelled.fetch_add((next - position).div_ceil(step_bytes), Relaxed);
+                position = next;
+                continue;
+            }
+            let piece = ByteRange::between(position, end.min((position / step_bytes + 1) * step_bytes));
+            position = piece.end();
+            if !self.store_part(nid, piece)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn run_ahead(&self, workspace: &mut Workspace, ahead: &Ahead, steps: &mut [Step]) -> Result<()> {

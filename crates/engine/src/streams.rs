@@ -17,6 +17,10 @@ const WINDOW_MAX: u64 = 2 << 20;
 /// Requests of one reader come in an order that differs so much, in bytes, from that of the file.
 const DISORDER_MAX: u64 = 1 << 20;
 
+/// Smaller requests that leave something out do not go straight on. Of larger ones it may be that what is between is in the
+/// kernel's page cache already.
+const LEAP_MIN: u64 = 64 << 10;
+
 /// So many requests must follow one another before a reader is taken to go straight on.
 const RUN_MIN: u32 = 2;
 
@@ -76,7 +80,7 @@ impl Streams {
         let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STREAM_COUNT;
         let stream = self.table.get_mut(index)?;
         let follows = stream.nid == Some(nid)
-            && range.offset() <= stream.next + DISORDER_MAX
+            && range.offset() <= stream.next.max(stream.ahead_end) + DISORDER_MAX
             && range.end() + DISORDER_MAX > stream.next;
         if !follows {
             let progress = Arc::clone(&stream.progress);
@@ -93,7 +97,8 @@ impl Streams {
             return None;
         }
         // A reader that jumps about within the disorder that is allowed does not go straight on.
-        stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
+        let leaps = range.offset() > stream.next && range.len() >= LEAP_MIN;
+        stream.run = if range.offset() == stream.next || leaps { stream.run.saturating_add(1) } else { stream.run / 2 };
         stream.next = stream.next.max(range.end());
         stream.progress.next.store(stream.next + range.len(), Relaxed);
         if stream.run < RUN_MIN {
@@ -142,6 +147,22 @@ mod tests {
         for index in 0..100u64 {
             assert_eq!(read(&mut streams, (index * 7919 % 101) * (3 << 20), 4096), None);
         }
+    }
+
+    #[test]
+    fn a_reader_that_finds_some_of_it_elsewhere_goes_straight_on() {
+        let mut streams = Streams::default();
+        let (mut position, mut ahead_end) = (0, 0);
+        for _ in 0..20 {
+            if let Some(range) = read(&mut streams, position, 128 << 10) {
+                assert_eq!(range.offset(), ahead_end.max(position + (128 << 10)), "nothing twice, nothing left out");
+                ahead_end = range.end();
+            }
+            position = ahead_end.max(position + (128 << 10));
+        }
+        assert!(ahead_end > 16 * WINDOW_MAX, "{ahead_end}");
+        let small = (1..10).map(|index| read(&mut streams, (1 << 40) + index * 65_536, 4_096));
+        assert!(small.flatten().next().is_none(), "small requests that leave something out jump about");
     }
 
     #[test]

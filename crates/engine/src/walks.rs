@@ -14,6 +14,9 @@ const PLACE_COUNT: usize = 2 * LISTED_MAX;
 /// directory.
 const DISORDER_MAX: usize = 4;
 
+/// Only files whose beginnings were among the last so many that somebody asked for tell of a walk.
+const RECENT_READS: u32 = 32;
+
 /// What is read ahead of a walk at first, and at most, in bytes.
 const WINDOW_MIN: u64 = 256 << 10;
 const WINDOW_MAX: u64 = 2 << 20;
@@ -65,6 +68,7 @@ struct State {
     /// For each hash of a file, where it stands among all that were listed, counted from 1.
     places: Vec<u32>,
     listing_count: u32,
+    read_count: u32,
     walking_share: u32,
     window: u64,
     batches_without_milestone: u32,
@@ -87,8 +91,8 @@ enum Seen {
     Ahead,
     /// It was left out of what is read ahead.
     Milestone,
-    /// Somebody asked for its beginning.
-    Read,
+    /// Somebody asked for its beginning; how many were asked for by then.
+    Read(u32),
 }
 
 /// A file that is to be read ahead.
@@ -120,11 +124,10 @@ impl Walks {
         state.batch_after(position)
     }
 
-    /// Whether a file is still to be read ahead: nobody came to it, or is about to.
+    /// Whether a file is still to be read ahead: nobody has come to it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
         let state = self.lock();
-        let is = |position, seen| state.entry(position).is_some_and(|entry| entry.seen == seen);
-        is(ahead.position, Seen::Ahead)
+        state.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -148,11 +151,11 @@ impl State {
 
     /// Where a file stands among all that were listed.
     fn position(&self, nid: Nid) -> Option<usize> {
-        let place = *self.places.get(place(nid))?;
-        // Only the low bits are kept there; the ring tells whether it is the one.
-        let index = (place as usize).wrapping_sub(1) % LISTED_MAX;
-        let newest = self.listed_count.checked_sub(1)?;
-        let position = newest - (newest - index) % LISTED_MAX;
+        let count = self.places.get(place(nid)).filter(|count| **count > 0)?;
+        // The number of those that were listed since then; only its low bits are kept, and the ring tells whether it is the
+        // one.
+        let since = (self.listed_count as u32).wrapping_sub(*count) as usize;
+        let position = self.listed_count.checked_sub(since + 1)?;
         self.entry(position).filter(|entry| entry.file.nid == nid).map(|_| position)
     }
 
@@ -168,19 +171,27 @@ impl State {
     /// Takes the first read of a file as a sign for or against a walk.
     fn note_signs(&mut self, position: usize) {
         let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return };
-        self.mark(position, Seen::Read);
+        self.read_count = self.read_count.wrapping_add(1);
+        self.mark(position, Seen::Read(self.read_count));
         if seen == Seen::Milestone {
             self.window = (self.window * 2).min(WINDOW_MAX);
             // Once for the batch's beginning, which counted against it.
             self.average(true);
             return self.average(true);
         }
-        let before = (1..=DISORDER_MAX).filter_map(|distance| self.entry(position.checked_sub(distance)?));
-        let before: Vec<Seen> = before.take_while(|entry| entry.listing == listing).map(|entry| entry.seen).collect();
+        let (mut is_first, mut is_read, mut is_ahead) = (true, false, false);
+        for before in (1..=DISORDER_MAX).map_while(|distance| self.entry(position.checked_sub(distance)?)) {
+            if before.listing != listing {
+                break;
+            }
+            is_first = false;
+            is_read |= matches!(before.seen, Seen::Read(at) if self.read_count.wrapping_sub(at) <= RECENT_READS);
+            is_ahead |= before.seen == Seen::Ahead;
+        }
         // The first one of a directory says nothing; nor does one after files that nobody has to ask for.
-        if before.contains(&Seen::Read) {
+        if is_read {
             self.average(true);
-        } else if !before.is_empty() && !before.contains(&Seen::Ahead) {
+        } else if !is_first && !is_ahead {
             self.average(false);
         }
     }
@@ -239,4 +250,98 @@ impl State {
 
 fn place(nid: Nid) -> usize {
     (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACE_COUNT
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const SIZE: u64 = 10_000;
+
+    fn files(nids: std::ops::Range<u64>) -> Vec<ListedFile> {
+        nids.map(|nid| ListedFile { nid: Nid(nid), size: SIZE }).collect()
+    }
+
+    /// Reads the files in this order as the kernel would ask for them; gives how many it had to ask for.
+    fn read(walks: &Walks, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
+        let mut asked_count = 0;
+        for nid in nids {
+            if cached.insert(nid) {
+                asked_count += 1;
+                for ahead in walks.note_read(Nid(nid)) {
+                    assert!(walks.is_wanted(&ahead));
+                    assert!(cached.insert(ahead.file.nid.0), "nothing twice");
+                }
+            }
+        }
+        asked_count
+    }
+
+    fn walking() -> (Walks, HashSet<u64>) {
+        let (walks, mut cached) = (Walks::default(), HashSet::new());
+        walks.note_listed(Nid(1 << 40), true, &files(0..100));
+        let asked_count = read(&walks, 0..100, &mut cached);
+        assert!((20..40).contains(&asked_count), "{asked_count}");
+        (walks, cached)
+    }
+
+    #[test]
+    fn who_goes_from_file_to_file_has_to_ask_for_few() {
+        let (walks, mut cached) = walking();
+        walks.note_listed(Nid(1 << 41), true, &files(1_000..2_000));
+        walks.note_listed(Nid(1 << 41), false, &files(2_000..3_000));
+        let asked_count = read(&walks, 1_000..3_000, &mut cached);
+        assert!(asked_count < 100, "{asked_count}");
+    }
+
+    #[test]
+    fn a_batch_ends_with_the_directory_and_a_file_that_was_come_by_is_left() {
+        let (walks, _) = walking();
+        walks.note_listed(Nid(1 << 41), true, &files(1_000..1_008));
+        walks.note_listed(Nid(1 << 42), true, &files(2_000..2_008));
+        let batch = walks.note_read(Nid(1_000));
+        assert!((5..=7).contains(&batch.len()) && batch.iter().all(|ahead| ahead.file.nid.0 < 1_008), "{batch:?}");
+        assert!(walks.is_wanted(&batch[0]));
+        assert!(walks.note_read(batch[0].file.nid).is_empty());
+        assert!(!walks.is_wanted(&batch[0]) && walks.is_wanted(&batch[1]));
+        let large = ListedFile { nid: Nid(3_000), size: FILE_BYTES_MAX + 1 };
+        walks.note_listed(Nid(1 << 43), true, &[files(2_999..3_000), vec![large]].concat());
+        assert!(walks.note_read(Nid(2_999)).is_empty(), "large files are left to those who read them");
+    }
+
+    #[test]
+    fn who_jumps_about_has_nothing_read_ahead() {
+        let walks = Walks::default();
+        walks.note_listed(Nid(1 << 40), true, &files(0..10_000));
+        for index in 0..1_000 {
+            assert!(walks.note_read(Nid(index * 7_919 % 10_000)).is_empty());
+        }
+        assert!(walks.note_read(Nid(77_777)).is_empty(), "it was not listed");
+    }
+
+    #[test]
+    fn who_reads_one_file_of_each_directory_ends_the_walk() {
+        let (walks, _) = walking();
+        let mut batch_count = 0;
+        for directory in 0..100 {
+            let first = 1_000 + directory * 10;
+            walks.note_listed(Nid((1 << 41) + directory), true, &files(first..first + 10));
+            batch_count += usize::from(!walks.note_read(Nid(first)).is_empty());
+        }
+        assert!(batch_count < 10, "{batch_count}");
+    }
+
+    #[test]
+    fn the_files_listed_last_are_remembered() {
+        let walks = Walks::default();
+        let count = 3 * LISTED_MAX as u64 + 5;
+        walks.note_listed(Nid(1 << 40), true, &files(0..count));
+        let state = walks.lock();
+        assert_eq!(state.ring.len(), LISTED_MAX);
+        assert_eq!(state.position(Nid(5)), None);
+        let found = (count - LISTED_MAX as u64..count).filter(|nid| state.position(Nid(*nid)) == Some(*nid as usize));
+        assert!(found.count() > LISTED_MAX / 2, "but those that meet others");
+    }
 }
