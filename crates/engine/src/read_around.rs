@@ -20,7 +20,7 @@ use crate::{
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
-    walks::{ListedFile, Walks},
+    walks::{AheadFile, ListedFile, Walk, Walks},
     workspace::Workspace,
 };
 
@@ -93,6 +93,15 @@ pub struct ReadAroundCounters {
     pub dropped: u64,
     /// Bytes given to the kernel's page cache that nobody had asked for.
     pub stored_bytes: u64,
+}
+
+/// What is to be read ahead of the reader of a file.
+#[derive(Default)]
+pub(crate) struct Following {
+    /// In the file.
+    ahead: Option<Ahead>,
+    /// Of other files.
+    files: Vec<AheadFile>,
 }
 
 /// The part of a file that a block holds, of which a read wanted only some.
@@ -202,17 +211,24 @@ impl Reader {
     }
 
     /// Notes a read that begins; gives what to read ahead of its reader.
-    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Following {
         if !self.engine().switches.read_around() {
-            return None;
+            return Following::default();
         }
-        self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
+        let Walk { is_large, files } =
+            if range.offset() == 0 { self.around().walks.note_read(nid) } else { Walk::default() };
+        let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range, is_large);
+        Following { ahead, files }
     }
 
     /// After a read was taken care of: reads on, if it follows others.
-    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
+    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, following: Following) {
         if !self.engine().switches.read_around() {
             return;
+        }
+        let Following { ahead, files } = following;
+        if !files.is_empty() {
+            self.store_files(files);
         }
         if let Some(ahead) = ahead {
             let reader = self.clone();
@@ -225,9 +241,6 @@ impl Reader {
         }
         if self.around().page_cache.get().is_none() {
             return;
-        }
-        if range.offset() == 0 {
-            self.read_files_ahead(nid);
         }
         let region = self.around().hot_regions.note(nid, range);
         if let Some(region) = region {
@@ -252,12 +265,8 @@ impl Reader {
         }
     }
 
-    /// Gives the page cache the files that follow one whose beginning was read, if its reader goes from file to file.
-    fn read_files_ahead(&self, nid: Nid) {
-        let files = self.around().walks.note_read(nid);
-        if files.is_empty() {
-            return;
-        }
+    /// Gives the page cache files that a reader comes to next.
+    fn store_files(&self, files: Vec<AheadFile>) {
         let (reader, reading_on) = (self.clone(), self.around().reading_on.enter());
         self.run_around(move || {
             let _reading_on = reading_on;
