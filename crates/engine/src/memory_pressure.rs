@@ -54,7 +54,9 @@ impl MemoryPressure {
 
     /// The pressure that a file tells of, in the form of the kernel's; none but what is noted without one.
     pub(crate) fn of(stalls: Option<File>) -> Self {
-        Self { started: Instant::now(), until_ms: AtomicU64::new(0), stalls, last: Mutex::new(None) }
+        let pressure = Self { started: Instant::now(), until_ms: AtomicU64::new(0), stalls, last: Mutex::new(None) };
+        pressure.look();
+        pressure
     }
 
     /// Notes that getting pages was slow.
