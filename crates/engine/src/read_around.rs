@@ -20,20 +20,12 @@ use crate::{
     overflow::COSTLY_DECODE,
     read_plan::{From, Step},
     streams::{Ahead, Streams},
-    walks::{AheadFile, ListedFile, Walk, Walks},
+    walks::{AheadFile, ListedFile, Walks},
     workspace::Workspace,
 };
 
 /// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
 const AHEAD_STEP_BYTES: usize = 256 << 10;
-
-/// So many bytes are given to the page cache ahead of a reader at one time, before it is looked where the reader is: the
-/// size of a block of the format, within these limits.
-const STORED_STEP_MIN: u64 = 128 << 10;
-const STORED_STEP_MAX: u64 = 1 << 20;
-
-/// A reader that was come by at is left so many of these steps to itself.
-const LEAP_STEPS: u64 = 3;
 
 /// The most pieces of work that wait at one time; more are dropped.
 const WAITING_MAX: usize = 64;
@@ -93,15 +85,6 @@ pub struct ReadAroundCounters {
     pub dropped: u64,
     /// Bytes given to the kernel's page cache that nobody had asked for.
     pub stored_bytes: u64,
-}
-
-/// What is to be read ahead of the reader of a file.
-#[derive(Default)]
-pub(crate) struct Following {
-    /// In the file.
-    ahead: Option<Ahead>,
-    /// Of other files.
-    files: Vec<AheadFile>,
 }
 
 /// The part of a file that a block holds, of which a read wanted only some.
@@ -211,24 +194,17 @@ impl Reader {
     }
 
     /// Notes a read that begins; gives what to read ahead of its reader.
-    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Following {
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
         if !self.engine().switches.read_around() {
-            return Following::default();
+            return None;
         }
-        let Walk { is_large, files } =
-            if range.offset() == 0 { self.around().walks.note_read(nid) } else { Walk::default() };
-        let ahead = self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range, is_large);
-        Following { ahead, files }
+        self.around().streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
     }
 
     /// After a read was taken care of: reads on, if it follows others.
-    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, following: Following) {
+    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
         if !self.engine().switches.read_around() {
             return;
-        }
-        let Following { ahead, files } = following;
-        if !files.is_empty() {
-            self.store_files(files);
         }
         if let Some(ahead) = ahead {
             let reader = self.clone();
@@ -241,6 +217,12 @@ impl Reader {
         }
         if self.around().page_cache.get().is_none() {
             return;
+        }
+        if range.offset() == 0 {
+            let files = self.around().walks.note_read(nid);
+            if !files.is_empty() {
+                self.store_files(files);
+            }
         }
         let region = self.around().hot_regions.note(nid, range);
         if let Some(region) = region {
@@ -352,9 +334,6 @@ impl Reader {
     }
 
     fn decode_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
-        if self.around().page_cache.get().is_some() && ahead.range.offset().is_multiple_of(PAGE_BYTES as u64) {
-            return self.store_ahead(nid, ahead);
-        }
         self.engine().workspaces.with(|workspace| {
             let mut steps = std::mem::take(&mut workspace.steps);
             let result = self
@@ -364,32 +343,6 @@ impl Reader {
             workspace.steps = steps;
             result
         })
-    }
-
-    /// Gives the page cache what follows a reader, so that it need not ask.
-    fn store_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
-        let file_system = self.file_system();
-        let step_bytes = u64::from(file_system.info().block_size).clamp(STORED_STEP_MIN, STORED_STEP_MAX);
-        let size = file_system.attr(nid)?.size;
-        // The page cache does not take the last page alone, so who asks for it may as well decode its block.
-        let end = ahead.range.end().min(size - size % step_bytes);
-        let mut position = ahead.range.offset();
-        while position < end && !ahead.is_cancelled() {
-            let asked_end = ahead.range.offset() + ahead.passed_bytes();
-            if position < asked_end {
-                // The reader is here. Where it comes next, it would be before this could be done: both would do the same.
-                let next = (asked_end / step_bytes + LEAP_STEPS) * step_bytes;
-                self.around().cancelled.fetch_add((next - position).div_ceil(step_bytes), Relaxed);
-                position = next;
-                continue;
-            }
-            let piece = ByteRange::between(position, end.min((position / step_bytes + 1) * step_bytes));
-            position = piece.end();
-            if !self.store_part(nid, piece)? {
-                break;
-            }
-        }
-        Ok(())
     }
 
     fn run_ahead(&self, workspace: &mut Workspace, ahead: &Ahead, steps: &mut [Step]) -> Result<()> {

@@ -17,10 +17,6 @@ const WINDOW_MAX: u64 = 2 << 20;
 /// Requests of one reader come in an order that differs so much, in bytes, from that of the file.
 const DISORDER_MAX: u64 = 1 << 20;
 
-/// Smaller requests that leave something out do not go straight on. Of larger ones it may be that what is between is in the
-/// kernel's page cache already.
-const LEAP_MIN: u64 = 64 << 10;
-
 /// So many requests must follow one another before a reader is taken to go straight on.
 const RUN_MIN: u32 = 2;
 
@@ -75,12 +71,12 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a read; gives what to read ahead of it. If its reader is known to go straight on, that is much at once.
-    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange, is_known: bool) -> Option<Ahead> {
+    /// Notes a read; gives what to read ahead of it.
+    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> Option<Ahead> {
         let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STREAM_COUNT;
         let stream = self.table.get_mut(index)?;
         let follows = stream.nid == Some(nid)
-            && range.offset() <= stream.next.max(stream.ahead_end) + DISORDER_MAX
+            && range.offset() <= stream.next + DISORDER_MAX
             && range.end() + DISORDER_MAX > stream.next;
         if !follows {
             let progress = Arc::clone(&stream.progress);
@@ -90,36 +86,28 @@ impl Streams {
                 nid: Some(nid),
                 next: range.end(),
                 ahead_end: 0,
-                window: if is_known { WINDOW_MAX / 2 } else { WINDOW_MIN },
-                run: if is_known { RUN_MIN } else { u32::from(range.offset() == 0) },
+                window: WINDOW_MIN,
+                run: u32::from(range.offset() == 0),
                 progress,
             };
-            return if is_known { stream.ahead(range) } else { None };
+            return None;
         }
         // A reader that jumps about within the disorder that is allowed does not go straight on.
-        let leaps = range.offset() > stream.next && range.len() >= LEAP_MIN;
-        stream.run = if range.offset() == stream.next || leaps { stream.run.saturating_add(1) } else { stream.run / 2 };
+        stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
         stream.next = stream.next.max(range.end());
         stream.progress.next.store(stream.next + range.len(), Relaxed);
         if stream.run < RUN_MIN {
             return None;
         }
-        stream.ahead(range)
-    }
-}
-
-impl Stream {
-    /// What to read ahead of a reader that goes straight on and is at `range`.
-    fn ahead(&mut self, range: ByteRange) -> Option<Ahead> {
-        self.window = (self.window * 2).max(2 * range.len()).min(WINDOW_MAX);
-        let start = self.ahead_end.max(self.next);
-        let end = self.next + self.window;
+        stream.window = (stream.window * 2).max(2 * range.len()).min(WINDOW_MAX);
+        let start = stream.ahead_end.max(stream.next);
+        let end = stream.next + stream.window;
         // Small steps are not worth the work: the next one comes when half of the window is used up.
-        if start + self.window / 2 > end {
+        if start + stream.window / 2 > end {
             return None;
         }
-        self.ahead_end = end;
-        let progress = Arc::clone(&self.progress);
+        stream.ahead_end = end;
+        let progress = Arc::clone(&stream.progress);
         let generation_expected = progress.generation.load(Relaxed);
         Some(Ahead { range: ByteRange::between(start, end), progress, generation_expected })
     }
@@ -130,7 +118,7 @@ mod tests {
     use super::*;
 
     fn read(streams: &mut Streams, offset: u64, len: u64) -> Option<ByteRange> {
-        streams.note(Nid(7), ByteRange::new(offset, len), false).map(|ahead| ahead.range)
+        streams.note(Nid(7), ByteRange::new(offset, len)).map(|ahead| ahead.range)
     }
 
     #[test]
@@ -157,33 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_finds_some_of_it_elsewhere_goes_straight_on() {
-        let mut streams = Streams::default();
-        let (mut position, mut ahead_end) = (0, 0);
-        for _ in 0..20 {
-            if let Some(range) = read(&mut streams, position, 128 << 10) {
-                assert_eq!(range.offset(), ahead_end.max(position + (128 << 10)), "nothing twice, nothing left out");
-                ahead_end = range.end();
-            }
-            position = ahead_end.max(position + (128 << 10));
-        }
-        assert!(ahead_end > 16 * WINDOW_MAX, "{ahead_end}");
-        let ahead = streams.note(Nid(8), ByteRange::new(0, 4096), true).expect("it is known");
-        assert_eq!(ahead.range, ByteRange::new(4096, WINDOW_MAX));
-        let small = (1..10).map(|index| read(&mut streams, (1 << 40) + index * 65_536, 4_096));
-        assert!(small.flatten().next().is_none(), "small requests that leave something out jump about");
-    }
-
-    #[test]
     fn going_elsewhere_cancels() {
         let mut streams = Streams::default();
         let ahead =
-            (0..10).find_map(|index| streams.note(Nid(7), ByteRange::new(index * 65536, 65536), false)).expect("a run");
+            (0..10).find_map(|index| streams.note(Nid(7), ByteRange::new(index * 65536, 65536))).expect("a run");
         assert!(!ahead.is_cancelled());
         assert_eq!(ahead.passed_bytes(), 65536, "the next request is not waited for");
-        streams.note(Nid(7), ByteRange::new(ahead.range.offset(), 65536), false);
+        streams.note(Nid(7), ByteRange::new(ahead.range.offset(), 65536));
         assert_eq!(ahead.passed_bytes(), 2 * 65536);
-        assert!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096), false).is_none());
+        assert!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).is_none());
         assert!(ahead.is_cancelled());
     }
 }

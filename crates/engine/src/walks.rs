@@ -14,9 +14,6 @@ const PLACE_COUNT: usize = 2 * LISTED_MAX;
 /// directory.
 const DISORDER_MAX: usize = 4;
 
-/// A reader that was come by at is left so many files to itself.
-const LEAP_FILES: usize = 2;
-
 /// Only files whose beginnings were among the last so many that somebody asked for tell of a walk.
 const RECENT_READS: u32 = 32;
 
@@ -98,15 +95,6 @@ enum Seen {
     Read(u32),
 }
 
-/// What is to be read ahead when the beginning of a file is read.
-#[derive(Default)]
-pub(crate) struct Walk {
-    /// The file itself will be read as a whole, and is large.
-    pub(crate) is_large: bool,
-    /// These files come next.
-    pub(crate) files: Vec<AheadFile>,
-}
-
 /// A file that is to be read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AheadFile {
@@ -125,24 +113,21 @@ impl Walks {
         }
     }
 
-    /// Notes that the beginning of a file is read; gives what to read ahead.
-    pub(crate) fn note_read(&self, nid: Nid) -> Walk {
+    /// Notes that the beginning of a file is read; gives the files to read ahead.
+    pub(crate) fn note_read(&self, nid: Nid) -> Vec<AheadFile> {
         let mut state = self.lock();
-        let Some(position) = state.position(nid) else { return Walk::default() };
+        let Some(position) = state.position(nid) else { return Vec::new() };
         state.note_signs(position);
         if state.walking_share < WORTHWHILE {
-            return Walk::default();
+            return Vec::new();
         }
-        let is_large = state.entry(position).is_some_and(|entry| entry.file.size > FILE_BYTES_MAX);
-        Walk { is_large, files: state.batch_after(position) }
+        state.batch_after(position)
     }
 
-    /// Whether a file is still to be read ahead: nobody has come to it, or is about to.
+    /// Whether a file is still to be read ahead: nobody has come to it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
         let state = self.lock();
-        let is_ahead =
-            state.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead);
-        is_ahead && !state.is_reader_near(ahead.position)
+        state.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -209,13 +194,6 @@ impl State {
         } else if !is_first && !is_ahead {
             self.average(false);
         }
-    }
-
-    /// Whether a reader is just before a file, so that it would be there before the file could be.
-    fn is_reader_near(&self, position: usize) -> bool {
-        (1..=LEAP_FILES)
-            .filter_map(|distance| self.entry(position.checked_sub(distance)?))
-            .any(|before| matches!(before.seen, Seen::Read(at) if self.read_count.wrapping_sub(at) < LEAP_FILES as u32))
     }
 
     /// The files that follow in the same directory and are to be read ahead.
@@ -292,7 +270,7 @@ mod tests {
         for nid in nids {
             if cached.insert(nid) {
                 asked_count += 1;
-                for ahead in walks.note_read(Nid(nid)).files {
+                for ahead in walks.note_read(Nid(nid)) {
                     assert!(cached.insert(ahead.file.nid.0), "nothing twice");
                 }
             }
@@ -322,15 +300,14 @@ mod tests {
         let (walks, _) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..1_008));
         walks.note_listed(Nid(1 << 42), true, &files(2_000..2_008));
-        let batch = walks.note_read(Nid(1_000)).files;
+        let batch = walks.note_read(Nid(1_000));
         assert!((5..=7).contains(&batch.len()) && batch.iter().all(|ahead| ahead.file.nid.0 < 1_008), "{batch:?}");
-        assert!(!walks.is_wanted(&batch[0]) && walks.is_wanted(&batch[3]), "the reader is just before the first");
-        assert!(walks.note_read(batch[3].file.nid).files.is_empty());
-        assert!(!walks.is_wanted(&batch[3]) && walks.is_wanted(&batch[2]));
+        assert!(walks.is_wanted(&batch[0]));
+        assert!(walks.note_read(batch[0].file.nid).is_empty());
+        assert!(!walks.is_wanted(&batch[0]) && walks.is_wanted(&batch[1]));
         let large = ListedFile { nid: Nid(3_000), size: FILE_BYTES_MAX + 1 };
         walks.note_listed(Nid(1 << 43), true, &[files(2_999..3_000), vec![large]].concat());
-        assert!(walks.note_read(Nid(2_999)).files.is_empty(), "large files are left to those who read them");
-        assert!(walks.note_read(large.nid).is_large && !walks.note_read(Nid(2_999)).is_large);
+        assert!(walks.note_read(Nid(2_999)).is_empty(), "large files are left to those who read them");
     }
 
     #[test]
@@ -338,9 +315,9 @@ mod tests {
         let walks = Walks::default();
         walks.note_listed(Nid(1 << 40), true, &files(0..10_000));
         for index in 0..1_000 {
-            assert!(walks.note_read(Nid(index * 7_919 % 10_000)).files.is_empty());
+            assert!(walks.note_read(Nid(index * 7_919 % 10_000)).is_empty());
         }
-        assert!(walks.note_read(Nid(77_777)).files.is_empty(), "it was not listed");
+        assert!(walks.note_read(Nid(77_777)).is_empty(), "it was not listed");
     }
 
     #[test]
@@ -350,7 +327,7 @@ mod tests {
         for directory in 0..100 {
             let first = 1_000 + directory * 10;
             walks.note_listed(Nid((1 << 41) + directory), true, &files(first..first + 10));
-            batch_count += usize::from(!walks.note_read(Nid(first)).files.is_empty());
+            batch_count += usize::from(!walks.note_read(Nid(first)).is_empty());
         }
         assert!(batch_count < 10, "{batch_count}");
     }
