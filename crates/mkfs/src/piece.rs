@@ -15,9 +15,9 @@ use crate::{
 
 /// What is longer than this is read while it is compressed, about so many bytes ahead, instead of whole: large pclusters
 /// are made of parts of 16 MiB, for each thread.
-const READ_AHEAD_LEN: usize = 6 << 20;
+const READ_AHEAD_LEN: usize = 11 << 19;
 /// What is left is read at once if it is at most so many bytes more: how a part ends is decided when all of it is there.
-const READ_MARGIN: usize = 1 << 20;
+const READ_MARGIN: usize = 256 << 10;
 /// What goes into the packed inode as it is needs no longer parts than this, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
