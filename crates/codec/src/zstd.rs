@@ -15,6 +15,12 @@ const WINDOW_LOG2_MAX: u8 = 27;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
+/// What a block decodes to at most, where the window is not smaller (RFC 8878, section 3.1.1.2.4).
+const BLOCK_BYTES_MAX: u64 = 128 << 10;
+
+/// The kind of block that repeats one byte.
+const BLOCK_OF_ONE_BYTE: u32 = 1;
+
 const MALFORMED: DecodeError = DecodeError::Corrupt("malformed zstd frame");
 const HEADER_CUT: DecodeError = DecodeError::Corrupt("zstd frame header past the end of its block");
 
@@ -56,7 +62,7 @@ impl Zstd {
             }
         }
         if request.is_whole() {
-            return self.decode_whole(request);
+            return self.decode_whole(header, request);
         }
         self.context.reset(ResetDirective::SessionOnly).map_err(|_| MALFORMED)?;
         // zstd holds the window itself against this, but makes it no larger than the content.
@@ -64,10 +70,11 @@ impl Zstd {
         stream::answer(self, request, scratch)
     }
 
-    fn decode_whole(&mut self, request: &mut Request<'_>) -> Result<usize, DecodeError> {
+    fn decode_whole(&mut self, header: FrameHeader, request: &mut Request<'_>) -> Result<usize, DecodeError> {
         // One frame only: the call would go on with whatever follows.
         let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(refuse)?;
         let frame = request.stored.get(..frame_len).ok_or(ENDS_EARLY)?;
+        check_blocks(frame, header)?;
         let len = self.context.decompress(request.output, frame).map_err(refuse)?;
         request.answer(len)
     }
@@ -98,6 +105,8 @@ impl Stream for Zstd {
 struct FrameHeader {
     window_bytes: u64,
     content_bytes: Option<u64>,
+    /// How many bytes the header takes.
+    len: usize,
 }
 
 impl FrameHeader {
@@ -137,7 +146,30 @@ impl FrameHeader {
             2 => Some(u64::from_le_bytes(content) + 256),
             _ => Some(u64::from_le_bytes(content)),
         };
-        Ok(Self { window_bytes: window_bytes.or(content_bytes).ok_or(HEADER_CUT)?, content_bytes })
+        Ok(Self {
+            window_bytes: window_bytes.or(content_bytes).ok_or(HEADER_CUT)?,
+            content_bytes,
+            len: at + content_len,
+        })
+    }
+}
+
+/// That no block decodes to more than blocks may: libzstd sees to that where it decodes a frame piece by piece, but not
+/// where it decodes all of it at once, and what a frame holds must not depend on how much of it is wanted.
+fn check_blocks(frame: &[u8], header: FrameHeader) -> Result<(), DecodeError> {
+    let len_max = header.window_bytes.min(BLOCK_BYTES_MAX);
+    let mut at = header.len;
+    loop {
+        let block = frame.get(at..at + 3).ok_or(ENDS_EARLY)?;
+        let block = u32::from_le_bytes([block[0], block[1], block[2], 0]);
+        let (is_last, kind, len) = (block & 1 == 1, block >> 1 & 3, block >> 3);
+        if u64::from(len) > len_max {
+            return Err(MALFORMED);
+        }
+        if is_last {
+            return Ok(());
+        }
+        at += 3 + if kind == BLOCK_OF_ONE_BYTE { 1 } else { len as usize };
     }
 }
 

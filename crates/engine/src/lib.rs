@@ -18,6 +18,7 @@ mod gauge;
 mod held_blocks;
 mod hot_regions;
 mod latency;
+mod memory_pressure;
 mod metadata_cache;
 mod options;
 mod overflow;

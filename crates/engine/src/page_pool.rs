@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::{
-    PAGE_BYTES, PageRun, Stage, arenas::Arenas, latency::Latencies, page_run_sys::Arena,
-    scheduling_sys::preemption_count,
+    PAGE_BYTES, PageRun, Stage, arenas::Arenas, latency::Latencies, memory_pressure::MemoryPressure,
+    page_run_sys::Arena, scheduling_sys::preemption_count,
 };
 
 /// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
@@ -20,9 +20,6 @@ const SLOW_PAGE: Duration = Duration::from_micros(60);
 
 /// Nor is it short of memory when it was quicker than this in all.
 const SLOW_MIN: Duration = Duration::from_micros(500);
-
-/// So long after a slow page, memory is still taken to be short.
-const PRESSURE_LASTS_MS: u64 = 250;
 
 /// The operating system is asked for so many pages at a time ahead of the block cache's growth, so that the thread
 /// that does it is soon free for other work.
@@ -41,9 +38,7 @@ pub(crate) struct PagePool {
     cache: Arenas,
     is_locked: AtomicBool,
     latencies: Arc<Latencies>,
-    started: Instant,
-    /// Memory is short until this time, in milliseconds since the start.
-    pressure_until_ms: AtomicU64,
+    pressure: MemoryPressure,
     taken: AtomicU64,
     missed: AtomicU64,
     waited: AtomicU64,
@@ -105,8 +100,7 @@ impl PagePool {
             cache: Arenas::new(cache_of(cache_bytes, reserved_pages / 2)?),
             is_locked: AtomicBool::new(is_locked),
             latencies,
-            started: Instant::now(),
-            pressure_until_ms: AtomicU64::new(0),
+            pressure: MemoryPressure::new(),
             taken: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             waited: AtomicU64::new(0),
@@ -206,9 +200,9 @@ impl PagePool {
         self.is_backing_ahead.store(false, Relaxed);
     }
 
-    /// Whether the operating system was slow to give pages lately.
+    /// Whether the operating system is short of memory, or was a moment ago.
     pub(crate) fn is_memory_short(&self) -> bool {
-        self.now_ms() < self.pressure_until_ms.load(Relaxed)
+        self.pressure.is_short()
     }
 
     /// The number of bytes that cached blocks may take.
@@ -262,13 +256,9 @@ impl PagePool {
         // A thread that had to leave its CPU to another one lost its time to that, not to memory.
         if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
             self.waited.fetch_add(1, Relaxed);
-            self.pressure_until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS_MS, Relaxed);
+            self.pressure.note();
         }
         (result, latency)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
     }
 }
 
@@ -296,8 +286,9 @@ mod tests {
     use super::*;
 
     fn pool(reserved_pages: usize, cache_pages: usize) -> PagePool {
-        PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()))
-            .expect("a small pool")
+        let pool = PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()));
+        // Whatever else runs on the machine.
+        PagePool { pressure: MemoryPressure::of(None), ..pool.expect("a small pool") }
     }
 
     #[test]
@@ -330,7 +321,7 @@ mod tests {
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
         assert_eq!(pool.counters().given_up, 2);
-        std::thread::sleep(Duration::from_millis(PRESSURE_LASTS_MS + 10));
+        std::thread::sleep(Duration::from_millis(260));
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
     }
 

@@ -4,18 +4,14 @@ mod patchwork;
 
 use std::{
     io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc,
-    },
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use floe_engine::{Engine, EngineOptions, PageCache, Priority, Reader, SyncDecompress, WorkerMode};
 use floe_image::{Error, ImageSource, Nid};
-use floe_testkit::{FailingSource, Fault, SlowSource, TruncatedSource};
+use floe_testkit::{FailingSource, Fault, HalfAtHandSource, SlowSource, TruncatedSource};
 use patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
@@ -89,24 +85,10 @@ fn every_mode_reads_what_the_format_maps() {
 
 #[test]
 fn what_is_at_hand_in_part_is_read_right() {
-    /// A source that has its bytes at hand every other time.
-    struct Half(Arc<dyn ImageSource>, AtomicU64);
-    impl ImageSource for Half {
-        fn len(&self) -> u64 {
-            self.0.len()
-        }
-        fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
-            self.0.read_at(offset, output)
-        }
-        fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-            let is_at_hand = self.1.fetch_add(1, Relaxed) % 2 == 0;
-            if is_at_hand { self.0.read_at(offset, output).map(|()| true) } else { Ok(false) }
-        }
-    }
     for patchwork in [Arc::new(Patchwork::chunks(3, 1 << 20)), Arc::new(Patchwork::new(4, 1 << 20))] {
         for options in all_modes() {
-            let source = Half(patchwork.source(), AtomicU64::new(0));
-            let reader = reader(&patchwork, Arc::new(source), &options);
+            let source = Arc::new(HalfAtHandSource::new(patchwork.source()));
+            let reader = reader(&patchwork, source, &options);
             let requests = patchwork.random_requests(2, 100);
             for (request, answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
                 let answer = answer.unwrap_or_else(|error| panic!("{options:?} {request:?}: {error}"));

@@ -2,7 +2,10 @@
 
 use std::{env, sync::Arc};
 
-use floe_erofs::check::{Check, DataRun, Finding, Severity};
+use floe_erofs::{
+    check::{Check, DataRun, Finding, Severity},
+    format,
+};
 use floe_image::{BlockReader, ImageSource, Result};
 use floe_testkit::{
     DirectReader, MemorySource, check_rows,
@@ -61,6 +64,47 @@ fn good_images_have_no_findings() {
         |image| image.name.clone(),
         |image| findings(&reader_of(&corpus, image)).iter().map(Finding::to_string).collect(),
     );
+}
+
+/// Two records of a full index, of the third and fourth lcluster of one extent: the distances to its head and to the next.
+fn inner_records(image: &[u8]) -> usize {
+    let records = |to_next: u16| {
+        [(2, to_next), (3, to_next - 1)].map(|(to_head, to_next): (u16, u16)| {
+            let advise = format::LCLUSTER_TYPE_NONHEAD.to_le_bytes();
+            [advise, [0; 2], to_head.to_le_bytes(), to_next.to_le_bytes()].concat()
+        })
+    };
+    let found = (2..200).find_map(|to_next| {
+        let records = records(to_next).concat();
+        image.windows(records.len()).position(|bytes| bytes == records)
+    });
+    found.expect("an extent of several lclusters")
+}
+
+#[test]
+fn an_index_that_contradicts_itself_is_found() {
+    let corpus = Corpus::locate_or_fixtures();
+    let record = corpus.images().into_iter().find(|image| image.name == "erofs-cbase-lz4-full").expect("a full index");
+    let mut image = corpus.bytes(&record.image);
+    // The index stands in what the checksum is of: without its feature bit, nobody compares it.
+    image[1024 + 8] &= !1;
+    let at = inner_records(&image);
+    let distances = |to_head: u16, to_next: u16| [to_head.to_le_bytes(), to_next.to_le_bytes()].concat();
+    let head = [format::LCLUSTER_TYPE_HEAD1.to_le_bytes(), [0; 2]].concat();
+    for (at, bytes, rule) in [
+        (at + 12, distances(1, 0), ""),
+        (at + 12, distances(4, 1), "wrong distance to the head of an extent"),
+        (at + 12, distances(0, 1), "wrong distance to the head of an extent"),
+        (at + 12, distances(3, 5000), "wrong distance to the head of the next extent"),
+        (at + 8, head, "head of an extent within another extent"),
+    ] {
+        let mut changed = image.clone();
+        changed[at..at + bytes.len()].copy_from_slice(&bytes);
+        let found: Vec<String> =
+            findings(&Arc::new(DirectReader::of(changed))).iter().map(Finding::to_string).collect();
+        let is_told = found.iter().any(|finding| finding.contains(rule));
+        assert!(found.is_empty() == rule.is_empty() && (is_told || found.is_empty()), "{rule}: {found:#?}");
+    }
 }
 
 /// Corrupt images in which nothing is wrong that could be seen. Data has no checksum, so a literal may change; and a file

@@ -1,12 +1,20 @@
 //! 24 combinations of the switches read the reference images exactly, by the way that reads of a mount go.
 
-use std::sync::mpsc;
+use std::{
+    fs,
+    sync::{Arc, mpsc},
+};
 
 use floe::{
-    ByteRange, EngineOptions, Error, Image, Nid, Offset, OpenOptions, ReadaheadAlloc, SyncDecompress, WorkerMode,
+    ByteRange, EngineOptions, Error, FileSystem, Format, Image, Nid, Offset, OpenOptions, ReadaheadAlloc,
+    SyncDecompress, WorkerMode,
 };
+use floe_engine::{Engine, Reader};
+use floe_erofs::Erofs;
+use floe_image::{BlockReader, ImageSource};
+use floe_squashfs::Squashfs;
 use floe_testkit::{
-    check_rows,
+    HalfAtHandSource, MemorySource, check_rows,
     corpus::{Corpus, ImageRecord},
     manifest::{Comparison, differences},
     walk,
@@ -44,13 +52,13 @@ fn combinations() -> Vec<EngineOptions> {
 }
 
 /// Reads a range of a file in requests as the kernel makes them, all at once.
-fn read(image: &Image, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
+fn read(reader: &Reader, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
     let (sender, answers) = mpsc::channel();
     let starts: Vec<u64> = (range.offset()..range.end()).step_by(REQUEST_BYTES as usize).collect();
     for (index, &start) in starts.iter().enumerate() {
         let len = (range.end() - start).min(REQUEST_BYTES) as u32;
         let sender = sender.clone();
-        image.reader().read_then(nid, start, len, move |result| {
+        reader.read_then(nid, start, len, move |result| {
             sender.send((index, result.map(<[u8]>::to_vec))).expect("somebody waits");
         });
     }
@@ -71,17 +79,48 @@ fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> 
     let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
     let options = OpenOptions { offset, devices: files.devices.clone(), engine: engine.clone() };
     let image = Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"));
-    let found = walk::image(image.file_system().as_ref(), &|nid, range| read(&image, nid, range));
-    let mut told = match found {
+    let mut told = differences_of(image.reader(), corpus, record);
+    told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));
+    told
+}
+
+/// In what a reader of an image gives something else than its manifest says.
+fn differences_of(reader: &Reader, corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+    let found = walk::image(reader.file_system().as_ref(), &|nid, range| read(reader, nid, range));
+    match found {
         Ok(found) => {
             let directory_shape_is_free = !record.kernel_is_truth();
             let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
             differences(&corpus.manifest(record), &found, &comparison)
         }
         Err(error) => vec![error.to_string()],
+    }
+}
+
+/// What is wrong with an image of which half has to be waited for, whatever is asked of it.
+fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+    let files = corpus.materialise(record);
+    let mut bytes = fs::read(&files.path).expect("an image");
+    bytes.drain(..files.offset as usize);
+    let source: Arc<dyn ImageSource> = Arc::new(MemorySource::new(bytes));
+    let format = Format::of(source.as_ref()).expect("in memory").expect("an image");
+    let engine = Engine::new(vec![Arc::new(HalfAtHandSource::new(source))], &EngineOptions::default());
+    let engine = engine.expect("an engine");
+    let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as _;
+    let file_system: Result<Arc<dyn FileSystem>, Error> = match format {
+        Format::Erofs => Erofs::open(blocks).map(|erofs| Arc::new(erofs) as _),
+        Format::Squashfs => Squashfs::open(blocks).map(|squashfs| Arc::new(squashfs) as _),
     };
-    told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));
-    told
+    let file_system = file_system.unwrap_or_else(|error| panic!("{error}"));
+    differences_of(&Reader::new(engine, file_system), corpus, record)
+}
+
+#[test]
+fn images_are_read_exactly_where_half_of_them_is_at_hand() {
+    let corpus = Corpus::locate_or_fixtures();
+    let mut rows = corpus.images();
+    rows.retain(|image| !image.huge && image.devices.is_empty());
+    check_rows(&rows, |record| record.name.clone(), |record| complaints_where_half_is_at_hand(&corpus, record));
 }
 
 #[test]

@@ -143,11 +143,24 @@ impl Round<'_> {
                 mounted.status()?;
                 tally.status_reports += 1;
             }
-            if random.below(8) == 0 {
-                // So that the source has to be waited for again.
-                fadvise(File::open(&self.files.path)?, 0, None, Advice::DontNeed)?;
+            if random.below(2) == 0 {
+                self.forget_some(random)?;
             }
             thread::sleep(Duration::from_millis(random.below(40)));
+        }
+        Ok(())
+    }
+
+    /// Has the source be waited for again, all of it or here and there.
+    fn forget_some(&self, random: &mut Random) -> Outcome {
+        let image = File::open(&self.files.path)?;
+        if random.below(4) == 0 {
+            return Ok(fadvise(&image, 0, None, Advice::DontNeed)?);
+        }
+        let len = image.metadata()?.len();
+        for _ in 0..random.below(64) {
+            let part = std::num::NonZero::new(4096 << random.below(4));
+            fadvise(&image, random.below(len + 1), part, Advice::DontNeed)?;
         }
         Ok(())
     }

@@ -106,6 +106,22 @@ fn zstd_frames_of_other_kinds_are_refused_by_name() {
 }
 
 #[test]
+fn zstd_blocks_longer_than_blocks_may_be_are_refused_wherever_reading_begins() {
+    let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
+    // One byte, repeated: a window of 256 KiB, then of 1 KiB.
+    for (window, len, is_taken) in [(0x40_u8, 128_u32 << 10, true), (0x40, (128 << 10) + 1, false), (0, 1025, false)] {
+        let block = (len << 3 | 1 << 1 | 1).to_le_bytes();
+        let stored = [&[0x28, 0xb5, 0x2f, 0xfd, 0, window][..], &block[..3], b"x"].concat();
+        let mut output = vec![0; len as usize];
+        for skip in [0, 1, 1000] {
+            let output = &mut output[skip..];
+            let decoded = Decoder::new().decode(&encoding, DecodedLen::Exact(len), &stored, skip, output);
+            assert_eq!(decoded.is_ok(), is_taken, "{window} {len} {skip}: {decoded:?}");
+        }
+    }
+}
+
+#[test]
 fn temporary_memory_is_a_window_at_most() {
     let data = sample::text(LEN);
     for (window_bytes, skip, expected) in

@@ -92,6 +92,17 @@ impl CompressedLayout {
             Self::Extents(extents) => extents.extent_at(inode, window, position),
         }
     }
+
+    /// Looks at what the index says of the inside of an extent.
+    ///
+    /// # Errors
+    /// The index cannot be read or contradicts itself.
+    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<()> {
+        match self {
+            Self::Lclusters(map) => map.check_extent(inode, window, range),
+            Self::Fragment { .. } | Self::Extents(_) => Ok(()),
+        }
+    }
 }
 
 /// The map header of `inode`, and where it ends.

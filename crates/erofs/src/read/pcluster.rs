@@ -145,6 +145,32 @@ impl LclusterMap {
         Ok(CompressedExtent { range, source })
     }
 
+    /// Looks at what the lclusters between the beginning and the end of an extent say, so that it is found from each of them.
+    /// Reads from within an extent rely on it, while [`LclusterMap::extent_at`] of its first byte never asks most of them.
+    ///
+    /// # Errors
+    /// The index cannot be read or contradicts itself.
+    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<()> {
+        let head = range.offset() >> self.lcluster_size_log2;
+        let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
+        for number in head.saturating_add(1)..=last {
+            let rule = match self.load(inode, window, number)?.lcluster {
+                // It is the next one's, which may begin where the file ends.
+                Lcluster::Head(found) if self.start_of(number) + found.offset >= range.end() => continue,
+                Lcluster::Head(_) => "head of an extent within another extent",
+                Lcluster::NonHead { to_head, .. } if to_head == 0 || to_head > number - head => {
+                    "wrong distance to the head of an extent"
+                }
+                Lcluster::NonHead { to_next_head, .. } if to_next_head > last + 1 - number => {
+                    "wrong distance to the head of the next extent"
+                }
+                Lcluster::NonHead { .. } => continue,
+            };
+            return Err(Error::corrupt(rule, Place::inode_at(inode.nid, self.start_of(number))));
+        }
+        Ok(())
+    }
+
     fn tail_at(&self, head: u64) -> Option<Tail> {
         self.tail.filter(|tail| tail.head == head)
     }

@@ -117,6 +117,10 @@ impl Walker<'_> {
         let (mut position, mut stored) = (0, 0u64);
         while position < inode.size {
             let Some(extent) = mapper.compressed_extent_at(position)? else { break };
+            if extent.range.offset() != position {
+                return Err(Error::corrupt("extents overlap", Place::inode_at(inode.nid, position)));
+            }
+            mapper.check_extent(extent.range)?;
             let piece = extent.piece_at(self.volume, inode.nid, position)?;
             match extent.source {
                 Pcluster::Stored { position: start, len, inline: None, .. } => {

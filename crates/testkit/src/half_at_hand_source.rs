@@ -1,0 +1,39 @@
+//! A source that has some of its bytes at hand.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use floe_image::ImageSource;
+
+/// A source that has its bytes at hand every other time that it is asked for them.
+pub struct HalfAtHandSource {
+    inner: Arc<dyn ImageSource>,
+    ask_count: AtomicU64,
+}
+
+impl HalfAtHandSource {
+    /// `inner`, half of which has to be waited for.
+    pub fn new(inner: Arc<dyn ImageSource>) -> Self {
+        Self { inner, ask_count: AtomicU64::new(0) }
+    }
+}
+
+impl ImageSource for HalfAtHandSource {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, output)
+    }
+
+    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        let is_at_hand = self.ask_count.fetch_add(1, Relaxed).is_multiple_of(2);
+        if is_at_hand { self.inner.read_at(offset, output).map(|()| true) } else { Ok(false) }
+    }
+}
