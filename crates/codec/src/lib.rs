@@ -7,6 +7,7 @@
 mod decoder;
 mod deflate;
 pub mod encode;
+mod freed_memory_sys;
 mod lz4;
 mod lz4_ring;
 mod lz4_sys;
@@ -24,3 +25,4 @@ mod xz;
 mod zstd;
 
 pub use decoder::Decoder;
+pub use freed_memory_sys::release_freed_memory;

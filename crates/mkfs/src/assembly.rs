@@ -243,11 +243,15 @@ impl<'a> Assembler<'a> {
             self.add_compressed(segment, hash)?;
             at = next;
         }
+        self.put_compressors_down();
+        open.check_unchanged()
+    }
+
+    /// Gives back the memory of the compressors, which is some tens of MiB where pclusters are large, and seldom needed.
+    fn put_compressors_down(&mut self) {
         if self.options.has_large_pclusters() {
-            // It holds some tens of MiB, and is seldom needed.
             self.compressors = Compressors::new(self.options);
         }
-        open.check_unchanged()
     }
 
     /// Stores what of a segment's pclusters is not there yet.
@@ -320,6 +324,7 @@ impl<'a> Assembler<'a> {
             }
             let Some(compressor) = self.compressors.of(self.current.coding)? else { return Ok(false) };
             let segment = compressor.compress(bytes, TailRule::Blocks, 0)?;
+            self.put_compressors_down();
             if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
                 return Ok(false);
             }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use floe_codec::release_freed_memory;
 use floe_erofs::{
     format,
     write::{AlgorithmConfiguration, Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
@@ -133,6 +134,9 @@ fn build_with(
     let verify_begin = Instant::now();
     let verified = match verifier {
         Some(verifier) => {
+            if options.has_large_pclusters() {
+                release_freed_memory();
+            }
             let mut places = vec![0; tree.len()];
             for (place, visit) in visits.iter().enumerate() {
                 places[visit.node.index()] = place;

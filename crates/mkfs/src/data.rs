@@ -1,5 +1,6 @@
 //! Storing the content of files: read and compressed on several threads, written in order.
 
+use floe_codec::release_freed_memory;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     options::{Fragments, Options},
     packed::Packed,
     parting::Partings,
-    piece::{FileToStore, Piece, PieceOutput, Treatment},
+    piece::{Cut, FileToStore, Piece, PieceOutput, Treatment},
     progress::{Phase, Progress, report},
     repeats::find_repeats,
     segment::TailRule,
@@ -134,8 +135,12 @@ impl Storing<'_> {
     ) -> Result<()> {
         let options = self.options;
         let partings = if options.dedupe { partings(files, options, progress)? } else { Partings::default() };
+        if options.has_large_pclusters() {
+            release_freed_memory();
+        }
         let total = files.iter().map(|file| file.content.size()).sum();
-        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), options));
+        let cut = if phase == Phase::Packed { Cut::Tapered } else { Cut::Even };
+        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), cut, options));
         let mut pieces = pieces.peekable();
         let next = || {
             let (mut job, mut bytes) = (Vec::new(), 0);

@@ -59,7 +59,7 @@ mod xattrs;
 pub use build::{build, build_verified};
 pub use error::Error;
 pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
-pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX};
+pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
 pub use floe_erofs::write::InodeForm;
 pub use hints::{Coding, Hint};
 pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};

@@ -15,11 +15,23 @@ use crate::{
 
 /// What is longer than this is read while it is compressed, about so many bytes ahead, instead of whole: large pclusters
 /// are made of parts of 16 MiB, for each thread.
-const READ_AHEAD_LEN: usize = 6 << 20;
+const READ_AHEAD_LEN: usize = 11 << 19;
 /// What is left is read at once if it is at most so many bytes more: how a part ends is decided when all of it is there.
-const READ_MARGIN: usize = 1 << 20;
+const READ_MARGIN: usize = 256 << 10;
 /// What goes into the packed inode as it is needs no longer parts than this, in bytes.
 const PACK_LEN: usize = 4 << 20;
+
+/// How files are cut into segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cut {
+    /// Into segments of one length.
+    Even,
+    /// Into ever shorter ones, down to half of that, so that all threads are busy until the end.
+    Tapered,
+}
+
+/// What is left is divided by this for the next segment of a file that is cut so.
+const TAPER_PARTS: u64 = 3;
 
 /// A file that is to be stored.
 #[derive(Clone, Copy)]
@@ -91,6 +103,7 @@ impl<'a> Piece<'a> {
     pub(crate) fn all_of(
         file: FileToStore<'a>,
         parting: Option<&'a Parting>,
+        cut: Cut,
         options: &Options,
     ) -> impl Iterator<Item = Self> + use<'a> {
         let block_size = options.block_size();
@@ -108,6 +121,7 @@ impl<'a> Piece<'a> {
                 return None;
             }
             let start = offset;
+            let segment_len = cut.segment_len(size - start, segment_len, block_size);
             let repeat = repeats.peek().copied().filter(|repeat| repeat.start <= start);
             let treatment = match (repeat, file.treatment) {
                 (Some(repeat), Treatment::Compress(rule)) => {
@@ -227,6 +241,16 @@ impl<'a> Piece<'a> {
     fn output(&self, hash: u64, data: PieceData) -> PieceOutput {
         let Self { offset, len, is_cut, file, .. } = *self;
         PieceOutput { place: file.place, offset, len, hash, is_cut, coding: file.coding, data }
+    }
+}
+
+impl Cut {
+    /// How long the next segment is at most where so many bytes are left.
+    fn segment_len(self, left_len: u64, segment_len: u64, block_size: u64) -> u64 {
+        match self {
+            Self::Even => segment_len,
+            Self::Tapered => (left_len / TAPER_PARTS).clamp(segment_len / 2, segment_len).next_multiple_of(block_size),
+        }
     }
 }
 

@@ -7,10 +7,14 @@ use liblzma_sys::{
 
 use super::EncodeError;
 
+/// The smallest dictionary that is worth other memory than the one before had, in bytes.
+const DICTIONARY_BYTES_MIN: u32 = 64 << 10;
+
 /// A liblzma stream whose memory is used again from block to block.
 pub(super) struct Stream {
     stream: lzma_stream,
     options: Box<lzma_options_lzma>,
+    dictionary_bytes: u32,
 }
 
 // SAFETY: liblzma's streams are not tied to the thread that made them, and `options` holds no pointer to anything.
@@ -28,12 +32,15 @@ impl Stream {
         if unsafe { lzma_lzma_preset(&mut *options, preset) } != 0 {
             return Err(EncodeError::Setting("the level of lzma is 0 to 9, or 100 to 109"));
         }
-        options.dict_size = dictionary_bytes;
-        Ok(Self { stream, options })
+        Ok(Self { stream, options, dictionary_bytes })
     }
 
     /// Fills `output`; gives (consumed, produced).
     pub(super) fn compress_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), EncodeError> {
+        // Its tables take ten times the dictionary, and are cleared for each block.
+        let wanted_bytes = u32::try_from(input.len()).unwrap_or(u32::MAX).checked_next_power_of_two();
+        self.options.dict_size = wanted_bytes
+            .map_or(self.dictionary_bytes, |bytes| bytes.max(DICTIONARY_BYTES_MIN).min(self.dictionary_bytes));
         // SAFETY: the stream is zeroed or was used by liblzma before; `options` lives as long as it does.
         match unsafe { lzma_microlzma_encoder(&mut self.stream, &*self.options) } {
             LZMA_OK => {}

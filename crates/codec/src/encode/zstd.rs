@@ -14,6 +14,9 @@ const LAST_BLOCK: [u8; 3] = [1, 0, 0];
 const FIRST_RATIO: usize = 3;
 /// How many flushes follow the first one at most, each with a smaller rest.
 const STEPS_MAX: usize = 5;
+/// A step takes one part in this many less than what should fill the rest. One in 16 takes a seventh more time, as more
+/// steps go too far and have to be done again, and fills no more.
+const STEP_MARGIN_PARTS: usize = 5;
 /// A rest smaller than this, in bytes, or than one part in [`REST_PARTS`] of the room is left empty: a block of its own
 /// would cost more than it holds.
 const REST_MIN: usize = 72;
@@ -137,14 +140,14 @@ impl ZstdEncoder {
             Some(len) => return (Fit::default(), Some(scaled(room, first_len, len) * 31 / 32)),
             None => return (Fit::default(), Some((first_len / 2).min(room * 4))),
         };
-        for step_number in 0..STEPS_MAX {
+        for _ in 0..STEPS_MAX {
             let rest = room - reached.produced;
             if rest < REST_MIN.max(room / REST_PARTS) || reached.consumed == input.len() {
                 break;
             }
             let expected = scaled(rest, reached.consumed, reached.produced);
-            let margin = if step_number == 0 { expected / 16 } else { expected / 8 };
-            let end = input.len().min(reached.consumed.saturating_add((expected - margin).max(64)));
+            let step = (expected - expected / STEP_MARGIN_PARTS).max(64);
+            let end = input.len().min(reached.consumed.saturating_add(step));
             match self.feed(&input[reached.consumed..end], trial, reached.produced) {
                 Some(len) if len <= room => reached = Fit { consumed: end, produced: len },
                 Some(len) if rest > room / REDO_PARTS => {

@@ -13,8 +13,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, Options, Phase, Profile, Progress, Source, Summary,
-    Times, Whiteouts, build, build_verified,
+    Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX, Options, Phase, Profile,
+    Progress, Source, Summary, Times, Whiteouts, build, build_verified,
 };
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -325,7 +325,7 @@ impl Arguments {
         Ok(Some(match name {
             "lz4" => Compression::Lz4 { window_bytes },
             "lz4hc" => Compression::Lz4High { level, window_bytes },
-            "lzma" => Compression::MicroLzma { level, dictionary_bytes: dictionary(4, 8 << 20) },
+            "lzma" => Compression::MicroLzma { level, dictionary_bytes: dictionary(4, LZMA_DICTIONARY_USUAL_MAX) },
             "deflate" => Compression::Deflate { level },
             "zstd" => {
                 let window_log2 = dictionary(8, 1 << 20).max(1).ilog2();

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use floe_mkfs::{Compression, LZ4_WINDOW_MAX};
+use floe_mkfs::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
 
 use crate::drop_in::erofs_tool::number;
 
@@ -68,7 +68,9 @@ impl Algorithm {
         match self.name {
             Name::Lz4 => Compression::Lz4 { window_bytes },
             Name::Lz4hc => Compression::Lz4High { level: level(9), window_bytes },
-            Name::Lzma => Compression::MicroLzma { level: level(6), dictionary_bytes: dictionary(4, 8 << 20) },
+            Name::Lzma => {
+                Compression::MicroLzma { level: level(6), dictionary_bytes: dictionary(4, LZMA_DICTIONARY_USUAL_MAX) }
+            }
             Name::Deflate => Compression::Deflate { level: level(1) },
             Name::Zstd => {
                 let window_log2 = u8::try_from(dictionary(8, 1 << 20).max(1).ilog2()).unwrap_or(u8::MAX);
