@@ -15,9 +15,17 @@ pub(crate) struct HeldBlocks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// For how many each block is held.
-    holders: HashMap<Key, usize>,
+    blocks: HashMap<Key, HeldBlock>,
+    /// The sum of their lengths.
     bytes: u64,
+}
+
+#[derive(Debug)]
+struct HeldBlock {
+    /// For how many it is held.
+    holders: usize,
+    /// How many bytes it had when it was first held: a block of which more was wanted later has more then.
+    len: u64,
 }
 
 /// The holding of a block, until this is dropped.
@@ -25,7 +33,6 @@ struct State {
 pub(crate) struct Held {
     blocks: Arc<HeldBlocks>,
     key: Key,
-    len: u64,
     is_first: bool,
 }
 
@@ -34,16 +41,16 @@ impl HeldBlocks {
     /// then be more than `len_max`.
     pub(crate) fn hold(self: &Arc<Self>, key: Key, len: u64, len_max: u64) -> Option<Held> {
         let state = &mut *self.state();
-        let is_first = state.holders.is_empty();
-        match state.holders.get_mut(&key) {
-            Some(holders) => *holders += 1,
+        let is_first = state.blocks.is_empty();
+        match state.blocks.get_mut(&key) {
+            Some(block) => block.holders += 1,
             None if state.bytes > 0 && state.bytes.saturating_add(len) > len_max => return None,
             None => {
-                state.holders.insert(key, 1);
+                state.blocks.insert(key, HeldBlock { holders: 1, len });
                 state.bytes += len;
             }
         }
-        Some(Held { blocks: Arc::clone(self), key, len, is_first })
+        Some(Held { blocks: Arc::clone(self), key, is_first })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -61,11 +68,11 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let state = &mut *self.blocks.state();
-        let Some(holders) = state.holders.get_mut(&self.key) else { return };
-        *holders -= 1;
-        if *holders == 0 {
-            state.holders.remove(&self.key);
-            state.bytes -= self.len;
+        let Some(block) = state.blocks.get_mut(&self.key) else { return };
+        block.holders -= 1;
+        if block.holders == 0 {
+            state.bytes -= block.len;
+            state.blocks.remove(&self.key);
         }
     }
 }
@@ -102,6 +109,16 @@ mod tests {
         drop(other);
         assert!(blocks.hold(key(1), 101, 100).expect("one may be too large").is_first());
         assert_eq!(blocks.state().bytes, 0);
-        assert!(blocks.state().holders.is_empty());
+        assert!(blocks.state().blocks.is_empty());
+    }
+
+    #[test]
+    fn a_block_that_grows_while_it_is_held_counts_as_it_was() {
+        let blocks = Arc::new(HeldBlocks::default());
+        let short = blocks.hold(key(0), 10, 100).expect("room");
+        let long = blocks.hold(key(0), 60, 100).expect("the same block");
+        drop(short);
+        drop(long);
+        assert_eq!(blocks.state().bytes, 0);
     }
 }
