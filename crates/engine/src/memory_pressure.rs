@@ -17,7 +17,7 @@ const LASTS: Duration = Duration::from_millis(250);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Memory is short where some thread has waited for it one part in so many of the time.
-const STALLED_PART: u32 = 10;
+const STALLED_PART: u32 = 50;
 
 /// Where the kernel tells how long threads have waited for memory, in the whole machine.
 const MACHINE: &str = "/proc/pressure/memory";
