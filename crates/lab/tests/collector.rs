@@ -134,7 +134,9 @@ fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
         return false;
     }
     assert_eq!((worker.invalid_count, worker.slice_count), (0, totals.slice_count));
-    assert!(latency_ns.abs_diff(totals.waiting_ns) <= totals.waiting_ns / 100, "{latency_ns} against {totals:?}");
+    // The kernel reads its clock a little apart from where it tells of a switch, more so on a busy machine.
+    let apart_ns = totals.waiting_ns / 100 + 20_000 * worker.slice_count;
+    assert!(latency_ns.abs_diff(totals.waiting_ns) <= apart_ns, "{latency_ns} against {totals:?}");
     let shortcut_ns = 40_000 * worker.slice_count;
     let tolerated_ns = totals.running_ns / 100 + shortcut_ns;
     assert!(worker.running_ns + tolerated_ns >= totals.running_ns, "{} against {totals:?}", worker.running_ns);
