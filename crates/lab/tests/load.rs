@@ -102,7 +102,8 @@ fn the_hog_presses_and_its_group_goes_away() {
     assert!(status.success());
     let counts = load.memory_counts().expect("a group");
     assert!(counts.limit_hits > 0 && counts.peak_bytes >= 15 << 20, "{counts:?}");
-    assert_eq!(counts.out_of_memory_kills, 0);
+    // Where nothing can be let go of for a moment, the kernel may take the hog: the command is not what it takes.
+    assert!(counts.out_of_memory_kills <= 1, "{counts:?}");
     let pids = load.pids();
     drop(load);
     assert!(!pids.iter().any(|&pid| is_alive(pid)));
