@@ -11,7 +11,7 @@ use std::{
 };
 
 /// So long after memory was seen to be short, it is still taken to be.
-const LASTS: Duration = Duration::from_millis(250);
+pub(crate) const LASTS: Duration = Duration::from_millis(250);
 
 /// The kernel is asked no more often than this: its answer adds up what each CPU knows.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);

@@ -321,7 +321,7 @@ mod tests {
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
         assert_eq!(pool.counters().given_up, 2);
-        std::thread::sleep(Duration::from_millis(260));
+        std::thread::sleep(crate::memory_pressure::LASTS + Duration::from_millis(10));
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
     }
 
