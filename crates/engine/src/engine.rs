@@ -15,7 +15,7 @@ use floe_image::{
 };
 
 use crate::{
-    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus, Working,
     block_cache::{BlockCache, Key},
     decode_costs::DecodeCosts,
     decode_marks::DecodeMarks,
@@ -143,9 +143,11 @@ impl Engine {
         self.sources.write().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// Schedules the calling thread as those that decompress: for threads that take requests and answer them.
-    pub fn adopt_this_thread(&self) {
-        self.workers.adopt_this_thread();
+    /// Schedules the calling thread, which takes requests and answers them: as those that decompress while more threads
+    /// want to run than there are CPUs, and time-shared while that is not so. It has something to do until what this gives
+    /// is dropped.
+    pub fn adopt_this_thread(&self) -> Working<'_> {
+        self.workers.adopt_this_thread()
     }
 
     /// Writes a line to `file` after each decode from now on: `floe_decode`, the nanoseconds that it took, the bytes that

@@ -8,6 +8,7 @@ mod arenas;
 mod batch;
 mod block_cache;
 mod counters;
+mod cpu_pressure;
 mod decode_costs;
 mod decode_marks;
 mod engine;
@@ -49,6 +50,7 @@ mod interleavings;
 
 pub use block_cache::BlockCacheCounters;
 pub use counters::Counters;
+pub use cpu_pressure::Working;
 pub use engine::Engine;
 pub use latency::{LatencySummary, Stage};
 pub use metadata_cache::MetadataCacheCounters;

@@ -114,7 +114,8 @@ pub enum WorkerMode {
 /// How the threads that decompress are scheduled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// The best that is allowed: real-time at the lowest level, else nice −20, else normal.
+    /// The best that is allowed: real-time at the lowest level, else nice −20, else normal. Threads that take requests or
+    /// wait for a source are real-time only while more threads want to run than there are CPUs.
     Auto,
     /// Real-time, first in first out, at this level (1 to 99).
     Fifo(u8),

@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     Priority,
+    cpu_pressure::CpuPressure,
     latency::{Latencies, Stage},
     scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, thread_cpu_time_ns, unschedule},
     task_queue::{Task, TaskQueue},
@@ -49,6 +50,7 @@ pub struct WorkerStatus {
 pub(crate) struct WorkerRecord {
     name: String,
     cpu: Option<usize>,
+    follows: Option<Arc<CpuPressure>>,
     scheduled: Mutex<Scheduled>,
     tasks: AtomicU64,
     yielded: AtomicU64,
@@ -65,11 +67,18 @@ struct Scheduled {
 }
 
 impl WorkerRecord {
-    pub(crate) fn new(name: String, cpu: Option<usize>, asked: Priority) -> Arc<Self> {
+    /// A thread that `follows` a pressure is time-shared while CPUs are not short, where the choice is left to us.
+    pub(crate) fn new(
+        name: String,
+        cpu: Option<usize>,
+        asked: Priority,
+        follows: Option<Arc<CpuPressure>>,
+    ) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
         Arc::new(Self {
             name,
             cpu,
+            follows,
             scheduled: Mutex::new(Scheduled { asked, got: Priority::Normal, thread: None }),
             tasks: zero(),
             yielded: zero(),
@@ -86,16 +95,36 @@ impl WorkerRecord {
         let thread = ThreadId::current();
         let mut scheduled = self.scheduled();
         scheduled.thread = Some((thread, nice_level(thread)));
-        scheduled.got = schedule(thread, scheduled.asked);
+        scheduled.got = schedule(thread, self.fitting(scheduled.asked));
     }
 
     /// Schedules the thread in another way, from any thread.
     pub(crate) fn reschedule(&self, priority: Priority) {
         let mut scheduled = self.scheduled();
         scheduled.asked = priority;
+        self.apply(&mut scheduled);
+    }
+
+    /// Schedules the thread as fits the pressure that it follows, from any thread.
+    pub(crate) fn follow(&self) {
+        let mut scheduled = self.scheduled();
+        if scheduled.asked == Priority::Auto {
+            self.apply(&mut scheduled);
+        }
+    }
+
+    fn apply(&self, scheduled: &mut Scheduled) {
         if let Some((thread, nice_level)) = scheduled.thread {
             unschedule(thread, nice_level);
-            scheduled.got = schedule(thread, priority);
+            scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+        }
+    }
+
+    /// What is asked of the kernel where `asked` was asked of us.
+    fn fitting(&self, asked: Priority) -> Priority {
+        match &self.follows {
+            Some(pressure) if asked == Priority::Auto && !pressure.is_high() => Priority::Nice(-20),
+            _ => asked,
         }
     }
 
@@ -137,8 +166,14 @@ impl WorkerRecord {
     }
 }
 
-/// Starts a thread that works `queue` off until it is closed.
-pub(crate) fn spawn(record: Arc<WorkerRecord>, queue: Arc<TaskQueue>, latencies: Arc<Latencies>) -> io::Result<()> {
+/// Starts a thread that works `queue` off until it is closed. It is counted as working meanwhile where there is a
+/// `pressure`: where what it does is not to wait.
+pub(crate) fn spawn(
+    record: Arc<WorkerRecord>,
+    queue: Arc<TaskQueue>,
+    latencies: Arc<Latencies>,
+    pressure: Option<Arc<CpuPressure>>,
+) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
         record.take_place();
         let mut stretch = Stretch::default();
@@ -146,6 +181,7 @@ pub(crate) fn spawn(record: Arc<WorkerRecord>, queue: Arc<TaskQueue>, latencies:
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
             stretch.begin(&record);
+            let _working = pressure.as_ref().map(|pressure| pressure.work());
             // Work that panics has told those who wait for it by being dropped; the thread goes on.
             let _ = catch_unwind(AssertUnwindSafe(work));
             record.tasks.fetch_add(1, Relaxed);
@@ -199,5 +235,38 @@ impl Stretch {
                 record.throttled.fetch_add(1, Relaxed);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "shuttle")))]
+mod tests {
+    use std::{fs::File, io::Write as _};
+
+    use super::*;
+
+    #[test]
+    fn who_follows_is_real_time_only_while_cpus_are_short() {
+        let mut told = tempfile::NamedTempFile::new().expect("a file");
+        let pressure = Arc::new(CpuPressure::of(Some(File::open(told.path()).expect("ours"))));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let places = [None, Some(Arc::clone(&pressure))].map(|follows| {
+                    let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Auto, follows);
+                    record.take_place();
+                    record
+                });
+                let [stays, follows] = &places;
+                assert_eq!(follows.status().got, stays.status().got, "nothing is known yet");
+                told.write_all(b"0.00 0.00 0.00 0/80 7\n").expect("ours");
+                assert!(pressure.look());
+                follows.follow();
+                assert!(!follows.is_real_time());
+                follows.reschedule(Priority::Fifo(1));
+                stays.reschedule(Priority::Fifo(1));
+                assert_eq!(follows.status().got, stays.status().got, "what was asked for counts");
+                follows.reschedule(Priority::Auto);
+                assert!(!follows.is_real_time());
+            });
+        });
     }
 }

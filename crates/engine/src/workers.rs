@@ -12,6 +12,7 @@ use std::{
 
 use crate::{
     Priority, WorkerMode, WorkerStatus,
+    cpu_pressure::{CpuPressure, Working},
     latency::Latencies,
     patience::Lent,
     scheduling_sys::allowed_cpus,
@@ -38,6 +39,7 @@ pub(crate) struct Workers {
     around: Single,
     storing: Single,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    cpu_pressure: Arc<CpuPressure>,
     /// The threads that take requests and may wait at times.
     pub(crate) lent: Lent,
     started: Instant,
@@ -81,6 +83,7 @@ impl Workers {
             around: Single::default(),
             storing: Single::default(),
             adopted_threads: Mutex::default(),
+            cpu_pressure: Arc::new(CpuPressure::new()),
             lent: Lent::default(),
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
@@ -177,28 +180,37 @@ impl Workers {
 
     /// Has the thread that reads around do `work`; drops it where there can be none.
     pub(crate) fn run_around(&self, work: Work) {
-        self.around.run("floe-around", Priority::Normal, &self.latencies, work);
+        self.around.run("floe-around", Priority::Normal, self, work);
     }
 
     /// Has the thread that gives what was decoded to others do `work`, which may wait; drops it where there can be none.
     /// It is scheduled as those that decompress are, so that they do not keep it from running for long.
     pub(crate) fn store(&self, work: Work) {
-        self.storing.run("floe-store", self.priority(), &self.latencies, work);
+        self.storing.run("floe-store", self.priority(), self, work);
     }
 
-    /// Schedules the calling thread, which is not the engine's own, as one that decompresses.
-    pub(crate) fn adopt_this_thread(&self) {
+    /// Schedules the calling thread, which is not the engine's own: as one that decompresses while CPUs are short, and
+    /// time-shared while they are not. It has something to do until what this gives is dropped.
+    pub(crate) fn adopt_this_thread(&self) -> Working<'_> {
         thread_local! {
             static ADOPTED_BY: Cell<usize> = const { Cell::new(0) };
         }
         let this = std::ptr::from_ref(self).addr();
-        if ADOPTED_BY.replace(this) == this {
-            return;
+        if ADOPTED_BY.replace(this) != this {
+            let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
+            let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
+            record.take_place();
+            threads.push(record);
         }
-        let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let record = WorkerRecord::new(name, None, self.priority());
-        record.take_place();
-        self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        let working = self.cpu_pressure.work();
+        if self.cpu_pressure.look() {
+            for others in [&self.fetch_threads, &self.adopted_threads] {
+                let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                others.iter().for_each(|record| record.follow());
+            }
+        }
+        working
     }
 
     /// What each thread asked for, got and did.
@@ -234,8 +246,9 @@ impl Workers {
                 Some(cpu) => format!("floe-dec/{cpu}"),
                 None => format!("floe-dec/u{index}"),
             };
-            let record = WorkerRecord::new(name, cpu, self.priority());
-            worker::spawn(Arc::clone(&record), Arc::clone(&lane.queue), Arc::clone(&self.latencies))?;
+            let record = WorkerRecord::new(name, cpu, self.priority(), None);
+            let pressure = Some(Arc::clone(&self.cpu_pressure));
+            worker::spawn(Arc::clone(&record), Arc::clone(&lane.queue), Arc::clone(&self.latencies), pressure)?;
             lane.records.push(record);
         }
         Ok(lane)
@@ -246,8 +259,10 @@ impl Workers {
         if threads.len() >= FETCH_THREADS_MAX {
             return;
         }
-        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority());
-        let spawned = worker::spawn(Arc::clone(&record), Arc::clone(&self.fetch_queue), Arc::clone(&self.latencies));
+        let follows = Some(Arc::clone(&self.cpu_pressure));
+        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority(), follows);
+        let queue = Arc::clone(&self.fetch_queue);
+        let spawned = worker::spawn(Arc::clone(&record), queue, Arc::clone(&self.latencies), None);
         match spawned {
             Ok(()) => threads.push(record),
             Err(_) if threads.is_empty() => {
@@ -299,10 +314,12 @@ impl Workers {
 
 impl Single {
     /// Has the thread do `work`; starts it if this is the first. Drops the work where there can be no thread.
-    fn run(&self, name: &str, priority: Priority, latencies: &Arc<Latencies>, work: Work) {
+    fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) {
         let thread = self.thread.get_or_init(|| {
-            let record = WorkerRecord::new(name.to_owned(), None, priority);
-            let spawned = worker::spawn(Arc::clone(&record), Arc::clone(&self.queue), Arc::clone(latencies));
+            let record = WorkerRecord::new(name.to_owned(), None, priority, None);
+            let (queue, latencies) = (Arc::clone(&self.queue), Arc::clone(&workers.latencies));
+            let pressure = Some(Arc::clone(&workers.cpu_pressure));
+            let spawned = worker::spawn(Arc::clone(&record), queue, latencies, pressure);
             spawned.ok().map(|()| record)
         });
         if thread.is_some() {

@@ -10,7 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-use floe_engine::Reader;
+use floe_engine::{Reader, Working};
 use floe_image::{Error, FileSystem, FileType};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
@@ -87,10 +87,10 @@ impl FuseEdge {
     /// nothing else.
     fn enter(&self, request: &Request) -> Turn<'_> {
         let visit = self.deadlines.enter();
-        self.reader.engine().adopt_this_thread();
+        let working = self.reader.engine().adopt_this_thread();
         self.listeners.begin();
         has_answered();
-        Turn { edge: self, visit: Some(visit), is_alone: self.linger.note(request.pid()) }
+        Turn { edge: self, visit: Some(visit), working: Some(working), is_alone: self.linger.note(request.pid()) }
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
@@ -140,6 +140,7 @@ impl FuseEdge {
 struct Turn<'edge> {
     edge: &'edge FuseEdge,
     visit: Option<Visit<'edge>>,
+    working: Option<Working<'edge>>,
     /// The request before was of the same thread.
     is_alone: bool,
 }
@@ -149,6 +150,7 @@ impl Drop for Turn<'_> {
         self.visit = None;
         // Where another thread will answer, the program does not ask again before that.
         let is_another = self.is_alone && has_answered() && self.edge.linger.look();
+        self.working = None;
         self.edge.listeners.end(is_another);
     }
 }

@@ -69,6 +69,8 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   reserved-pages=N       how many pages of 4 KiB are held in reserve
   workers=per-cpu|shared|inline
   priority=auto|fifo[:N]|nice[:N]|normal
+                         how threads are scheduled; auto: real-time where allowed, those that take
+                         requests only while CPUs are short
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
