@@ -27,13 +27,19 @@ const RETRIES_MAX: usize = 16;
 /// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
 /// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
 /// the next, so no release wakes more than one thread. One lock of a part is taken for a look-up that hits, two for one
-/// that misses; those that want one value at the same time share a lock of their own. A value that could not be made is
-/// not remembered.
+/// that misses, one more for each value that it drops; those that want one value at the same time share a lock of their
+/// own. A value that could not be made is not remembered.
+///
+/// The budget is that of all parts together: with one for each part, some would drop values while others have room.
 #[derive(Debug)]
 pub(crate) struct ShardedCache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
     hasher: RandomState,
-    shard_weight_max: AtomicUsize,
+    /// What the values weigh together, and those that are about to be put in.
+    weight: AtomicUsize,
+    weight_max: AtomicUsize,
+    /// Whose turn it is to drop a value.
+    dropping: AtomicUsize,
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -47,7 +53,6 @@ struct Shard<K, V> {
     slots: HashMap<K, Slot<V>>,
     ring: Vec<K>,
     hand: usize,
-    weight: usize,
 }
 
 #[derive(Debug)]
@@ -59,11 +64,13 @@ enum Slot<V> {
 impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     /// A cache for values of `weight_max` together.
     pub(super) fn new(weight_max: usize) -> Self {
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0, weight: 0 });
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0 });
         Self {
             shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
             hasher: RandomState::new(),
-            shard_weight_max: AtomicUsize::new(weight_max / SHARD_COUNT),
+            weight: AtomicUsize::new(0),
+            weight_max: AtomicUsize::new(weight_max),
+            dropping: AtomicUsize::new(0),
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -96,18 +103,15 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
 
     /// Lets the values have another weight together from now on.
     pub(super) fn set_weight_max(&self, weight_max: usize) {
-        self.shard_weight_max.store(weight_max / SHARD_COUNT, Relaxed);
-        for shard in &self.shards {
-            let mut dropped = Vec::new();
-            shard.lock().unwrap_or_else(PoisonError::into_inner).make_room(0, weight_max / SHARD_COUNT, &mut dropped);
-            self.evictions.fetch_add(dropped.len() as u64, Relaxed);
-        }
+        self.weight_max.store(weight_max, Relaxed);
+        self.keep_budget();
     }
 
     pub(super) fn counters(&self) -> MetadataCacheCounters {
         let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
         let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
         let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
+        let evictions = self.evictions.load(Relaxed);
         MetadataCacheCounters {
             hits,
             misses,
@@ -116,16 +120,37 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             // A flight wakes one thread at a time.
             wakes_max: wakes.min(1),
             releases: hits + ended + joins,
-            evictions: self.evictions.load(Relaxed),
-            // Of parts to look up and to end; of flights to end, to join, and after each sleep.
-            lock_acquisitions: (hits + misses + joins + ended) + (ended + joins + waits),
-            weight: self.weight() as u64,
-            weight_max: (self.shard_weight_max.load(Relaxed) * SHARD_COUNT) as u64,
+            evictions,
+            // Of parts to look up, to end and to drop; of flights to end, to join, and after each sleep.
+            lock_acquisitions: (hits + misses + joins + ended + evictions) + (ended + joins + waits),
+            weight: self.weight.load(Relaxed) as u64,
+            weight_max: self.weight_max.load(Relaxed) as u64,
         }
     }
 
-    fn weight(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).weight).sum()
+    /// Puts a value in, and drops others so that the budget holds. The value may be heavier than all of the budget; then
+    /// it is alone.
+    fn insert(&self, key: K, value: V) {
+        self.weight.fetch_add(value.weight(), Relaxed);
+        self.keep_budget();
+        self.shard(&key).insert(key, value);
+    }
+
+    /// Drops values that were not used lately, of one part after the other, until the budget holds or nothing is left.
+    fn keep_budget(&self) {
+        let mut empty_count = 0;
+        while empty_count < SHARD_COUNT && self.weight.load(Relaxed) > self.weight_max.load(Relaxed) {
+            let index = self.dropping.fetch_add(1, Relaxed) % SHARD_COUNT;
+            let evicted = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner).evict();
+            match evicted {
+                Some(value) => {
+                    self.weight.fetch_sub(value.weight(), Relaxed);
+                    self.evictions.fetch_add(1, Relaxed);
+                    empty_count = 0;
+                }
+                None => empty_count += 1,
+            }
+        }
     }
 
     fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
@@ -173,14 +198,10 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
 
     fn finish(&mut self, result: Result<V>) {
         let Some(flight) = self.flight.take() else { return };
-        let mut dropped = Vec::new();
-        let mut shard = self.cache.shard(&self.key);
         match &result {
-            Ok(value) => shard.insert(self.key, value.clone(), self.cache.shard_weight_max.load(Relaxed), &mut dropped),
-            Err(_) => drop(shard.slots.remove(&self.key)),
+            Ok(value) => self.cache.insert(self.key, value.clone()),
+            Err(_) => drop(self.cache.shard(&self.key).slots.remove(&self.key)),
         }
-        drop(shard);
-        self.cache.evictions.fetch_add(dropped.len() as u64, Relaxed);
         flight.end(result, &self.cache.flights);
     }
 }
@@ -192,25 +213,12 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Drop for Lead<'_, K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
-    /// Puts a value in and drops others that were not used lately, so that the budget holds. The value itself may be
-    /// heavier than the whole budget; then it is alone.
-    fn insert(&mut self, key: K, value: V, weight_max: usize, dropped: &mut Vec<V>) {
-        let weight = value.weight();
-        self.make_room(weight, weight_max, dropped);
-        self.weight += weight;
+    fn insert(&mut self, key: K, value: V) {
         self.slots.insert(key, Slot::Ready { value, was_used: false });
         self.ring.push(key);
     }
 
-    /// Drops values that were not used lately, so that one of this weight fits in.
-    fn make_room(&mut self, weight: usize, weight_max: usize, dropped: &mut Vec<V>) {
-        while self.weight + weight > weight_max
-            && let Some(evicted) = self.evict()
-        {
-            dropped.push(evicted);
-        }
-    }
-
+    /// Drops a value that was not used lately.
     fn evict(&mut self) -> Option<V> {
         // Two rounds of the hand, since the first may only take marks away.
         for _ in 0..2 * self.ring.len() {
@@ -226,7 +234,6 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
                 Some(Slot::Ready { .. }) => {
                     self.ring.swap_remove(self.hand);
                     let Some(Slot::Ready { value, .. }) = self.slots.remove(&key) else { return None };
-                    self.weight -= value.weight();
                     return Some(value);
                 }
                 _ => drop(self.ring.swap_remove(self.hand)),
