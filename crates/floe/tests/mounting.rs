@@ -58,6 +58,49 @@ fn an_unmount_from_outside_ends_the_program() {
 }
 
 #[test]
+fn who_was_unmounted_leaves_alone_what_was_mounted_since() {
+    if !ready() {
+        return;
+    }
+    let place = Place::new();
+    let name = place.path.file_name().expect("a name").to_str().expect("text").to_owned();
+    for _ in 0..5 {
+        for _ in 0..2 {
+            let mount = run(floe().arg("mount").arg("--daemon").arg(demo()).arg(&place.path));
+            assert_eq!(told(&mount), (Some(0), String::new()));
+            // A thread that has answered rests for a while, and so learns late that there is nothing left to do; the next
+            // mount gets the device number that becomes free here.
+            assert!(fs::symlink_metadata(place.file(FILE)).is_ok());
+            rustix::mount::unmount(&place.path, rustix::mount::UnmountFlags::empty()).expect("an unmount");
+        }
+        let mount = run(floe().arg("mount").arg("--daemon").arg(demo()).arg(&place.path));
+        assert_eq!(told(&mount), (Some(0), String::new()));
+        until("the others have ended", || processes_with(&name).len() == 1);
+        assert!(place.is_mounted());
+        assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+    }
+}
+
+#[test]
+fn an_aborted_connection_leaves_no_dead_mount() {
+    if !ready() {
+        return;
+    }
+    let mut serving = Serving::new(&demo(), NOTHING);
+    let device = rustix::fs::stat(&serving.place.path).expect("a mount").st_dev;
+    let control = tempfile::tempdir().expect("a scratch folder");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
+    let aborted = fs::write(control.path().join(rustix::fs::minor(device).to_string()).join("abort"), "1");
+    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
+    aborted.expect("told to abort");
+    let (status, errors) = serving.end();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("lost the connection to the kernel"), "{errors}");
+    assert!(!serving.place.is_mounted());
+}
+
+#[test]
 fn a_daemon_returns_when_the_mount_works() {
     if !ready() {
         return;

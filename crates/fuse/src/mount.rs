@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
     time::Duration,
@@ -76,7 +76,7 @@ impl Mount {
         };
         let Connected { device, auto_unmount } = connected;
         let unmounter = Unmounter::new(directory);
-        let result = serve(edge, device, deadlines, options);
+        let result = serve(edge, device, deadlines, options, &unmounter);
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -125,6 +125,7 @@ fn serve(
     device: OwnedFd,
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
+    unmounter: &Unmounter,
 ) -> Result<Receiver<Ended>, MountError> {
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
@@ -144,13 +145,23 @@ fn serve(
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         thread::Builder::new().name(name.to_owned()).spawn(work).map_err(MountError::Threads)
     };
-    let watchdog_ended = ended.clone();
-    spawn("floe-watch", Box::new(move || watch(&deadlines, &counts, rescue, &session_end, &watchdog_ended)))?;
+    let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
+    let work = move || {
+        if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {
+            watchdog_unmounter.note_end();
+            let _ = watchdog_ended.send(Ended::Stuck);
+        }
+    };
+    spawn("floe-watch", Box::new(work))?;
+    let unmounter = unmounter.clone();
     spawn(
         "floe-session",
         Box::new(move || {
             let result = session.run();
             drop(session_ended);
+            if result.is_ok() {
+                unmounter.note_end();
+            }
             // Nobody may be waiting any more.
             let _ = ended.send(result.map_or_else(Ended::Failed, |()| Ended::Unmounted));
         }),
@@ -158,14 +169,22 @@ fn serve(
     Ok(receiver)
 }
 
-/// Keeps deadlines until the session has ended, and says so where it does not end by itself.
+/// How a session ended.
+#[derive(PartialEq, Eq)]
+enum Watched {
+    /// By itself.
+    Ended,
+    /// Not at all, though the kernel has ended the connection.
+    Stuck,
+}
+
+/// Keeps deadlines until the session has ended, or does not end by itself.
 fn watch(
     deadlines: &Deadlines,
     counts: &RequestCounts,
     mut rescue: Option<Rescue>,
     session_end: &Receiver<()>,
-    ended: &Sender<Ended>,
-) {
+) -> Watched {
     let tick = deadlines.tick_interval();
     let mut since_tick = Duration::ZERO;
     let mut since_disconnected = Duration::ZERO;
@@ -174,7 +193,7 @@ fn watch(
         let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
         let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
         if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-            return;
+            return Watched::Ended;
         }
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
@@ -185,8 +204,7 @@ fn watch(
         if rescue.is_disconnected() {
             since_disconnected += interval;
             if since_disconnected >= END_PATIENCE {
-                let _ = ended.send(Ended::Stuck);
-                return;
+                return Watched::Stuck;
             }
         } else if deadlines.all_threads_are_stuck() {
             rescue.refuse_pending();

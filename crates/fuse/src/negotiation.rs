@@ -11,7 +11,9 @@ use crate::{MountOptions, Readdir};
 pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 20;
 
 /// What a read-only file system that never changes can always use, where the kernel has it.
-const ALWAYS: [InitFlags; 9] = [
+const ALWAYS: [InitFlags; 10] = [
+    // Tells an aborted connection, whose mount is still there, from an unmounted one.
+    InitFlags::FUSE_ABORT_ERROR,
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,

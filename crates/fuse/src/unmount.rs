@@ -3,6 +3,10 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use rustix::mount::UnmountFlags;
@@ -88,6 +92,7 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
 pub struct Unmounter {
     directory: Option<PathBuf>,
     device: Option<(u32, u32)>,
+    has_ended: Arc<AtomicBool>,
 }
 
 impl Unmounter {
@@ -97,7 +102,13 @@ impl Unmounter {
             let table = MountTable::read().ok()?;
             Some(table.on(directory)?.device)
         });
-        Self { directory, device }
+        Self { directory, device, has_ended: Arc::default() }
+    }
+
+    /// Notes that the kernel has ended the connection: somebody has unmounted. What is seen from now on is another mount,
+    /// though it may have got the device number that became free.
+    pub(crate) fn note_end(&self) {
+        self.has_ended.store(true, Relaxed);
     }
 
     /// The device number of the mount's files, as far as it is known.
@@ -107,6 +118,9 @@ impl Unmounter {
 
     /// Whether the mount is still to be seen. Where it cannot be known, it is taken to be.
     pub fn is_mounted(&self) -> bool {
+        if self.has_ended.load(Relaxed) {
+            return false;
+        }
         match (&self.directory, self.device, MountTable::read()) {
             (None, _, _) => false,
             (Some(directory), Some(device), Ok(table)) => {
