@@ -98,6 +98,16 @@ impl WorkerRecord {
         scheduled.got = schedule(thread, self.fitting(scheduled.asked));
     }
 
+    /// Notes that the thread is not there any more, or another engine's: it is left as it is from now on.
+    pub(crate) fn leave_place(&self) {
+        self.scheduled().thread = None;
+    }
+
+    /// Whether the thread has begun, and has not left.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.scheduled().thread.is_some()
+    }
+
     /// Schedules the thread in another way, from any thread.
     pub(crate) fn reschedule(&self, priority: Priority) {
         let mut scheduled = self.scheduled();
@@ -266,6 +276,9 @@ mod tests {
                 assert_eq!(follows.status().got, stays.status().got, "what was asked for counts");
                 follows.reschedule(Priority::Auto);
                 assert!(!follows.is_real_time());
+                follows.leave_place();
+                follows.reschedule(Priority::Fifo(1));
+                assert!(!follows.is_real_time(), "it is not there any more");
             });
         });
     }

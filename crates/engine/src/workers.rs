@@ -1,7 +1,7 @@
 //! The threads of an engine: the one place where it starts any.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     io,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
@@ -51,6 +51,20 @@ pub(crate) struct Workers {
 struct Single {
     queue: Arc<TaskQueue>,
     thread: OnceLock<Option<Arc<WorkerRecord>>>,
+}
+
+/// What a thread that is not the engine's own remembers of being adopted.
+struct Adopted {
+    /// The address of who adopted it.
+    by: usize,
+    record: Arc<WorkerRecord>,
+}
+
+impl Drop for Adopted {
+    /// The kernel gives the thread's number to another one.
+    fn drop(&mut self) {
+        self.record.leave_place();
+    }
 }
 
 /// A queue and the threads that work it off.
@@ -193,16 +207,20 @@ impl Workers {
     /// time-shared while they are not. It has something to do until what this gives is dropped.
     pub(crate) fn adopt_this_thread(&self) -> Working<'_> {
         thread_local! {
-            static ADOPTED_BY: Cell<usize> = const { Cell::new(0) };
+            static ADOPTED: RefCell<Option<Adopted>> = const { RefCell::new(None) };
         }
-        let this = std::ptr::from_ref(self).addr();
-        if ADOPTED_BY.replace(this) != this {
-            let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
-            let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
-            record.take_place();
-            threads.push(record);
-        }
+        let by = std::ptr::from_ref(self).addr();
+        ADOPTED.with_borrow_mut(|adopted| {
+            if adopted.as_ref().is_none_or(|adopted| adopted.by != by) {
+                let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
+                let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
+                record.take_place();
+                threads.retain(|record| record.is_in_place());
+                threads.push(Arc::clone(&record));
+                *adopted = Some(Adopted { by, record });
+            }
+        });
         let working = self.cpu_pressure.work();
         if self.cpu_pressure.look() {
             for others in [&self.fetch_threads, &self.adopted_threads] {
