@@ -94,23 +94,17 @@ impl CpuPressure {
         let Some(count) = runnable_count(runnable) else { return false };
         let others = count.saturating_sub(self.working.load(Relaxed)) * WHOLE;
         let before = last.take().filter(|last| at - last.at < FORGOTTEN);
-        let look = match before {
-            Some(Look { others: average, cpu_count, cpus_counted, .. }) => {
-                let is_old = at - cpus_counted >= CPU_COUNT_INTERVAL;
-                let (cpu_count, cpus_counted) =
-                    if is_old { (allowed_cpus().len(), at) } else { (cpu_count, cpus_counted) };
-                let others = if others > average {
-                    average + (others - average) / UP_PARTS
-                } else {
-                    average - (average - others) / DOWN_PARTS
-                };
-                Look { at, others, cpu_count, cpus_counted }
-            }
-            None => Look { at, others, cpu_count: allowed_cpus().len(), cpus_counted: at },
+        let (cpu_count, cpus_counted) = match &before {
+            Some(before) if at - before.cpus_counted < CPU_COUNT_INTERVAL => (before.cpu_count, before.cpus_counted),
+            _ => (allowed_cpus().len(), at),
+        };
+        let others = match before.map_or(others, |before| before.others) {
+            average if others > average => average + (others - average) / UP_PARTS,
+            average => average - (average - others) / DOWN_PARTS,
         };
         let was_high = self.is_high();
-        let is_high = look.others > look.cpu_count * WHOLE + if was_high { 0 } else { MARGIN };
-        *last = Some(look);
+        let is_high = others > cpu_count * WHOLE + if was_high { 0 } else { MARGIN };
+        *last = Some(Look { at, others, cpu_count, cpus_counted });
         self.is_high.store(is_high, Relaxed);
         is_high != was_high
     }

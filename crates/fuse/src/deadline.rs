@@ -119,7 +119,7 @@ impl Deadlines {
         Watched { reply, place: Place { deadlines: Arc::clone(self), watched: place } }
     }
 
-    /// Says that this session thread is busy, until the visit is dropped.
+    /// Says that the calling thread, which takes requests, is busy until the visit is dropped.
     pub(crate) fn enter(&self) -> Visit<'_> {
         let thread = THREAD.with(|thread| {
             if thread.get() == usize::MAX {

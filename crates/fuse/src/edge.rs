@@ -83,8 +83,8 @@ impl FuseEdge {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(&self.pending))
     }
 
-    /// Begins a request. The threads of the session decompress what is cheap, so they are scheduled as those that do
-    /// nothing else.
+    /// Begins a request. The threads that take requests decompress what is cheap, so the engine schedules them, and counts
+    /// them as working until the turn ends.
     fn enter(&self, request: &Request) -> Turn<'_> {
         let visit = self.deadlines.enter();
         let working = self.reader.engine().adopt_this_thread();
