@@ -1,6 +1,6 @@
 //! What an engine has done so far.
 
-use crate::{BlockCacheCounters, MetadataCacheCounters, OverflowCounters, PagePoolCounters, WindowCounters};
+use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters, SpillFileCounters, WindowCounters};
 
 /// What an engine has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Counters {
     /// The cache of decoded blocks of file data.
     pub blocks: BlockCacheCounters,
     /// What it has no room for.
-    pub overflow: OverflowCounters,
+    pub overflow: SpillFileCounters,
     /// The cache of stored metadata, in pieces as they stand in the image.
     pub stored_metadata: MetadataCacheCounters,
     /// The cache of decoded metadata blocks.

@@ -10,13 +10,15 @@ use floe_image::{DecodedLen, DeviceId, Encoding, StoredBlock, StoredLen};
 use shuttle::thread;
 
 use crate::{
-    PAGE_BYTES,
-    block_cache::{BlockCache, CachedBlock, Found},
-    flight::{Flight, FlightCounters},
-    latency::Latencies,
-    metadata_cache::MetadataCache,
-    page_pool::{Effort, PagePool},
-    task_queue::{Task, TaskQueue},
+    Blocking, PAGE_BYTES,
+    cache::{
+        block_cache::{BlockCache, CachedBlock, Found},
+        flight::{Flight, FlightCounters},
+        metadata_cache::MetadataCache,
+    },
+    memory::page_pool::{Effort, PagePool},
+    metrics::latency::Latencies,
+    threads::task_queue::{Task, TaskQueue},
 };
 
 /// How many orders are tried of each.
@@ -97,7 +99,7 @@ fn metadata_is_made_once_and_failures_reach_only_their_own() {
                     let (cache, made) = (Arc::clone(&cache), Arc::clone(&made));
                     thread::spawn(move || {
                         for key in [walker % 2, 1] {
-                            let value = cache.find_or_make(key, || {
+                            let value = cache.find_or_make(key, Blocking::Allowed, || {
                                 made.fetch_add(1, SeqCst);
                                 thread::yield_now();
                                 Ok(key + 10)

@@ -1,67 +1,41 @@
 //! The read engine: it fetches, decodes and caches what formats map.
 //!
 //! An [`Engine`] owns the sources of one image and everything that is shared between reads: the page pool, the cache
-//! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
-//! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
+//! of decoded blocks and the metadata cache. A format is opened with its [`BlockReader`](floe_image::BlockReader)
+//! ([`Engine::block_reader`]). A [`Reader`] joins engine and format, and reads file data. The engine knows no format and
+//! no FUSE.
 
-mod arenas;
-mod batch;
-mod block_cache;
+mod blocking;
+mod cache;
 mod counters;
-mod cpu_pressure;
-mod decode_costs;
-mod decode_marks;
+mod decode;
 mod engine;
-mod fetch_around;
-mod flight;
-mod free_pages;
-mod gauge;
-mod held_blocks;
-mod hot_regions;
-mod latency;
-mod memory_pressure;
-mod metadata_cache;
+mod fetch;
+mod memory;
+mod metadata_reader;
+mod metrics;
 mod options;
-mod overflow;
-mod page_pool;
-mod page_run_sys;
-mod pages_sys;
-mod patience;
-mod read_around;
-mod read_job_sys;
-mod read_plan;
-mod reader;
-mod scheduling_sys;
-mod shared_pages_sys;
-mod spent;
-mod streams;
+mod prefetch;
+mod read;
 mod switches;
 mod sync;
-mod task_queue;
+mod threads;
 mod tuning;
-mod walks;
-mod windows;
-mod worker;
-mod workers;
-mod workspace;
 
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 
-pub use block_cache::BlockCacheCounters;
+pub use blocking::Blocking;
+pub use cache::{
+    block_cache::BlockCacheCounters, metadata_cache::MetadataCacheCounters, spill_file::SpillFileCounters,
+};
 pub use counters::Counters;
-pub use cpu_pressure::Working;
+pub use decode::windows::WindowCounters;
 pub use engine::Engine;
-pub use latency::{LatencySummary, Stage};
-pub use metadata_cache::MetadataCacheCounters;
+pub use memory::{page_pool::PagePoolCounters, page_run_sys::PageRun, pages_sys::PAGE_BYTES};
+pub use metrics::latency::{LatencySummary, Stage};
 pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
-pub use overflow::OverflowCounters;
-pub use page_pool::PagePoolCounters;
-pub use page_run_sys::PageRun;
-pub use pages_sys::PAGE_BYTES;
-pub use read_around::{PageCache, ReadAroundCounters};
-pub use reader::Reader;
+pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::PageCache};
+pub use read::reader::Reader;
+pub use threads::{cpu_pressure::Working, worker::WorkerStatus};
 pub use tuning::TuneError;
-pub use walks::ListedFile;
-pub use windows::WindowCounters;
-pub use worker::WorkerStatus;

@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use crate::{PAGE_BYTES, engine::METADATA_BLOCK_BYTES};
+use crate::PAGE_BYTES;
+
+/// The unit in which the budget for decoded metadata is given, in bytes.
+pub(crate) const METADATA_BLOCK_BYTES: usize = 8 << 10;
 
 /// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, page_pool::Effort};
+use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, memory::page_pool::Effort};
 
 /// The switches that are looked at for every read, and that may be moved at any time.
 #[derive(Debug)]

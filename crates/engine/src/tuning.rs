@@ -2,10 +2,7 @@
 
 use std::{fmt, sync::PoisonError};
 
-use crate::{
-    Engine, EngineOptions, MetadataCacheDesign,
-    engine::{METADATA_BLOCK_BYTES, stored_metadata_bytes},
-};
+use crate::{Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, options::METADATA_BLOCK_BYTES};
 
 /// Why a switch was not moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,8 +76,7 @@ impl Engine {
         // What is left can always be moved.
         self.switches.set(wanted);
         let around_bytes = if wanted.read_around { wanted.fetch_around_bytes } else { 0 };
-        self.around_data.set(around_bytes);
-        self.around_metadata.set(around_bytes);
+        self.sources.set_fault_around(around_bytes);
         *options = wanted.clone();
         Ok(())
     }

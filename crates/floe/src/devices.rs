@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::Engine;
+use floe_engine::{Blocking, Engine};
 use floe_erofs::{DeviceSlot, extra_devices};
 use floe_image::ImageSource;
 
@@ -26,8 +26,9 @@ pub(crate) struct AddedDevices {
 ///
 /// # Errors
 /// There are more or fewer than the image names, one cannot be opened, or the image breaks the format.
-pub(crate) fn add_devices(engine: &Engine, path: &Path, given: &[PathBuf]) -> Result<AddedDevices, OpenError> {
-    let slots = extra_devices(engine).map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
+pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, given: &[PathBuf]) -> Result<AddedDevices, OpenError> {
+    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref())
+        .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());
         return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count });

@@ -2,8 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
-use floe_engine::{Engine, Reader};
-use floe_image::{Attr, BlockReader, FileSystem, ImageSource, Nid, Result};
+use floe_engine::{Blocking, Engine, Reader};
+use floe_image::{Attr, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
     Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
@@ -63,9 +63,9 @@ impl Image {
                 return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
             }
         };
-        let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as Arc<dyn BlockReader>;
-        let is_alone = engine.device_count() == 1;
-        let format_image = FormatImage::open(format, blocks).map_err(failed)?;
+        let blocks = engine.block_reader(Blocking::Allowed);
+        let is_alone = blocks.device_count() == 1;
+        let format_image = FormatImage::open(format, Arc::clone(&blocks)).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
             check_flat(path, &slots, image_len, file_system.info().block_size)?;

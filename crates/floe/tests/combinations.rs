@@ -9,9 +9,9 @@ use floe::{
     ByteRange, EngineOptions, Error, FileSystem, Format, Image, Nid, Offset, OpenOptions, ReadaheadAlloc,
     SyncDecompress, WorkerMode,
 };
-use floe_engine::{Engine, Reader};
+use floe_engine::{Blocking, Engine, Reader};
 use floe_erofs::Erofs;
-use floe_image::{BlockReader, ImageSource};
+use floe_image::ImageSource;
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     HalfAtHandSource, MemorySource, check_rows,
@@ -106,7 +106,7 @@ fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Ve
     let format = Format::of(source.as_ref()).expect("in memory").expect("an image");
     let engine = Engine::new(vec![Arc::new(HalfAtHandSource::new(source))], &EngineOptions::default());
     let engine = engine.expect("an engine");
-    let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as _;
+    let blocks = engine.block_reader(Blocking::Allowed);
     let file_system: Result<Arc<dyn FileSystem>, Error> = match format {
         Format::Erofs => Erofs::open(blocks).map(|erofs| Arc::new(erofs) as _),
         Format::Squashfs => Squashfs::open(blocks).map(|squashfs| Arc::new(squashfs) as _),

@@ -13,10 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, Reader};
+use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_erofs::Erofs;
 use floe_fuse::{Mount, MountOptions, Mountpoint};
-use floe_image::BlockReader;
 use floe_testkit::{
     MemorySource, Random, SlowSource,
     skip::{self, Need},
@@ -82,7 +81,7 @@ fn misses_do_not_delay_what_is_cached() {
     let source = SlowSource::new(Arc::new(MemorySource::new(image(folder.path()))), DELAY);
     let options = EngineOptions { read_around: false, ..EngineOptions::default() };
     let engine = Engine::new(vec![Arc::new(source)], &options).expect("an engine");
-    let erofs = Erofs::open(Arc::clone(&engine) as Arc<dyn BlockReader>).expect("an image");
+    let erofs = Erofs::open(engine.block_reader(Blocking::Allowed)).expect("an image");
     let reader = Reader::new(Arc::clone(&engine), Arc::new(erofs));
     let place = folder.path().join("mount");
     fs::create_dir(&place).expect("ours");

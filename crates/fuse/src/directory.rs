@@ -65,7 +65,7 @@ pub(crate) fn fill_plus(
 fn entry_attr(file_system: &dyn FileSystem, entry: &Dirent<'_>, served: &Served) -> Result<FileAttr> {
     let (nodes, attributes) = (&served.nodes, &served.attributes);
     match file_system.attr(entry.nid) {
-        Err(error @ Error::NotAtHand) => return Err(error),
+        Err(error @ Error::WouldBlock) => return Err(error),
         Ok(attr) if attr.inode_number == entry.inode_number => match nodes.learn(&attr) {
             Ok(node) if node == entry.inode_number => return Ok(attributes.file_attr(&attr, node)),
             Ok(node) => nodes.forget(node, 1),

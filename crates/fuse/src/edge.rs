@@ -63,8 +63,9 @@ impl FuseEdge {
         let pending = Arc::new(Pending::default());
         let linger = Linger::new(options.linger, Arc::clone(&pending), move || reading.is_reading_on());
         let engine = Arc::clone(reader.engine());
-        let listeners =
-            Listeners::new(options.threads.get(), Arc::clone(&pending), move |change| engine.lend_threads(change));
+        let listeners = Listeners::new(options.threads.get(), Arc::clone(&pending), move |change| {
+            engine.add_blocking_permits(change)
+        });
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),

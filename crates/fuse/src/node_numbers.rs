@@ -132,9 +132,11 @@ fn lock<T>(shards: &[Mutex<T>; SHARD_COUNT], node: u64) -> std::sync::MutexGuard
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
+    use std::{ops::ControlFlow, sync::Arc};
 
-    use floe_image::{ByteRange, DeviceNumber, DirectoryCursor, Dirent, Extent, FileSystemInfo, FileType, Timestamp};
+    use floe_image::{
+        BlockReader, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Extent, FileSystemInfo, FileType, Timestamp,
+    };
 
     use super::*;
 
@@ -144,6 +146,10 @@ mod tests {
     }
 
     impl FileSystem for Numbering {
+        fn with_reader(self: Arc<Self>, _: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+            self
+        }
+
         fn root(&self) -> Nid {
             Nid(36)
         }

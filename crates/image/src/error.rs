@@ -40,7 +40,7 @@ pub enum Error {
     /// There was no memory within the budget for an operation that may not wait for it.
     NoMemory,
     /// The bytes are not in memory, and the operation may not wait for them.
-    NotAtHand,
+    WouldBlock,
     /// The reader was closed, or gave up before the operation was done.
     Cancelled,
 }
@@ -102,7 +102,7 @@ impl Error {
 
     /// Whether the same read may succeed later: the fault is the source's or the machine's, not the image's.
     pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::NoMemory | Self::NotAtHand | Self::Cancelled)
+        matches!(self, Self::Io { .. } | Self::NoMemory | Self::WouldBlock | Self::Cancelled)
     }
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Error {
             Self::Unsupported { feature } => write!(formatter, "not supported: {feature}"),
             Self::WrongType { expected, nid } => write!(formatter, "inode {nid} is not {expected}"),
             Self::NoMemory => formatter.write_str("no memory within the budget"),
-            Self::NotAtHand => formatter.write_str("not in memory"),
+            Self::WouldBlock => formatter.write_str("not in memory"),
             Self::Cancelled => formatter.write_str("cancelled before it was done"),
         }
     }

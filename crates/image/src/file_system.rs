@@ -1,8 +1,8 @@
 //! What a format is to the rest of Floe.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{Attr, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp};
+use crate::{Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp};
 
 /// What `statfs` and the tools say of a whole image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +42,10 @@ pub enum SeekTarget {
 /// Every call may be given any number for a [`Nid`]; one that names no inode ends in an error. Errors are
 /// [`Error::Corrupt`](crate::Error::Corrupt) for what breaks the format, and never a panic.
 pub trait FileSystem: Send + Sync {
+    /// The same file system, reading its metadata through another reader of the same image. What the format has learnt of
+    /// the image is shared.
+    fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem>;
+
     /// The inode of `/`.
     fn root(&self) -> Nid;
 

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, MetadataCacheCounters, MetadataCacheDesign};
-use floe_image::{BlockReader, DecodedLen, DeviceId, Encoding, ImageSource, StoredBlock, StoredLen};
+use floe_engine::{Blocking, Engine, EngineOptions, MetadataCacheCounters, MetadataCacheDesign};
+use floe_image::{DecodedLen, DeviceId, Encoding, ImageSource, StoredBlock, StoredLen};
 use floe_testkit::{CountingSource, MemorySource, SlowSource};
 
 /// What a metadata block of SquashFS decodes to, in bytes.
@@ -71,14 +71,15 @@ impl Simulation {
         Outcome { wall: started.elapsed(), decodes: source.read_count(), cache }
     }
 
-    fn walk(&self, engine: &Engine, walker: u32) {
+    fn walk(&self, engine: &Arc<Engine>, walker: u32) {
+        let reader = engine.block_reader(Blocking::Allowed);
         let first = match self.start {
             Start::Together => 0,
             Start::Apart => walker * self.block_count / self.walker_count,
         };
         for step in 0..self.block_count {
             let index = (first + step) % self.block_count;
-            let decoded = engine.decoded(&block(index)).expect("decoded");
+            let decoded = reader.decoded(&block(index)).expect("decoded");
             assert_eq!(decoded.bytes.first(), Some(&content(index)), "block {index}");
         }
     }

@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen, Timestamp,
+    Attr, BlockReader, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData,
+    FileSystem, FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen, Timestamp,
 };
 use floe_testkit::{MemorySource, Random};
 
@@ -160,6 +160,10 @@ impl Patchwork {
 }
 
 impl FileSystem for Patchwork {
+    fn with_reader(self: Arc<Self>, _: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        self
+    }
+
     fn root(&self) -> Nid {
         Nid(0)
     }

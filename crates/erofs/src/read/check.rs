@@ -32,7 +32,7 @@ const PART_BYTES: u64 = 8 << 20;
 
 /// A check of an image.
 pub struct Check {
-    volume: Arc<Volume>,
+    volume: Volume,
     prefixes: Vec<LongPrefix>,
     /// What was found when the image was opened.
     opening: Vec<Finding>,

@@ -21,8 +21,8 @@ use crate::format;
 
 /// An EROFS image as a file system.
 pub struct Erofs {
-    volume: Arc<Volume>,
-    prefixes: Vec<LongPrefix>,
+    volume: Volume,
+    prefixes: Arc<[LongPrefix]>,
 }
 
 impl Erofs {
@@ -36,7 +36,7 @@ impl Erofs {
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
         let superblock = Superblock::read(reader.as_ref())?;
         let volume = Volume::open(reader, superblock)?;
-        let prefixes = xattr_prefixes::read(&volume)?;
+        let prefixes = xattr_prefixes::read(&volume)?.into();
         Ok(Self { volume, prefixes })
     }
 
@@ -55,6 +55,10 @@ impl Erofs {
 }
 
 impl FileSystem for Erofs {
+    fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        Arc::new(Self { volume: self.volume.with_reader(reader), prefixes: Arc::clone(&self.prefixes) })
+    }
+
     fn root(&self) -> Nid {
         self.volume.superblock.root
     }

@@ -132,7 +132,7 @@ impl<'volume> Mapper<'volume> {
                 ExtentData::Plain { device: DeviceId(0), offset: position }
             }
             PieceData::Inline { space: Space::Metabox, position } => {
-                let metabox = volume.metabox.as_ref();
+                let metabox = volume.metabox.get();
                 return self.follow_into(
                     metabox,
                     "metadata in a metabox that does not exist",
@@ -146,7 +146,7 @@ impl<'volume> Mapper<'volume> {
                 if volume.superblock.packed == Some(self.inode.nid) {
                     return Err(Error::corrupt("fragment in the packed inode", Place::inode(self.inode.nid)));
                 }
-                let packed = volume.packed.as_ref();
+                let packed = volume.packed.get();
                 return self.follow_into(packed, "fragment without a packed inode", offset, piece, wanted, extents);
             }
         };

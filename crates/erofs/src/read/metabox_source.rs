@@ -2,25 +2,29 @@
 
 use std::{io, sync::Weak};
 
-use floe_image::{Error, ImageSource};
+use floe_image::{BlockReader, Error, ImageSource};
 
-use super::{content, volume::Volume};
+use super::{
+    content,
+    volume::{Parts, Volume},
+};
 
 /// The most bytes that are read from the metabox at once.
 const PART_LEN_MAX: usize = 1 << 20;
 
 /// The metabox's content as a source of its own.
 ///
-/// The reader that the volume reads with holds this source, so it must not hold the volume in turn.
+/// The reader that the volume reads with holds this source, so it must hold neither of them in turn.
 pub(super) struct MetaboxSource {
-    volume: Weak<Volume>,
+    parts: Weak<Parts>,
+    reader: Weak<dyn BlockReader>,
     len: u64,
 }
 
 impl MetaboxSource {
-    /// The content, `len` bytes, of the metabox of `volume`.
-    pub(super) fn new(volume: Weak<Volume>, len: u64) -> Self {
-        Self { volume, len }
+    /// The content, `len` bytes, of the metabox of the volume of `parts`, read by `reader`.
+    pub(super) fn new(parts: Weak<Parts>, reader: Weak<dyn BlockReader>, len: u64) -> Self {
+        Self { parts, reader, len }
     }
 }
 
@@ -31,8 +35,9 @@ impl ImageSource for MetaboxSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let closed = || io::Error::other("the image was closed");
-        let volume = self.volume.upgrade().ok_or_else(closed)?;
-        let metabox = &volume.metabox.as_ref().ok_or_else(closed)?.inode;
+        let parts = self.parts.upgrade().ok_or_else(closed)?;
+        let volume = Volume::of(parts, self.reader.upgrade().ok_or_else(closed)?);
+        let metabox = &volume.metabox.get().ok_or_else(closed)?.inode;
         let end = u64::try_from(output.len()).ok().and_then(|len| offset.checked_add(len));
         if end.is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -69,7 +69,7 @@ pub(super) fn read(volume: &Volume) -> Result<Vec<LongPrefix>> {
 
 fn record_bytes(volume: &Volume, position: u64, len: usize) -> Result<Bytes> {
     let is_plain = volume.superblock.features.has_compatible(format::FEATURE_COMPAT_PLAIN_XATTR_PFX);
-    match [&volume.metabox, &volume.packed].into_iter().flatten().next() {
+    match [&volume.metabox, &volume.packed].into_iter().find_map(|special| special.get()) {
         Some(special) if !is_plain => content::read(volume, &special.inode, position, len),
         _ => volume.metadata(Space::Image, position, len, Nid(0)),
     }

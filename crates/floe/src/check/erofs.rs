@@ -10,8 +10,9 @@ use std::{
     },
 };
 
+use floe_engine::Blocking;
 use floe_erofs::check::{Check, DataRun};
-use floe_image::{BlockReader, DeviceId, ImageSource, StoredBlock};
+use floe_image::{DeviceId, ImageSource, StoredBlock};
 
 use super::{Finding, Run};
 
@@ -26,7 +27,7 @@ const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
 /// # Errors
 /// There are no threads to be had.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
-    let reader: Arc<dyn BlockReader> = Arc::clone(&run.engine) as Arc<dyn BlockReader>;
+    let reader = run.engine.block_reader(Blocking::Allowed);
     let check = match Check::open(reader) {
         Ok(check) => check,
         Err(error) => {

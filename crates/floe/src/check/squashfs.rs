@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, mpsc::sync_channel},
 };
 
-use floe_image::BlockReader;
+use floe_engine::Blocking;
 use floe_squashfs::{Squashfs, check};
 
 use super::{CheckedBytes, Finding, Run};
@@ -21,7 +21,7 @@ const BATCH_COUNT: usize = 16;
 /// # Errors
 /// There are no threads to be had.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
-    let reader: Arc<dyn BlockReader> = Arc::clone(&run.engine) as Arc<dyn BlockReader>;
+    let reader = run.engine.block_reader(Blocking::Allowed);
     let squashfs = match Squashfs::open(reader) {
         Ok(squashfs) => squashfs,
         Err(error) => {

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use clap::Args;
 use floe::{FormatImage, Image, Nid};
-use floe_image::{BlockReader, DeviceId};
+use floe_engine::Blocking;
+use floe_image::DeviceId;
 
 use crate::{
     erofs_report::{With, write_extent_statistics, write_inode, write_statistics, write_superblock},
@@ -154,7 +155,7 @@ fn write_raw(
     output: &mut dyn Write,
     complain: &dyn Fn(&str),
 ) -> io::Result<()> {
-    let bytes = match image.reader().engine().stored(DeviceId(0), offset, len) {
+    let bytes = match image.reader().engine().block_reader(Blocking::Allowed).stored(DeviceId(0), offset, len) {
         Ok(bytes) => bytes,
         Err(error) => {
             complain(&error.to_string());

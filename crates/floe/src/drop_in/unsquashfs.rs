@@ -15,6 +15,8 @@ use std::{
 
 use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Parts, SetbackCause, WalkEntry, extract};
 
+use floe_engine::Blocking;
+
 use crate::{cancellation, fail::Fail, output::Output, shown::Shown};
 use arguments::{Arguments, Task};
 use listing::{Form, Listing};
@@ -52,7 +54,13 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     };
     match arguments.task {
         Task::Superblock => Output::run(|output| {
-            superblock::write(squashfs, image.reader().engine().as_ref(), &arguments.image, output).map(|()| 0)
+            superblock::write(
+                squashfs,
+                image.reader().engine().block_reader(Blocking::Allowed).as_ref(),
+                &arguments.image,
+                output,
+            )
+            .map(|()| 0)
         }),
         Task::BuiltTime => {
             let seconds = image.file_system().info().built.seconds;

@@ -10,8 +10,8 @@ use std::{
 };
 
 use floe_image::{
-    Attr, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, Nid, Place, Result, Timestamp,
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
+    FileSystem, FileSystemInfo, FileType, Nid, Place, Result, Timestamp,
 };
 
 use super::Gate;
@@ -243,6 +243,10 @@ impl TreeFileSystem {
 }
 
 impl FileSystem for TreeFileSystem {
+    fn with_reader(self: Arc<Self>, _: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        self
+    }
+
     fn root(&self) -> Nid {
         self.nid_at(0)
     }

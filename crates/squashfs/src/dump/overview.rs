@@ -1,6 +1,6 @@
 //! The superblock in words.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::{
     CompressorOptions, Squashfs, Superblock,
@@ -38,7 +38,7 @@ pub fn describe_image(squashfs: &Squashfs) -> Overview {
 
 /// The tables that an image has, in the order in which they stand in it.
 pub(super) fn table_places(squashfs: &Squashfs) -> Vec<TablePlace> {
-    let listed = |list: &Option<LocationList>| list.as_ref().map(LocationList::range);
+    let listed = |list: &Option<Arc<LocationList>>| list.as_deref().map(LocationList::range);
     let tables = [
         ("inode table", Some(squashfs.inode_table)),
         ("directory table", Some(squashfs.directory_table)),

@@ -1,10 +1,10 @@
 //! The contract of formats, for SquashFS.
 
-use std::{cmp::Ordering, ops::ControlFlow};
+use std::{cmp::Ordering, ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Place, Result, SeekTarget, Timestamp,
+    Attr, BlockReader, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
+    FileType, Nid, Place, Result, SeekTarget, Timestamp,
 };
 
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs};
@@ -20,6 +20,10 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 3;
 
 impl FileSystem for Squashfs {
+    fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        Arc::new(Self { metadata: self.metadata.with_reader(reader), ..(*self).clone() })
+    }
+
     fn root(&self) -> Nid {
         self.superblock.root
     }

@@ -54,6 +54,11 @@ impl Metadata {
         Self { reader, encoding }
     }
 
+    /// The same metadata, through another reader.
+    pub(crate) fn with_reader(&self, reader: Arc<dyn BlockReader>) -> Self {
+        Self { reader, encoding: self.encoding }
+    }
+
     pub(crate) fn reader(&self) -> &dyn BlockReader {
         self.reader.as_ref()
     }

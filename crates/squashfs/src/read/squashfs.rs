@@ -1,6 +1,6 @@
 //! An opened image.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use floe_image::{BlockReader, Error, Place, Result};
 
@@ -25,21 +25,22 @@ const REFERENCE_BYTES: u32 = 8;
 ///
 /// Memory: the ids (256 KiB at most), the lists of the fragment and export tables (8 bytes for each 512 fragments and
 /// 1024 inodes), and an index of up to 24 KiB for each of the 128 long files that were read last.
+#[derive(Clone)]
 pub struct Squashfs {
     pub(crate) superblock: Superblock,
     pub(crate) options: Option<CompressorOptions>,
     pub(crate) metadata: Metadata,
     pub(crate) inode_table: TableRange,
     pub(crate) directory_table: TableRange,
-    pub(crate) ids: Vec<u32>,
+    pub(crate) ids: Arc<[u32]>,
     pub(crate) id_table: TableRange,
-    pub(crate) fragments: Option<LocationList>,
-    pub(crate) export: Option<LocationList>,
-    pub(super) xattrs: Option<XattrTable>,
+    pub(crate) fragments: Option<Arc<LocationList>>,
+    pub(crate) export: Option<Arc<LocationList>>,
+    pub(super) xattrs: Option<Arc<XattrTable>>,
     /// The inode number of the root.
     pub(super) root_number: u32,
-    pub(super) block_indexes: BlockIndexes,
-    pub(super) directory_numbers: DirectoryNumbers,
+    pub(super) block_indexes: Arc<BlockIndexes>,
+    pub(super) directory_numbers: Arc<DirectoryNumbers>,
 }
 
 impl Squashfs {
@@ -62,14 +63,14 @@ impl Squashfs {
             metadata,
             inode_table: tables.inodes,
             directory_table: tables.directories,
-            ids,
+            ids: ids.into(),
             id_table: tables.ids.range(),
-            fragments: tables.fragments,
-            export: tables.export,
-            xattrs: tables.xattrs,
+            fragments: tables.fragments.map(Arc::new),
+            export: tables.export.map(Arc::new),
+            xattrs: tables.xattrs.map(Arc::new),
             root_number: 0,
-            block_indexes: BlockIndexes::default(),
-            directory_numbers: OnceLock::new(),
+            block_indexes: Arc::default(),
+            directory_numbers: Arc::default(),
         };
         let root = squashfs.inode(superblock.root)?;
         if root.directory().is_err() {
@@ -91,12 +92,12 @@ impl Squashfs {
 
     /// The sets of attributes.
     pub(crate) fn xattr_sets(&self) -> Option<&LocationList> {
-        self.xattrs.as_ref().map(XattrTable::sets)
+        self.xattrs.as_deref().map(XattrTable::sets)
     }
 
     /// The bytes of the image in which the attributes stand.
     pub(crate) fn xattr_attributes(&self) -> Option<TableRange> {
-        self.xattrs.as_ref().map(XattrTable::attributes)
+        self.xattrs.as_deref().map(XattrTable::attributes)
     }
 }
 

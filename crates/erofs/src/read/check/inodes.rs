@@ -152,7 +152,7 @@ impl Walker<'_> {
                 self.volume.check_metadata(space, position, len, inode.nid)
             }
             PieceData::Fragment { offset } => {
-                let size = self.volume.packed.as_ref().map(|packed| packed.inode.size);
+                let size = self.volume.packed.get().map(|packed| packed.inode.size);
                 let end = offset.checked_add(piece.range.len());
                 match end.zip(size) {
                     Some((end, size)) if end <= size && self.volume.superblock.packed != Some(inode.nid) => Ok(()),

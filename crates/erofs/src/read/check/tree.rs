@@ -94,7 +94,7 @@ pub(super) fn walk(volume: &Volume, prefixes: &[LongPrefix], report: &mut dyn Fn
     };
     let superblock = &volume.superblock;
     walker.marks.metadata(DeviceId(0), ByteRange::between(SUPER_OFFSET, superblock.end));
-    for special in [&volume.metabox, &volume.packed].into_iter().flatten() {
+    for special in [&volume.metabox, &volume.packed].into_iter().filter_map(|special| special.get()) {
         walker.add(&special.inode, None);
     }
     walker.visit(superblock.root, None, None);

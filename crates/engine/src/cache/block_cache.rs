@@ -1,0 +1,444 @@
+//! Decoded blocks that several reads share.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, StoredLen};
+
+use crate::{
+    PageRun,
+    cache::flight::{Flight, FlightCounters},
+    memory::page_pool::{Effort, PagePool},
+    sync::{Mutex, MutexGuard},
+};
+
+/// How many parts the cache has, each with a lock of its own.
+const SHARD_COUNT: usize = 16;
+
+/// Decoded blocks that several reads share, within a budget of bytes; when it is spent, blocks that were not used since
+/// the hand last passed them go first (a clock over each shard). A block is decoded once, however many want it.
+#[derive(Debug)]
+pub(crate) struct BlockCache {
+    shards: Vec<Mutex<Shard>>,
+    /// Larger blocks are not cached.
+    block_bytes_max: AtomicUsize,
+    hasher: RandomState,
+    next_shard: AtomicUsize,
+    flights: FlightCounters,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    joins: AtomicU64,
+    evictions: AtomicU64,
+    ahead_used: AtomicU64,
+    ahead_wasted: AtomicU64,
+}
+
+/// What the block cache has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockCacheCounters {
+    /// Look-ups that found the block.
+    pub hits: u64,
+    /// Look-ups that had to decode it.
+    pub misses: u64,
+    /// Look-ups that joined a decode in flight.
+    pub joins: u64,
+    /// Blocks dropped for the budget.
+    pub evictions: u64,
+}
+
+/// A decoded block.
+#[derive(Debug)]
+pub(crate) struct CachedBlock {
+    pages: PageRun,
+    len: usize,
+    /// Whether the block has no more data than these bytes.
+    is_complete: bool,
+    was_used: AtomicBool,
+    /// Whether it was decoded before anybody asked for it, and nobody has since.
+    is_ahead: AtomicBool,
+}
+
+impl CachedBlock {
+    pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
+        Self { pages, len, is_complete, was_used: AtomicBool::new(false), is_ahead: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.pages[..self.len]
+    }
+
+    /// Says that it was decoded before anybody asked for it. It stays a round longer, as its use is to come.
+    pub(crate) fn mark_ahead(&self) {
+        self.is_ahead.store(true, Relaxed);
+        self.was_used.store(true, Relaxed);
+    }
+
+    /// Says that whoever has wanted it has all of it: it may be the first to go.
+    pub(crate) fn mark_spent(&self) {
+        self.was_used.store(false, Relaxed);
+    }
+
+    /// Whether the block has no more data than these bytes.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Whether these bytes are all that a block of this length can ask for.
+    pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
+        serves(self.len, self.is_complete, decoded_len)
+    }
+}
+
+/// Whether `len` bytes, which are all of a block if they are complete, are all that one of this length can ask for.
+pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool {
+    match wanted {
+        DecodedLen::Exact(wanted) => len == wanted as usize,
+        DecodedLen::AtLeast(wanted) => len >= wanted as usize,
+        DecodedLen::AtMost(wanted) => is_complete && len <= wanted as usize,
+    }
+}
+
+/// What a look-up found.
+pub(crate) enum Found {
+    /// The block.
+    Ready(Arc<CachedBlock>),
+    /// A decode in flight.
+    InFlight(Arc<Flight<Arc<CachedBlock>>>),
+    /// Nothing: the caller is to decode it.
+    Lead(Lead),
+}
+
+/// The task of decoding a block for all who want it. Dropped without an end, it frees those who wait.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    cache: Arc<BlockCache>,
+    key: Key,
+    flight: Arc<Flight<Arc<CachedBlock>>>,
+}
+
+impl Lead {
+    /// Ends the decode. A block in pages of the cache stays; one that is not is only handed to those who wait for it;
+    /// a failure is not remembered.
+    pub(crate) fn end(self, result: Result<Arc<CachedBlock>>) {
+        self.cache.end(self.key, &self.flight, result);
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if !self.flight.has_ended() {
+            self.cache.end(self.key, &self.flight, Err(Error::Cancelled));
+        }
+    }
+}
+
+/// What tells blocks apart: all of a [`StoredBlock`] but what is known of its decoded length.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key {
+    device: DeviceId,
+    offset: u64,
+    stored_len: StoredLen,
+    encoding: Encoding,
+}
+
+impl Key {
+    pub(crate) fn of(block: &StoredBlock) -> Self {
+        let StoredBlock { device, offset, stored_len, encoding, .. } = *block;
+        Self { device, offset, stored_len, encoding }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: HashMap<Key, Slot>,
+    /// Every cached key once, in the order that the hand passes them.
+    ring: Vec<Key>,
+    hand: usize,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Ready(Arc<CachedBlock>),
+    InFlight(Arc<Flight<Arc<CachedBlock>>>),
+}
+
+impl BlockCache {
+    /// A cache for as many bytes as the pool has for it.
+    pub(crate) fn new(pool: &PagePool) -> Self {
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            block_bytes_max: AtomicUsize::new(pool.cache_bytes() / 2),
+            hasher: RandomState::new(),
+            next_shard: AtomicUsize::new(0),
+            flights: FlightCounters::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            joins: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            ahead_used: AtomicU64::new(0),
+            ahead_wasted: AtomicU64::new(0),
+        }
+    }
+
+    /// How many blocks that were decoded before anybody asked for them were used, and how many left without.
+    pub(crate) fn ahead_used_and_wasted(&self) -> (u64, u64) {
+        (self.ahead_used.load(Relaxed), self.ahead_wasted.load(Relaxed))
+    }
+
+    /// Whether a block is worth to be cached. One that takes most of the budget would drive all others out.
+    pub(crate) fn has_room_for(&self, block: &StoredBlock) -> bool {
+        block.decoded_len.bytes() as usize <= self.block_bytes_max.load(Relaxed)
+    }
+
+    /// Whether the block is there, or being decoded. Nothing is counted.
+    pub(crate) fn contains(&self, block: &StoredBlock) -> bool {
+        match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
+            Some(Slot::Ready(cached)) => cached.serves(block.decoded_len),
+            Some(Slot::InFlight(_)) => true,
+            None => false,
+        }
+    }
+
+    /// The block, if it is there.
+    pub(crate) fn peek(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
+        match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
+            Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
+                self.note_hit(cached);
+                Some(Arc::clone(cached))
+            }
+            _ => None,
+        }
+    }
+
+    /// The block, if it is there, for a reader that wants all of it. It need not stay: whoever has all of it has no reason
+    /// to come back.
+    pub(crate) fn peek_whole(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
+        let cached = self.peek(block)?;
+        cached.mark_spent();
+        Some(cached)
+    }
+
+    /// The block, or the decode that will bring it, or the task of decoding it.
+    pub(crate) fn find_or_lead(self: &Arc<Self>, block: &StoredBlock) -> Found {
+        let key = Key::of(block);
+        let mut shard = self.shard(&key);
+        match shard.slots.get(&key) {
+            Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
+                self.note_hit(cached);
+                return Found::Ready(Arc::clone(cached));
+            }
+            // A flight for another length may bring too little; the one that then comes back decodes for itself.
+            Some(Slot::InFlight(flight)) => {
+                self.joins.fetch_add(1, Relaxed);
+                return Found::InFlight(Arc::clone(flight));
+            }
+            Some(Slot::Ready(_)) => shard.remove(&key),
+            None => {}
+        }
+        self.misses.fetch_add(1, Relaxed);
+        let flight = Arc::new(Flight::new());
+        shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
+        Found::Lead(Lead { cache: Arc::clone(self), key, flight })
+    }
+
+    /// Waits for a decode in flight. `None` where it brought nothing of use, so that the look-up must be made again.
+    pub(crate) fn join(
+        &self,
+        flight: &Flight<Arc<CachedBlock>>,
+        block: &StoredBlock,
+    ) -> Result<Option<Arc<CachedBlock>>> {
+        match flight.wait(&self.flights) {
+            Ok(cached) if cached.serves(block.decoded_len) => Ok(Some(cached)),
+            Ok(_) | Err(Error::Cancelled) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn note_hit(&self, cached: &CachedBlock) {
+        cached.was_used.store(true, Relaxed);
+        self.hits.fetch_add(1, Relaxed);
+        if cached.is_ahead.load(Relaxed) && cached.is_ahead.swap(false, Relaxed) {
+            self.ahead_used.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
+        let mut shard = self.shard(&key);
+        match &result {
+            // The pages of a block whose decode began before the cache got another size belong to no budget any more.
+            Ok(cached) if cached.pages.may_stay() => {
+                shard.slots.insert(key, Slot::Ready(Arc::clone(cached)));
+                shard.ring.push(key);
+            }
+            _ => drop(shard.slots.remove(&key)),
+        }
+        drop(shard);
+        flight.end(result, &self.flights);
+    }
+
+    /// Pages for a block of `len` decoded bytes that is to be cached: blocks that were not used lately are dropped until
+    /// there is room. `None` where the budget has no room for so long a run.
+    pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
+        if len > self.block_bytes_max.load(Relaxed) {
+            return None;
+        }
+        let mut idle_shards = 0;
+        loop {
+            if let Some(pages) = pool.cached(len, effort) {
+                return Some(pages);
+            }
+            let gives_up = effort == Effort::BestEffort && pool.is_memory_short();
+            if gives_up || !self.drop_one(&mut idle_shards) {
+                return None;
+            }
+        }
+    }
+
+    /// Heeds that the pool has more or fewer bytes for it: drops blocks until they are no more than that.
+    pub(crate) fn keep_budget(&self, pool: &PagePool) {
+        self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
+        let mut idle_shards = 0;
+        while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
+    }
+
+    /// Drops a block that was not used lately; gives whether there was one. `idle_shards` counts those in a row in which
+    /// there was none.
+    fn drop_one(&self, idle_shards: &mut usize) -> bool {
+        // Two rounds of the hands, since the first may only take marks away.
+        while *idle_shards < 2 * SHARD_COUNT {
+            let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
+            let dropped = self.lock(index).evict();
+            match dropped {
+                Some(block) => {
+                    self.evictions.fetch_add(1, Relaxed);
+                    self.ahead_wasted.fetch_add(block.is_ahead.load(Relaxed).into(), Relaxed);
+                    *idle_shards = 0;
+                    return true;
+                }
+                None => *idle_shards += 1,
+            }
+        }
+        false
+    }
+
+    pub(crate) fn counters(&self) -> BlockCacheCounters {
+        BlockCacheCounters {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            joins: self.joins.load(Relaxed),
+            evictions: self.evictions.load(Relaxed),
+        }
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        self.lock(self.hasher.hash_one(key) as usize % SHARD_COUNT)
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    /// Moves the hand at most once around and drops the first block that was not used since it last passed.
+    fn evict(&mut self) -> Option<Arc<CachedBlock>> {
+        for _ in 0..self.ring.len() {
+            if self.hand >= self.ring.len() {
+                self.hand = 0;
+            }
+            let key = self.ring[self.hand];
+            match self.slots.get(&key) {
+                Some(Slot::Ready(block)) if block.was_used.swap(false, Relaxed) => self.hand += 1,
+                Some(Slot::Ready(_)) => {
+                    self.ring.swap_remove(self.hand);
+                    let Some(Slot::Ready(block)) = self.slots.remove(&key) else { return None };
+                    return Some(block);
+                }
+                _ => drop(self.ring.swap_remove(self.hand)),
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, key: &Key) {
+        self.slots.remove(key);
+        self.ring.retain(|cached| cached != key);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::{PAGE_BYTES, metrics::latency::Latencies};
+
+    fn pool(page_count: usize) -> PagePool {
+        PagePool::new(0, (page_count * PAGE_BYTES) as u64, Arc::new(Latencies::new())).expect("a small pool")
+    }
+
+    fn block(offset: u64, decoded_len: DecodedLen) -> StoredBlock {
+        StoredBlock {
+            device: DeviceId(0),
+            offset,
+            stored_len: StoredLen::Known(1),
+            decoded_len,
+            encoding: Encoding::Stored,
+        }
+    }
+
+    fn put(cache: &Arc<BlockCache>, pool: &PagePool, block: &StoredBlock, len: usize) {
+        let Found::Lead(lead) = cache.find_or_lead(block) else { panic!("nothing cached yet") };
+        let pages = cache.make_room(pool, len, Effort::Demand).expect("room");
+        lead.end(Ok(Arc::new(CachedBlock::new(pages, len, true))));
+    }
+
+    #[test]
+    fn the_budget_holds_and_used_blocks_stay() {
+        let pool = pool(64);
+        let cache = Arc::new(BlockCache::new(&pool));
+        let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
+        put(&cache, &pool, &favourite, PAGE_BYTES);
+        // An interpreter takes a second for each.
+        let block_count = if cfg!(miri) { 100 } else { 1000 };
+        for offset in 1..block_count {
+            assert!(cache.peek(&favourite).is_some(), "used between any two evictions of its shard");
+            put(&cache, &pool, &block(offset, DecodedLen::Exact(PAGE_BYTES as u32)), PAGE_BYTES);
+        }
+        assert!(pool.counters().cache_pages <= 64);
+        assert!(cache.counters().evictions >= block_count - 64);
+    }
+
+    #[test]
+    fn a_prefix_serves_only_what_it_holds() {
+        let pool = pool(64);
+        let cache = Arc::new(BlockCache::new(&pool));
+        put(&cache, &pool, &block(0, DecodedLen::AtLeast(100)), 100);
+        assert!(cache.peek(&block(0, DecodedLen::AtLeast(50))).is_some());
+        assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_none());
+        assert!(cache.peek(&block(0, DecodedLen::Exact(101))).is_none());
+        put(&cache, &pool, &block(0, DecodedLen::Exact(200)), 200);
+        assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_some());
+    }
+
+    #[test]
+    fn failures_are_not_remembered() {
+        let pool = pool(64);
+        let cache = Arc::new(BlockCache::new(&pool));
+        let wanted = block(0, DecodedLen::Exact(1));
+        for _ in 0..2 {
+            let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
+            let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
+            lead.end(Err(Error::NoMemory));
+            assert!(matches!(cache.join(&flight, &wanted), Err(Error::NoMemory)));
+        }
+        let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
+        let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
+        drop(lead);
+        assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "whoever waits may try for itself");
+    }
+}

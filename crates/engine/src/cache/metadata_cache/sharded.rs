@@ -1,0 +1,311 @@
+//! A metadata cache whose threads do not get in each other's way.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use floe_image::{Error, Result};
+
+use super::{MetadataCacheCounters, Weight};
+use crate::{
+    Blocking,
+    cache::flight::{Flight, FlightCounters},
+    sync::{Mutex, MutexGuard},
+};
+
+/// How many parts the cache has, each with a lock of its own.
+const SHARD_COUNT: usize = 64;
+
+/// How many look-ups may in a row find that the one who was to bring the value gave up.
+const RETRIES_MAX: usize = 16;
+
+/// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
+/// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
+/// the next, so no release wakes more than one thread. One lock of a part is taken for a look-up that hits, two for one
+/// that misses, one more for each value that it drops; those that want one value at the same time share a lock of their
+/// own. A value that could not be made is not remembered.
+///
+/// The budget is that of all parts together: with one for each part, some would drop values while others have room.
+#[derive(Debug)]
+pub(crate) struct ShardedCache<K, V> {
+    shards: Vec<Mutex<Shard<K, V>>>,
+    hasher: RandomState,
+    /// What the values weigh together, and those that are about to be put in.
+    weight: AtomicUsize,
+    weight_max: AtomicUsize,
+    /// Whose turn it is to drop a value.
+    dropping: AtomicUsize,
+    flights: FlightCounters,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    /// Look-ups that found the value being made, and have what came of that.
+    joins: AtomicU64,
+    evictions: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shard<K, V> {
+    slots: HashMap<K, Slot<V>>,
+    ring: Vec<K>,
+    hand: usize,
+}
+
+#[derive(Debug)]
+enum Slot<V> {
+    Ready { value: V, was_used: bool },
+    InFlight(Arc<Flight<V>>),
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
+    /// A cache for values of `weight_max` together.
+    pub(super) fn new(weight_max: usize) -> Self {
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0 });
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            weight: AtomicUsize::new(0),
+            weight_max: AtomicUsize::new(weight_max),
+            dropping: AtomicUsize::new(0),
+            flights: FlightCounters::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            joins: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// The value under `key`; where there is none, `make` makes it.
+    pub(super) fn find_or_make(&self, key: K, blocking: Blocking, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        let mut retries = 0;
+        while retries < RETRIES_MAX {
+            let flight = match self.find_or_lead(key) {
+                Found::Ready(value) => return Ok(value),
+                Found::InFlight(_) if !blocking.is_allowed() => return Err(Error::WouldBlock),
+                Found::InFlight(flight) => flight,
+                Found::Lead(lead) => return lead.end(make()),
+            };
+            let joined = flight.wait(&self.flights);
+            self.joins.fetch_add(1, Relaxed);
+            match joined {
+                // Another thread looked whether the bytes were in memory; this one may lead, and wait for them.
+                Err(Error::WouldBlock) => {}
+                Err(Error::Cancelled) => retries += 1,
+                result => return result,
+            }
+        }
+        Err(Error::Cancelled)
+    }
+
+    /// Lets the values have another weight together from now on.
+    pub(super) fn set_weight_max(&self, weight_max: usize) {
+        self.weight_max.store(weight_max, Relaxed);
+        self.keep_budget();
+    }
+
+    pub(super) fn counters(&self) -> MetadataCacheCounters {
+        let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
+        let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
+        let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
+        let evictions = self.evictions.load(Relaxed);
+        MetadataCacheCounters {
+            hits,
+            misses,
+            waits,
+            wakes,
+            // A flight wakes one thread at a time.
+            wakes_max: wakes.min(1),
+            releases: hits + ended + joins,
+            evictions,
+            // Of parts to look up, to end and to drop; of flights to end, to join, and after each sleep.
+            lock_acquisitions: (hits + misses + joins + ended + evictions) + (ended + joins + waits),
+            weight: self.weight.load(Relaxed) as u64,
+            weight_max: self.weight_max.load(Relaxed) as u64,
+        }
+    }
+
+    /// Puts a value in, and drops others so that the budget holds. The value may be heavier than all of the budget; then
+    /// it is alone.
+    fn insert(&self, key: K, value: V) {
+        self.weight.fetch_add(value.weight(), Relaxed);
+        self.keep_budget();
+        self.shard(&key).insert(key, value);
+    }
+
+    /// Drops values that were not used lately, of one part after the other, until the budget holds or nothing is left.
+    fn keep_budget(&self) {
+        let mut empty_count = 0;
+        while empty_count < SHARD_COUNT && self.weight.load(Relaxed) > self.weight_max.load(Relaxed) {
+            let index = self.dropping.fetch_add(1, Relaxed) % SHARD_COUNT;
+            let evicted = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner).evict();
+            match evicted {
+                Some(value) => {
+                    self.weight.fetch_sub(value.weight(), Relaxed);
+                    self.evictions.fetch_add(1, Relaxed);
+                    empty_count = 0;
+                }
+                None => empty_count += 1,
+            }
+        }
+    }
+
+    fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
+        let mut shard = self.shard(&key);
+        match shard.slots.get_mut(&key) {
+            Some(Slot::Ready { value, was_used }) => {
+                *was_used = true;
+                self.hits.fetch_add(1, Relaxed);
+                Found::Ready(value.clone())
+            }
+            Some(Slot::InFlight(flight)) => Found::InFlight(Arc::clone(flight)),
+            None => {
+                self.misses.fetch_add(1, Relaxed);
+                let flight = Arc::new(Flight::new());
+                shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
+                Found::Lead(Lead { cache: self, key, flight: Some(flight) })
+            }
+        }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
+        let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Found<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
+    Ready(V),
+    InFlight(Arc<Flight<V>>),
+    Lead(Lead<'cache, K, V>),
+}
+
+/// The task of making a value. Dropped without an end (a panic), it frees those who wait.
+struct Lead<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
+    cache: &'cache ShardedCache<K, V>,
+    key: K,
+    flight: Option<Arc<Flight<V>>>,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
+    fn end(mut self, result: Result<V>) -> Result<V> {
+        self.finish(result.clone());
+        result
+    }
+
+    fn finish(&mut self, result: Result<V>) {
+        let Some(flight) = self.flight.take() else { return };
+        match &result {
+            Ok(value) => self.cache.insert(self.key, value.clone()),
+            Err(_) => drop(self.cache.shard(&self.key).slots.remove(&self.key)),
+        }
+        flight.end(result, &self.cache.flights);
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Drop for Lead<'_, K, V> {
+    fn drop(&mut self) {
+        self.finish(Err(Error::Cancelled));
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
+    fn insert(&mut self, key: K, value: V) {
+        self.slots.insert(key, Slot::Ready { value, was_used: false });
+        self.ring.push(key);
+    }
+
+    /// Drops a value that was not used lately.
+    fn evict(&mut self) -> Option<V> {
+        // Two rounds of the hand, since the first may only take marks away.
+        for _ in 0..2 * self.ring.len() {
+            if self.hand >= self.ring.len() {
+                self.hand = 0;
+            }
+            let key = self.ring[self.hand];
+            match self.slots.get_mut(&key) {
+                Some(Slot::Ready { was_used, .. }) if *was_used => {
+                    *was_used = false;
+                    self.hand += 1;
+                }
+                Some(Slot::Ready { .. }) => {
+                    self.ring.swap_remove(self.hand);
+                    let Some(Slot::Ready { value, .. }) = self.slots.remove(&key) else { return None };
+                    return Some(value);
+                }
+                _ => drop(self.ring.swap_remove(self.hand)),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_made_once_however_many_want_it() {
+        let cache = ShardedCache::<u32, u32>::new(64 * 64);
+        let made = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for key in 0..20 {
+                        let value = cache.find_or_make(key, Blocking::Allowed, || {
+                            made.fetch_add(1, Relaxed);
+                            thread::sleep(Duration::from_millis(2));
+                            Ok(key * 3)
+                        });
+                        assert_eq!(value.expect("made"), key * 3);
+                    }
+                });
+            }
+        });
+        assert_eq!(made.load(Relaxed), 20);
+        let counters = cache.counters();
+        assert_eq!(counters.releases, 16 * 20);
+        assert!(counters.wakes <= counters.waits, "{counters:?}");
+    }
+
+    #[test]
+    fn failures_are_not_remembered_and_the_budget_holds() {
+        let cache = ShardedCache::<u32, u32>::new(2 * SHARD_COUNT);
+        assert!(cache.find_or_make(1, Blocking::Allowed, || Err(Error::NoMemory)).is_err());
+        assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Ok(5)).expect("made anew"), 5);
+        let key_count = if cfg!(miri) { 500 } else { 10_000 };
+        for key in 0..key_count {
+            cache.find_or_make(key, Blocking::Allowed, || Ok(key)).expect("made");
+        }
+        let kept = (0..key_count)
+            .filter(|key| cache.find_or_make(*key, Blocking::Allowed, || Err(Error::NoMemory)).is_ok())
+            .count();
+        assert!(kept <= 2 * SHARD_COUNT, "{kept}");
+        assert!(cache.counters().evictions >= u64::from(key_count) - 200);
+        cache.set_weight_max(SHARD_COUNT);
+        let counters = cache.counters();
+        assert!(counters.weight <= counters.weight_max && counters.weight_max == SHARD_COUNT as u64, "{counters:?}");
+    }
+
+    #[test]
+    fn a_maker_that_panics_frees_those_who_wait() {
+        let cache = Arc::new(ShardedCache::<u32, u32>::new(1000));
+        let other = Arc::clone(&cache);
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let maker = thread::spawn(move || {
+            other.find_or_make(1, Blocking::Allowed, || {
+                begun.send(()).expect("heard");
+                thread::sleep(Duration::from_millis(20));
+                panic!("on purpose")
+            })
+        });
+        has_begun.recv().expect("begun");
+        assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Ok(9)).expect("made by the waiter"), 9);
+        assert!(maker.join().is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! Decoded blocks that the block cache has no room for.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, IoSliceMut},
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use floe_image::{Error, Place, Result, StoredBlock};
+use rustix::{
+    fs::{Mode, OFlags, fstatfs, open},
+    io::{Errno, ReadWriteFlags, preadv2},
+};
+
+use crate::{
+    Blocking,
+    cache::block_cache::{CachedBlock, Key, serves},
+};
+
+/// Blocks that decode sooner are rather decoded again.
+pub(crate) const COSTLY_DECODE: Duration = Duration::from_millis(1);
+
+/// File systems that are memory, as `statfs` names them: tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Of what is free on the file system, at most this part is used.
+const FREE_PART: u64 = 4;
+
+/// Decoded blocks that the block cache has no room for, that many files share, and that are costly to decode: the packed
+/// tails of small files, compressed with LZMA, are 4 MiB of some thousand files each. They are in a file without a
+/// name, so in memory as long as the kernel has no better use for it, and otherwise on disk.
+///
+/// There are two files, each for half of the budget: when the newer one is full, the older one is dropped. Nothing is
+/// ever overwritten, so that a read that found its block needs no lock.
+#[derive(Debug)]
+pub(crate) struct SpillFile {
+    budget_bytes: u64,
+    state: Mutex<State>,
+    /// Whether nothing was ever stored; looked at before the lock.
+    is_empty: AtomicBool,
+    stored_blocks: AtomicU64,
+    stored_bytes: AtomicU64,
+    hits: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// None: there can be no file, or there was a failure.
+    directory: Option<File>,
+    newer: Option<Half>,
+    older: Option<Half>,
+}
+
+#[derive(Debug)]
+struct Half {
+    file: Arc<File>,
+    end: u64,
+    blocks: HashMap<Key, Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    offset: u64,
+    len: usize,
+    is_complete: bool,
+}
+
+/// A block in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct SpilledBlock {
+    file: Arc<File>,
+    offset: u64,
+    len: usize,
+}
+
+/// What went into the file, and how often it helped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpillFileCounters {
+    /// Blocks written.
+    pub stored_blocks: u64,
+    /// Their decoded bytes.
+    pub stored_bytes: u64,
+    /// Reads that would have had to decode a block, and found it there.
+    pub hits: u64,
+}
+
+impl SpillFile {
+    /// Room for so many bytes in a file of `directory`; for none where that is in memory, or cannot be used.
+    pub(crate) fn new(budget_bytes: u64, directory: &Path) -> Self {
+        let opened =
+            (budget_bytes > 0).then(|| open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok());
+        let directory = opened.flatten().map(File::from);
+        let statistics = directory.as_ref().and_then(|directory| fstatfs(directory).ok());
+        let free_bytes = statistics.map_or(0, |statistics| {
+            let is_memory = MEMORY_FILE_SYSTEMS.contains(&(statistics.f_type as u64));
+            if is_memory { 0 } else { statistics.f_bavail.saturating_mul(statistics.f_bsize as u64) }
+        });
+        Self {
+            budget_bytes: budget_bytes.min(free_bytes / FREE_PART),
+            state: Mutex::new(State { directory, ..State::default() }),
+            is_empty: AtomicBool::new(true),
+            stored_blocks: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    /// The block, if it is there.
+    pub(crate) fn find(&self, block: &StoredBlock) -> Option<SpilledBlock> {
+        if self.is_empty.load(Relaxed) {
+            return None;
+        }
+        let state = self.state();
+        let found = [&state.newer, &state.older].into_iter().flatten().find_map(|half| {
+            let entry = half.blocks.get(&Key::of(block))?;
+            serves(entry.len, entry.is_complete, block.decoded_len).then(|| SpilledBlock {
+                file: Arc::clone(&half.file),
+                offset: entry.offset,
+                len: entry.len,
+            })
+        });
+        drop(state);
+        self.hits.fetch_add(found.is_some().into(), Relaxed);
+        found
+    }
+
+    /// Keeps a block, where there is a way to. A failure ends the keeping: there is no more room, or the disk is broken.
+    pub(crate) fn store(&self, block: &StoredBlock, cached: &CachedBlock) {
+        let len = cached.bytes().len() as u64;
+        let key = Key::of(block);
+        let mut state = self.state();
+        let holds = |half: &Option<Half>| half.as_ref().is_some_and(|half| half.blocks.contains_key(&key));
+        if len > self.budget_bytes / 2 || holds(&state.newer) || holds(&state.older) {
+            return;
+        }
+        if state.newer.as_ref().is_none_or(|half| half.end + len > self.budget_bytes / 2) {
+            let file = state.directory.as_ref().and_then(|directory| nameless(directory).ok());
+            let Some(file) = file else { return state.directory = None };
+            let half = Half { file: Arc::new(file), end: 0, blocks: HashMap::new() };
+            state.older = state.newer.replace(half);
+        }
+        let Some(half) = &mut state.newer else { return };
+        // A place is taken before it is written; what it holds is told only afterwards.
+        let (file, offset) = (Arc::clone(&half.file), half.end);
+        half.end += len;
+        drop(state);
+        let is_written = file.write_all_at(cached.bytes(), offset).is_ok();
+        let state = &mut *self.state();
+        if !is_written {
+            *state = State::default();
+            return;
+        }
+        let half =
+            [&mut state.newer, &mut state.older].into_iter().flatten().find(|half| Arc::ptr_eq(&half.file, &file));
+        let Some(half) = half else { return };
+        half.blocks.insert(key, Entry { offset, len: len as usize, is_complete: cached.is_complete() });
+        self.is_empty.store(false, Relaxed);
+        self.stored_blocks.fetch_add(1, Relaxed);
+        self.stored_bytes.fetch_add(len, Relaxed);
+    }
+
+    pub(crate) fn counters(&self) -> SpillFileCounters {
+        SpillFileCounters {
+            stored_blocks: self.stored_blocks.load(Relaxed),
+            stored_bytes: self.stored_bytes.load(Relaxed),
+            hits: self.hits.load(Relaxed),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SpilledBlock {
+    /// Copies decoded bytes from `skip` on.
+    ///
+    /// # Errors
+    /// The block ends before `target` is full, the disk fails, or it would have to be waited for and `blocking` does not allow that.
+    pub(crate) fn copy(&self, block: &StoredBlock, skip: usize, target: &mut [u8], blocking: Blocking) -> Result<()> {
+        let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
+        if skip.checked_add(target.len()).is_none_or(|end| end > self.len) {
+            return Err(Error::corrupt("block ends before the data that it should hold", place));
+        }
+        let failed = |error: io::Error| Error::io(block.device, block.offset, error);
+        let offset = self.offset + skip as u64;
+        if blocking.is_allowed() {
+            return self.file.read_exact_at(target, offset).map_err(failed);
+        }
+        let wanted = target.len();
+        match preadv2(&self.file, &mut [IoSliceMut::new(target)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == wanted => Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Err(Error::WouldBlock),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+}
+
+/// A file that has no name, and so goes with its last user.
+fn nameless(directory: &File) -> rustix::io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, c".", flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use floe_image::{DecodedLen, DeviceId, Encoding, StoredLen};
+
+    use super::*;
+    use crate::{PAGE_BYTES, PageRun};
+
+    fn block(offset: u64) -> StoredBlock {
+        StoredBlock {
+            device: DeviceId(0),
+            offset,
+            stored_len: StoredLen::Known(1),
+            decoded_len: DecodedLen::Exact(PAGE_BYTES as u32),
+            encoding: Encoding::Stored,
+        }
+    }
+
+    fn cached(fill: u8) -> CachedBlock {
+        let mut pages = PageRun::from_system(1).expect("a page");
+        pages.fill(fill);
+        CachedBlock::new(pages, PAGE_BYTES, true)
+    }
+
+    #[test]
+    fn blocks_are_found_until_their_half_goes() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let spill_file = SpillFile::new(4 * PAGE_BYTES as u64, directory);
+        if spill_file.budget_bytes == 0 || File::open(directory).is_ok_and(|directory| nameless(&directory).is_err()) {
+            return floe_testkit::skip::skipped("the file system of the build is in memory, or has no nameless files");
+        }
+        assert!(spill_file.find(&block(0)).is_none());
+        let mut byte = [0];
+        for number in 0..20 {
+            spill_file.store(&block(number), &cached(number as u8));
+            let found = spill_file.find(&block(number)).expect("it was stored");
+            found.copy(&block(number), 17, &mut byte, Blocking::Allowed).expect("it is there");
+            assert_eq!(byte, [number as u8]);
+            assert_eq!(spill_file.find(&block(0)).is_some(), number < 4, "{number}");
+        }
+        assert_eq!(spill_file.counters().stored_blocks, 20);
+        let last = spill_file.find(&block(19)).expect("it was stored");
+        let error = last.copy(&block(19), PAGE_BYTES, &mut byte, Blocking::Allowed).expect_err("it ends there");
+        assert!(error.to_string().contains("ends before"), "{error}");
+    }
+
+    #[test]
+    fn where_nothing_can_be_kept_nothing_is() {
+        for (budget_bytes, directory) in [(0, "/"), (1 << 30, "/nowhere/at/all"), (1 << 30, "/proc")] {
+            let spill_file = SpillFile::new(budget_bytes, Path::new(directory));
+            spill_file.store(&block(0), &cached(1));
+            assert!(spill_file.find(&block(0)).is_none(), "{directory}");
+            assert_eq!(spill_file.counters(), SpillFileCounters::default());
+        }
+    }
+}

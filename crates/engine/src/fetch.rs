@@ -1,0 +1,4 @@
+//! Stored bytes, from the sources.
+
+mod drop_behind;
+pub(crate) mod sources;

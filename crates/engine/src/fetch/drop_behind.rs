@@ -1,0 +1,150 @@
+//! Stored bytes that were decoded and will hardly be wanted again.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+use floe_image::{ByteRange, DeviceId};
+
+use crate::PAGE_BYTES;
+
+/// Sources are watched in regions of so many bytes.
+const REGION_BYTES: u64 = 1 << 20;
+
+/// How many regions are told apart at one time.
+const REGION_COUNT: usize = 1024;
+
+const PAGES_OF_REGION: u64 = REGION_BYTES / PAGE_BYTES as u64;
+
+/// A region is spent once so many of its pages were read: what lies between the blocks of a file is never read.
+const SPENT_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / 8) as u32;
+
+/// How many spent regions are kept still, for readers that come a little later, and because the kernel lets only those
+/// pages go at once that no CPU has just touched.
+const KEPT_COUNT: usize = 4;
+
+/// Which regions of the sources have been read as a whole.
+///
+/// What was decoded is in the kernel's page cache from then on, as data. To keep it there a second time, as stored
+/// bytes, would take memory from others, and each new page of memory costs time. Bytes that are read a second time were
+/// still wanted, by readers that jump about: their region is not spent then, but looked at anew.
+pub(crate) struct DropBehind {
+    state: Mutex<State>,
+}
+
+struct State {
+    regions: Vec<Region>,
+    spent: VecDeque<(DeviceId, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Region {
+    device: DeviceId,
+    number: u64,
+    /// A bit for each page that was read.
+    read: [u64; (PAGES_OF_REGION / 64) as usize],
+    is_spent: bool,
+}
+
+/// What a read changed for its region.
+enum Change {
+    None,
+    /// All of it has been read now.
+    IsSpent,
+    /// Some of it was read again.
+    IsWanted,
+}
+
+impl Region {
+    fn new(device: DeviceId, number: u64) -> Self {
+        Self { device, number, read: [0; (PAGES_OF_REGION / 64) as usize], is_spent: false }
+    }
+
+    /// Notes that the bytes from `start` to `end` of the region were read; gives what that changed.
+    fn note(&mut self, start: u64, end: u64) -> Change {
+        let page = PAGE_BYTES as u64;
+        // A page that is read in part only may be that of a neighbouring block too.
+        let first_whole = start.div_ceil(page);
+        if first_whole < end / page && self.has(first_whole) {
+            self.read = Default::default();
+            self.is_spent = false;
+            return Change::IsWanted;
+        }
+        for number in start / page..end.div_ceil(page) {
+            self.read[(number / 64) as usize] |= 1 << (number % 64);
+        }
+        let was_spent = self.is_spent;
+        self.is_spent = self.read.iter().map(|pages| pages.count_ones()).sum::<u32>() >= SPENT_PAGES;
+        if self.is_spent && !was_spent { Change::IsSpent } else { Change::None }
+    }
+
+    fn has(&self, page: u64) -> bool {
+        self.read[(page / 64) as usize] >> (page % 64) & 1 == 1
+    }
+}
+
+impl DropBehind {
+    pub(crate) fn new() -> Self {
+        let regions = vec![Region::new(DeviceId(0), u64::MAX); REGION_COUNT];
+        Self { state: Mutex::new(State { regions, spent: VecDeque::new() }) }
+    }
+
+    /// Notes bytes that were read to be decoded; gives what may be let go.
+    pub(crate) fn note(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut position = range.offset();
+        while position < range.end() {
+            let number = position / REGION_BYTES;
+            let start = number * REGION_BYTES;
+            let end = range.end().min(start + REGION_BYTES);
+            let region = &mut state.regions[number as usize % REGION_COUNT];
+            if region.number != number || region.device != device {
+                *region = Region::new(device, number);
+            }
+            match region.note(position - start, end - start) {
+                Change::None => {}
+                Change::IsSpent => state.spent.push_back((device, number)),
+                Change::IsWanted => state.spent.retain(|spent| *spent != (device, number)),
+            }
+            position = end;
+        }
+        if state.spent.len() <= KEPT_COUNT {
+            return None;
+        }
+        let (device, number) = state.spent.pop_front()?;
+        Some((device, ByteRange::new(number * REGION_BYTES, REGION_BYTES)))
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// Notes reads of blocks of so many bytes in this order; gives the numbers of the regions that may be let go.
+    fn let_go(block_bytes: u64, blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let drop_behind = DropBehind::new();
+        let note = |block: u64| drop_behind.note(DeviceId(0), ByteRange::new(block * block_bytes, block_bytes));
+        blocks.into_iter().filter_map(note).map(|(_, range)| range.offset() / REGION_BYTES).collect()
+    }
+
+    #[test]
+    fn what_is_read_once_from_end_to_end_is_let_go_a_little_later() {
+        for block_bytes in [1000, 4096, 50_000, 65_536, 1 << 20] {
+            let regions = 20 * REGION_BYTES / block_bytes;
+            let gone = let_go(block_bytes, 0..regions);
+            assert_eq!(gone[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "{block_bytes}");
+        }
+        let of_two_readers = (0..160).flat_map(|block| [block, 320 + block]);
+        assert!(let_go(65_536, of_two_readers).len() > 10);
+    }
+
+    #[test]
+    fn what_is_read_again_is_not() {
+        let mut random = floe_testkit::Random::new(1);
+        let at_random: Vec<u64> = (0..20_000).map(|_| random.below(1600)).collect();
+        let gone = let_go(65_536, at_random);
+        assert!(gone.len() < 10, "{} of 100 regions, though each was read from 200 times", gone.len());
+        assert!(let_go(65_536, (0..10_000).map(|index| index % 14)).is_empty());
+    }
+}

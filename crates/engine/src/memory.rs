@@ -1,0 +1,9 @@
+//! Pages, and whether they are short.
+
+mod arenas;
+mod free_pages;
+pub(crate) mod page_pool;
+pub(crate) mod page_run_sys;
+pub(crate) mod pages_sys;
+mod preemption_sys;
+pub(crate) mod pressure;

@@ -1,0 +1,157 @@
+//! How formats read their metadata through the engine's caches.
+
+use std::sync::Arc;
+
+use floe_image::{
+    BlockReader, Bytes, DecodedBlock, DecodedLen, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
+    StoredBlock, StoredLen,
+};
+
+use crate::{
+    Blocking, Engine,
+    cache::{block_cache::Key, metadata_cache::Weight},
+    engine::decode_error,
+};
+
+/// Stored metadata is cached in pieces of this many bytes, aligned to it.
+const PIECE_BYTES: u64 = 16 << 10;
+
+/// What a format is opened with: metadata through the engine's caches, waiting for the sources or not.
+///
+/// A file system is opened with a reader that may wait. [`FileSystem::with_reader`](floe_image::FileSystem::with_reader)
+/// gives its twin that does not.
+pub(crate) struct MetadataReader {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) blocking: Blocking,
+}
+
+impl Weight for Bytes {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self::copy_from_slice(self)
+    }
+}
+
+impl Weight for DecodedBlock {
+    fn weight(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn deep_copy(&self) -> Self {
+        Self { bytes: self.bytes.deep_copy(), ..*self }
+    }
+}
+
+impl MetadataReader {
+    /// The cached piece that begins at `offset`, which is a multiple of its size.
+    fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
+        self.engine.stored_metadata.find_or_make((device, offset), self.blocking, || {
+            let len = self.device_len(device)?.saturating_sub(offset).min(PIECE_BYTES);
+            let mut bytes = vec![0; len as usize];
+            self.fill(device, offset, &mut bytes)?;
+            Ok(bytes.into())
+        })
+    }
+
+    fn fill(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
+        self.engine.sources.fetch_metadata(device, offset, output, self.blocking)
+    }
+
+    fn decode(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        self.engine.check_bounds(block)?;
+        let StoredBlock { device, offset, decoded_len, mut encoding, .. } = *block;
+        let decoded_len_max = decoded_len.bytes() as usize;
+        let mut stored = Vec::new();
+        let stored_start;
+        match block.stored_len {
+            StoredLen::Known(len) => {
+                stored_start = 0;
+                stored.resize(len as usize, 0);
+                self.fill(device, offset, &mut stored)?;
+            }
+            StoredLen::Prefixed => {
+                // One read brings the length and, since data never grows, all that can follow it.
+                stored_start = 2;
+                let room = self.device_len(device)?.saturating_sub(offset);
+                stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
+                self.fill(device, offset, &mut stored)?;
+                let place = Place { nid: None, device, offset: Some(offset) };
+                let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
+                let len = usize::from(word & 0x7fff);
+                if len == 0 || len > decoded_len_max {
+                    return Err(Error::corrupt("length of a metadata block", place));
+                }
+                if stored.len() < 2 + len {
+                    return Err(Error::corrupt("metadata block past the end of the image", place));
+                }
+                stored.truncate(2 + len);
+                if word & 0x8000 != 0 {
+                    encoding = Encoding::Stored;
+                }
+            }
+        }
+        let stored_end = offset + stored.len() as u64;
+        let mut bytes = vec![0; decoded_len_max];
+        let decoded = self.engine.workspaces.with(|workspace| {
+            let decoded = workspace.decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
+            decoded.map_err(|error| decode_error(error, block))
+        })?;
+        bytes.truncate(decoded);
+        Ok(DecodedBlock { bytes: bytes.into(), stored_end })
+    }
+}
+
+impl BlockReader for MetadataReader {
+    fn device_count(&self) -> u16 {
+        self.engine.sources.device_count()
+    }
+
+    fn device_len(&self, device: DeviceId) -> Result<u64> {
+        self.engine.sources.device_len(device)
+    }
+
+    fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes> {
+        let place = Place { nid: None, device, offset: Some(offset) };
+        let end = offset.checked_add(len as u64).filter(|_| len <= <dyn BlockReader>::STORED_LEN_MAX);
+        let end = end.ok_or(Error::corrupt("metadata longer than 1 MiB", place))?;
+        if end > self.device_len(device)? {
+            return Err(Error::corrupt("metadata past the end of the image", place));
+        }
+        let first = offset - offset % PIECE_BYTES;
+        let within = (offset - first) as usize;
+        let too_short = || Error::corrupt("metadata past the end of the image", place);
+        if within + len <= PIECE_BYTES as usize {
+            let piece = self.piece(device, first)?;
+            return if piece.len() >= within + len { Ok(piece.slice(within..within + len)) } else { Err(too_short()) };
+        }
+        let mut bytes = Vec::with_capacity(len);
+        let mut position = offset;
+        while position < end {
+            let start = position - position % PIECE_BYTES;
+            let piece = self.piece(device, start)?;
+            let stop = end.min(start + PIECE_BYTES);
+            let part = piece.get((position - start) as usize..(stop - start) as usize);
+            bytes.extend_from_slice(part.ok_or_else(too_short)?);
+            position = stop;
+        }
+        Ok(bytes.into())
+    }
+
+    fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        let make = || self.decode(block);
+        let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, make)?;
+        let len = block.decoded_len.bytes() as usize;
+        // Two users may know different lengths of one block.
+        if found.bytes.len() >= len || matches!(block.decoded_len, DecodedLen::AtMost(_)) {
+            return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
+        }
+        self.decode(block)
+    }
+
+    fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
+        self.engine.sources.add_derived(source)
+    }
+}

@@ -1,0 +1,147 @@
+//! How much is read before anybody asks for it.
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use floe_image::{ByteRange, Nid};
+
+use crate::{
+    ReadAroundCounters,
+    cache::block_cache::Key,
+    metrics::gauge::{Counted, Gauge},
+    prefetch::{
+        counters::Counts,
+        detectors::{
+            clustered::HotRegions,
+            directory::{AheadFile, ListedFile, Walks},
+            sequential::{Ahead, Streams},
+        },
+        held_blocks::{Held, HeldBlocks},
+        sink::PageCache,
+    },
+};
+
+/// The most pieces of work that wait at one time; more are dropped.
+const WAITING_MAX: usize = 64;
+
+/// Of a block that takes at least so long to decode, the rest is given to the page cache soon: copying takes a fraction of
+/// that.
+pub(crate) const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
+
+/// Of a block that takes at least so long to decode, it is even while reads are scattered.
+pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
+
+/// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
+pub(crate) const AHEAD_STEP_BYTES: usize = 256 << 10;
+
+/// Blocks that wait to be given to the page cache take at most this part of the cache of decoded blocks.
+const HELD_PART: u64 = 4;
+
+/// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the bytes
+/// of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens on a
+/// thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter; but what
+/// was costly to decode is given away by another one, which those that decompress cannot starve, when it comes faster.
+#[derive(Default)]
+pub(crate) struct Prefetch {
+    page_cache: OnceLock<Box<dyn PageCache>>,
+    streams: Mutex<Streams>,
+    hot_regions: HotRegions,
+    walks: Walks,
+    waiting: AtomicUsize,
+    held: Arc<HeldBlocks>,
+    /// Pieces of work that read more than was asked for, waiting or under way.
+    reading_on: Gauge,
+    pub(crate) counts: Counts,
+}
+
+/// What the first bytes of a read suggest to read besides.
+#[derive(Default)]
+pub(crate) struct Beside {
+    /// Files that a walk comes to next.
+    pub(crate) files: Vec<AheadFile>,
+    /// The part of the file that is read piece by piece.
+    pub(crate) region: Option<ByteRange>,
+}
+
+impl Prefetch {
+    pub(crate) fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
+        // A second one would be told of the same bytes: the first stays.
+        let _ = self.page_cache.set(page_cache);
+    }
+
+    pub(crate) fn page_cache(&self) -> Option<&dyn PageCache> {
+        self.page_cache.get().map(Box::as_ref)
+    }
+
+    pub(crate) fn counters(&self, used_blocks: u64, wasted_blocks: u64) -> ReadAroundCounters {
+        self.counts.so_far(used_blocks, wasted_blocks)
+    }
+
+    /// Notes a read that begins; gives what to read ahead of its reader.
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
+    }
+
+    /// After a read that follows no others: what it suggests to read besides.
+    pub(crate) fn beside(&self, nid: Nid, range: ByteRange) -> Beside {
+        if self.page_cache.get().is_none() {
+            return Beside::default();
+        }
+        let files = if range.offset() == 0 { self.walks.note_read(nid) } else { Vec::new() };
+        Beside { files, region: self.hot_regions.note(nid, range) }
+    }
+
+    /// Notes files of a directory that readers were told of.
+    pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
+        self.walks.note_listed(directory, is_beginning, files);
+    }
+
+    /// Whether nobody has come to a file that is to be read ahead.
+    pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
+        self.walks.is_wanted(ahead)
+    }
+
+    /// Room for one more piece of work that waits; counted as dropped where there is none.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admitted> {
+        if self.waiting.fetch_add(1, Relaxed) >= WAITING_MAX {
+            self.waiting.fetch_sub(1, Relaxed);
+            self.counts.dropped();
+            return None;
+        }
+        Some(Admitted(Arc::clone(self)))
+    }
+
+    /// Counts a piece of work that reads more than was asked for.
+    pub(crate) fn reads_on(&self) -> Counted {
+        self.reading_on.enter()
+    }
+
+    /// Whether there is such a piece of work.
+    pub(crate) fn is_reading_on(&self) -> bool {
+        self.reading_on.now() > 0
+    }
+
+    /// Holds a block of `len` bytes until the page cache was given the rest of it; counted as dropped where too much of a
+    /// cache of `cache_bytes` is held already.
+    pub(crate) fn hold(&self, key: Key, len: u64, cache_bytes: u64) -> Option<Held> {
+        let held = self.held.hold(key, len, cache_bytes / HELD_PART);
+        if held.is_none() {
+            self.counts.dropped();
+        }
+        held
+    }
+}
+
+/// A piece of work that waits; no longer once this is dropped.
+pub(crate) struct Admitted(Arc<Prefetch>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}

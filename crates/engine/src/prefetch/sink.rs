@@ -1,0 +1,10 @@
+//! Where bytes go that nobody asked for yet.
+
+use floe_image::Nid;
+
+/// A cache nearer to the readers than the engine's own, which takes bytes that nobody asked for yet.
+pub trait PageCache: Send + Sync {
+    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives
+    /// whether it did. May wait.
+    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool;
+}

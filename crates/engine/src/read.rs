@@ -1,0 +1,10 @@
+//! Reads: planned, looked up, executed.
+
+pub(crate) mod acquire;
+pub(crate) mod batch;
+pub(crate) mod detached;
+pub(crate) mod job;
+mod output_sys;
+pub(crate) mod plan;
+mod read_around;
+pub(crate) mod reader;

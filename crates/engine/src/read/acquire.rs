@@ -1,0 +1,86 @@
+//! Where the bytes of a planned read are now.
+
+use std::{ops::Range, sync::Arc};
+
+use floe_image::{DeviceId, StoredBlock};
+
+use crate::{
+    Engine,
+    cache::{
+        block_cache::{CachedBlock, Found, Lead},
+        flight::Flight,
+        spill_file::SpilledBlock,
+    },
+    read::plan::{Origin, PlannedStep},
+};
+
+/// One step of a read: where some bytes of its output are now.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The bytes of the output.
+    pub(crate) output: Range<usize>,
+    pub(crate) source: BlockSource,
+}
+
+/// Where the bytes of a [`Step`] are now.
+#[derive(Debug)]
+pub(crate) enum BlockSource {
+    /// Nowhere: they are zero.
+    Hole,
+    /// They stand in the image as they are.
+    Plain { device: DeviceId, offset: u64 },
+    /// In a decoded block in memory.
+    Cached { cached: Arc<CachedBlock>, block: StoredBlock, skip: usize },
+    /// In a decoded block in the spill file.
+    Spilled { spilled: SpilledBlock, block: StoredBlock, skip: usize },
+    /// In a block that is decoded into the output: all of it, or the part from `skip` on of one that the cache has no room
+    /// for.
+    DecodeInto { block: StoredBlock, skip: usize },
+    /// In a block that this read decodes for all who want it.
+    Lead { block: StoredBlock, skip: usize, lead: Lead },
+    /// In a block that another read is decoding.
+    Join { block: StoredBlock, skip: usize, flight: Arc<Flight<Arc<CachedBlock>>> },
+    /// In a block that is to be decoded into the cache before anybody asks for it. It is led only when it is decoded:
+    /// whoever wants it from then on waits for it.
+    Ahead { block: StoredBlock },
+}
+
+/// Looks up where the bytes of each planned step are. Leads are taken and hits are counted here, for demand alone.
+pub(crate) fn acquire(engine: &Engine, planned: &[PlannedStep], steps: &mut Vec<Step>) {
+    steps.extend(planned.iter().map(|step| acquire_step(engine, step)));
+}
+
+fn acquire_step(engine: &Engine, step: &PlannedStep) -> Step {
+    let source = match step.origin {
+        Origin::Hole => BlockSource::Hole,
+        Origin::Plain { device, offset } => BlockSource::Plain { device, offset },
+        Origin::Block { block, skip } => acquire_block(engine, block, skip, step.output.len()),
+    };
+    Step { output: step.output.clone(), source }
+}
+
+/// Looks up where `len` bytes of a block from `skip` on are.
+pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, len: usize) -> BlockSource {
+    let blocks = &engine.blocks;
+    let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
+    if is_whole {
+        return match blocks.peek_whole(&block) {
+            Some(cached) => BlockSource::Cached { cached, block, skip },
+            None => BlockSource::DecodeInto { block, skip },
+        };
+    }
+    if !blocks.has_room_for(&block) {
+        return BlockSource::DecodeInto { block, skip };
+    }
+    if let Some(spilled) = engine.spill_file.find(&block) {
+        return match blocks.peek(&block) {
+            Some(cached) => BlockSource::Cached { cached, block, skip },
+            None => BlockSource::Spilled { spilled, block, skip },
+        };
+    }
+    match blocks.find_or_lead(&block) {
+        Found::Ready(cached) => BlockSource::Cached { cached, block, skip },
+        Found::InFlight(flight) => BlockSource::Join { block, skip, flight },
+        Found::Lead(lead) => BlockSource::Lead { block, skip, lead },
+    }
+}

@@ -1,0 +1,89 @@
+//! Blocks that one fetch brings.
+
+use std::time::Duration;
+
+use floe_image::{DeviceId, Result, StoredBlock, StoredLen};
+
+use crate::{
+    Engine,
+    read::acquire::{BlockSource, Step},
+};
+
+/// The most stored bytes that one fetch brings for several blocks.
+const FETCH_BYTES_MAX: u64 = 512 << 10;
+
+/// Blocks to decode whose stored bytes stand behind one another, so that one fetch brings them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Batch {
+    /// How many blocks there are: as many steps, from the first one on.
+    pub(crate) block_count: usize,
+    pub(crate) device: DeviceId,
+    /// The first stored byte.
+    pub(crate) start: u64,
+    /// How many stored bytes.
+    pub(crate) len: usize,
+    /// How long decoding will take.
+    pub(crate) decode_cost: Duration,
+}
+
+impl Batch {
+    /// The batch that `steps` begin with; `None` where the first of them decodes nothing.
+    ///
+    /// # Errors
+    /// A block lies past the end of its source, or is longer than any format has them.
+    pub(crate) fn at(engine: &Engine, steps: &[Step]) -> Result<Option<Self>> {
+        let mut batch: Option<Self> = None;
+        for block in steps.iter().map_while(Step::block_to_decode) {
+            engine.check_bounds(block)?;
+            let (decode_cost, len) = (engine.costs.estimate(block), stored_len(block));
+            match &mut batch {
+                None => {
+                    batch = Some(Self {
+                        block_count: 1,
+                        device: block.device,
+                        start: block.offset,
+                        len: len as usize,
+                        decode_cost,
+                    });
+                }
+                Some(batch)
+                    if batch.device == block.device
+                        && batch.start.checked_add(batch.len as u64) == Some(block.offset)
+                        && batch.len as u64 + len <= FETCH_BYTES_MAX =>
+                {
+                    batch.block_count += 1;
+                    batch.len += len as usize;
+                    batch.decode_cost += decode_cost;
+                }
+                Some(_) => break,
+            }
+        }
+        Ok(batch)
+    }
+
+    /// The stored bytes of `block` within those of the batch.
+    pub(crate) fn stored_of<'bytes>(&self, block: &StoredBlock, stored: &'bytes [u8]) -> &'bytes [u8] {
+        let from = (block.offset - self.start) as usize;
+        &stored[from..from + stored_len(block) as usize]
+    }
+}
+
+impl Step {
+    /// The block that the step decodes.
+    pub(crate) fn block_to_decode(&self) -> Option<&StoredBlock> {
+        match &self.source {
+            BlockSource::DecodeInto { block, .. } | BlockSource::Lead { block, .. } | BlockSource::Ahead { block } => {
+                Some(block)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn stored_len(block: &StoredBlock) -> u64 {
+    match block.stored_len {
+        StoredLen::Known(len) => u64::from(len),
+        // File data always has its length in the map; a length of zero decodes to an error.
+        StoredLen::Prefixed => 0,
+    }
+}

@@ -1,0 +1,228 @@
+//! A read that has left the thread that took it.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use floe_image::{ByteRange, Error, Nid, Result};
+
+use crate::{
+    Blocking, PageRun, Reader,
+    cache::block_cache::CachedBlock,
+    metrics::gauge::Counted,
+    prefetch::neighbours::Neighbour,
+    read::{
+        acquire::{BlockSource, Step, acquire_block},
+        batch::Batch,
+        job::{Costly, JOIN_RETRIES_MAX, Job, Output, copy},
+        output_sys::{OutputPart, SplitOutput},
+    },
+};
+
+/// Who asked for the read: called once, with its bytes.
+pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
+/// When a read was asked for, and by whom.
+pub(crate) struct Request {
+    pub(crate) asked: Instant,
+    pub(crate) completion: Completion,
+}
+
+/// What is left of a read that has been mapped.
+pub(crate) struct Left {
+    pub(crate) steps: Vec<Step>,
+    /// How many bytes the whole read gives.
+    pub(crate) len: usize,
+    pub(crate) neighbours: Vec<Neighbour>,
+}
+
+/// Blocks that take at least so long to decode are spread over the CPUs one by one.
+const SPREAD_DECODE: Duration = Duration::from_micros(200);
+
+/// A read that has left the thread that took it: fetched where waiting does no harm, decoded on the workers, answered by
+/// the thread that does its last piece. A read that is dropped before its end is answered with an error.
+pub(crate) struct DetachedRead {
+    reader: Reader,
+    nid: Nid,
+    range: ByteRange,
+    /// Pieces of work under way or to come, and one for the thread that hands them out.
+    pending: AtomicUsize,
+    retries: AtomicUsize,
+    end: Mutex<End>,
+    _outstanding: Counted,
+}
+
+struct End {
+    /// There once all parts were handed out.
+    output: Option<SplitOutput>,
+    len: usize,
+    neighbours: Vec<Neighbour>,
+    error: Option<Error>,
+    request: Option<Request>,
+}
+
+impl DetachedRead {
+    /// Has the rest of a read done; all of it where the map is not known yet.
+    pub(crate) fn submit(
+        reader: Reader,
+        nid: Nid,
+        range: ByteRange,
+        pages: PageRun,
+        left: Option<Left>,
+        request: Request,
+    ) {
+        let engine = Arc::clone(reader.engine());
+        let end = End { output: None, len: 0, neighbours: Vec::new(), error: None, request: Some(request) };
+        let read = Arc::new(Self {
+            reader,
+            nid,
+            range,
+            pending: AtomicUsize::new(1),
+            retries: AtomicUsize::new(0),
+            end: Mutex::new(end),
+            _outstanding: engine.outstanding.enter(),
+        });
+        engine.workers.fetch_here_if_free(Box::new(move || {
+            let result = read.hand_out(pages, left);
+            read.end_piece(result);
+        }));
+    }
+
+    /// Fetches what the steps need and hands the decoding out.
+    fn hand_out(self: &Arc<Self>, pages: PageRun, left: Option<Left>) -> Result<()> {
+        let engine = self.reader.engine();
+        engine.workspaces.with(|workspace| {
+            let Left { mut steps, len, neighbours } = match left {
+                Some(left) => left,
+                None => self.reader.prepare(workspace, self.nid, self.range, Blocking::Allowed)?,
+            };
+            let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
+            let mut output = HandedOut { read: self, output };
+            let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::HandOff, ahead: None };
+            let result = job.run(workspace, &mut steps, &mut output).map(|joins| {
+                joins.into_iter().for_each(|step| self.subscribe(step, &mut output.output));
+            });
+            let mut end = self.end();
+            (end.output, end.len, end.neighbours) = (Some(output.output), len, neighbours);
+            result
+        })
+    }
+
+    /// Has the thread that decodes the block of a step fill the step's part of the output.
+    fn subscribe(self: &Arc<Self>, step: Step, output: &mut SplitOutput) {
+        let BlockSource::Join { block, skip, flight } = step.source else { return };
+        let mut part = output.take(step.output);
+        let read = Arc::clone(self);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        flight.subscribe(Box::new(move |result: Result<Arc<CachedBlock>>| {
+            let result = match result {
+                Ok(cached) if cached.serves(block.decoded_len) => copy(&cached, &block, skip, &mut part),
+                Ok(_) | Err(Error::Cancelled) if read.retries.fetch_add(1, Ordering::Relaxed) < JOIN_RETRIES_MAX => {
+                    let engine = Arc::clone(read.reader.engine());
+                    return engine.workers.fetch(Box::new(move || {
+                        let source = acquire_block(read.reader.engine(), block, skip, part.len());
+                        let result = read.run_alone(source, &mut part);
+                        drop(part);
+                        read.end_piece(result);
+                    }));
+                }
+                Ok(_) => Err(Error::Cancelled),
+                Err(error) => Err(error),
+            };
+            drop(part);
+            read.end_piece(result);
+        }));
+    }
+
+    /// Fills one part of the output on a thread that may wait.
+    fn run_alone(&self, source: BlockSource, part: &mut OutputPart) -> Result<()> {
+        let engine = self.reader.engine();
+        let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+        let mut steps = vec![Step { output: 0..part.len(), source }];
+        engine.workspaces.with(|workspace| job.run_to_end(workspace, &mut steps, &mut part[..]))
+    }
+
+    /// Ends a piece of the read; the last one answers.
+    fn end_piece(&self, result: Result<()>) {
+        if let Err(error) = result {
+            self.end().error.get_or_insert(error.for_inode(self.nid));
+        }
+        // What the other pieces wrote must be seen by the last one.
+        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.answer();
+        }
+    }
+
+    fn answer(&self) {
+        let (output, len, neighbours, error, request) = {
+            let mut end = self.end();
+            (end.output.take(), end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.request.take())
+        };
+        let Some(Request { asked, completion }) = request else { return };
+        let pages = output.and_then(SplitOutput::into_pages);
+        let result = match (error, &pages) {
+            (Some(error), _) => Err(error),
+            (None, Some(pages)) => Ok(&pages[..len]),
+            (None, None) => Err(Error::Cancelled),
+        };
+        self.reader.engine().latencies.reply(asked, || completion(result));
+        self.reader.store_neighbours(self.nid, self.range, neighbours);
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DetachedRead {
+    fn drop(&mut self) {
+        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(request) = end.request.take() {
+            (request.completion)(Err(end.error.take().unwrap_or(Error::Cancelled)));
+        }
+    }
+}
+
+/// The output of a read whose costly parts are filled by others.
+struct HandedOut<'read> {
+    read: &'read Arc<DetachedRead>,
+    output: SplitOutput,
+}
+
+impl Output for HandedOut<'_> {
+    fn part(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.output.part(range)
+    }
+
+    fn hand_off(&mut self, batch: Batch, stored: PageRun, steps: Vec<Step>) {
+        let is_spread = batch.decode_cost / batch.block_count.max(1) as u32 >= SPREAD_DECODE;
+        let shared = Arc::new((batch, stored));
+        let mut own: Vec<(Step, OutputPart)> = Vec::with_capacity(steps.len());
+        for step in steps {
+            let part = self.output.take(step.output.clone());
+            own.push((step, part));
+        }
+        while !own.is_empty() {
+            let pieces = own.split_off(if is_spread { own.len() - 1 } else { 0 });
+            let (read, shared) = (Arc::clone(self.read), Arc::clone(&shared));
+            self.read.pending.fetch_add(1, Ordering::Relaxed);
+            let work = move || {
+                let engine = read.reader.engine();
+                let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+                let (batch, stored) = &*shared;
+                let result = engine.workspaces.with(|workspace| {
+                    let mut pieces = pieces.into_iter();
+                    pieces.try_for_each(|(step, mut part)| job.decode_step(workspace, batch, step, stored, &mut part))
+                });
+                drop(shared);
+                read.end_piece(result);
+            };
+            self.read.reader.engine().workers.decompress(Box::new(work));
+        }
+    }
+}

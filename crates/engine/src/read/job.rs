@@ -1,0 +1,296 @@
+//! The executor of reads.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use floe_image::{DecodedLen, Error, Place, Result, StoredBlock};
+
+use crate::{
+    Blocking, Engine, PageRun, SyncDecompress,
+    cache::block_cache::{CachedBlock, Found, Lead},
+    decode::workspace::Workspace,
+    memory::page_pool::Effort,
+    prefetch::counters::AheadGuard,
+    read::{
+        acquire::{BlockSource, Step, acquire_block},
+        batch::Batch,
+    },
+};
+
+/// Decodes that take no longer together run where their bytes are, unless the switch says otherwise: a hop to another
+/// thread would cost as much.
+pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
+
+/// How often a read looks blocks up again when those that were to decode them gave up.
+pub(crate) const JOIN_RETRIES_MAX: usize = 64;
+
+/// Executes the steps of a read: fetches what stands together at once, decodes, copies. All reads come through here: those
+/// of the FUSE edge, of the library, and those that nobody asked for yet.
+pub(crate) struct Job<'job> {
+    pub(crate) engine: &'job Arc<Engine>,
+    /// Whether the calling thread may wait for sources.
+    pub(crate) blocking: Blocking,
+    pub(crate) costly: Costly,
+    /// Who wants the blocks that are decoded ahead; `None` for demand.
+    pub(crate) ahead: Option<&'job AheadGuard<'job>>,
+}
+
+/// What becomes of blocks whose decode is not cheap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Costly {
+    /// They are decoded on the calling thread.
+    DecodeHere,
+    /// They are left.
+    Leave,
+    /// They are fetched and handed off.
+    HandOff,
+}
+
+/// What a job fills.
+pub(crate) trait Output {
+    /// The bytes of one step.
+    fn part(&mut self, range: Range<usize>) -> &mut [u8];
+
+    /// Has others decode these steps, whose blocks were fetched. Called only with [`Costly::HandOff`].
+    fn hand_off(&mut self, batch: Batch, stored: PageRun, steps: Vec<Step>) {
+        let _ = (batch, stored, steps);
+    }
+}
+
+impl Output for [u8] {
+    fn part(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self[range]
+    }
+}
+
+impl Job<'_> {
+    /// Runs the steps, and gives those that are left: all that would wait where that is not allowed, those that are too
+    /// costly where they are to be left, and those that wait for another read's decode. A step that is dropped because
+    /// of an error frees those that wait for its block.
+    ///
+    /// # Errors
+    /// The image is corrupt or cannot be read; there is no memory.
+    pub(crate) fn run<O: Output + ?Sized>(
+        &self,
+        workspace: &mut Workspace,
+        steps: &mut Vec<Step>,
+        output: &mut O,
+    ) -> Result<Vec<Step>> {
+        let mut left = Vec::new();
+        let mut cost = Duration::ZERO;
+        let mut rest = steps.drain(..);
+        while !rest.as_slice().is_empty() {
+            let Some(batch) = Batch::at(self.engine, rest.as_slice())? else {
+                if let Some(step) = rest.next()
+                    && !self.run_step(&step, output)?
+                {
+                    left.push(step);
+                }
+                continue;
+            };
+            let count = batch.block_count;
+            cost += batch.decode_cost;
+            let is_cheap = match self.costly {
+                Costly::DecodeHere => true,
+                Costly::Leave => self.is_cheap(cost),
+                Costly::HandOff => self.is_cheap(batch.decode_cost),
+            };
+            if !is_cheap && self.costly == Costly::Leave {
+                left.extend(rest.by_ref().take(count));
+                continue;
+            }
+            let stored = match self.fetch_stored(&batch) {
+                Ok(stored) => stored,
+                Err(Error::WouldBlock) => {
+                    left.extend(rest.by_ref().take(count));
+                    continue;
+                }
+                Err(Error::NoMemory) if self.ahead.is_some_and(|ahead| ahead.give_up(count)) => {
+                    rest.by_ref().take(count).for_each(drop);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if !is_cheap {
+                output.hand_off(batch, stored, rest.by_ref().take(count).collect());
+                continue;
+            }
+            for step in rest.by_ref().take(count) {
+                let target = if self.ahead.is_some() { &mut [] } else { output.part(step.output.clone()) };
+                self.decode_step(workspace, &batch, step, &stored, target)?;
+            }
+        }
+        Ok(left)
+    }
+
+    /// Runs the steps to their end; waits for what other reads decode. What those may wait for is decoded before, so that
+    /// two reads never wait for each other.
+    ///
+    /// # Errors
+    /// As [`Job::run`].
+    pub(crate) fn run_to_end<O: Output + ?Sized>(
+        &self,
+        workspace: &mut Workspace,
+        steps: &mut Vec<Step>,
+        output: &mut O,
+    ) -> Result<()> {
+        let mut left = self.run(workspace, steps, output)?;
+        let mut retries = 0;
+        while let Some(step) = left.pop() {
+            let BlockSource::Join { block, skip, flight } = step.source else { return Err(Error::WouldBlock) };
+            let target = output.part(step.output.clone());
+            if let Some(cached) = self.engine.blocks.join(&flight, &block)? {
+                copy(&cached, &block, skip, target)?;
+                continue;
+            }
+            if retries == JOIN_RETRIES_MAX {
+                return Err(Error::Cancelled);
+            }
+            retries += 1;
+            let source = acquire_block(self.engine, block, skip, target.len());
+            left.extend(self.run(workspace, &mut vec![Step { output: step.output, source }], output)?);
+        }
+        Ok(())
+    }
+
+    /// Decodes the block of one step of a batch; into `target`, which is the step's part of the output, or for the cache
+    /// alone where nobody asked for it yet.
+    ///
+    /// # Errors
+    /// The block is corrupt; there is no memory.
+    pub(crate) fn decode_step(
+        &self,
+        workspace: &mut Workspace,
+        batch: &Batch,
+        step: Step,
+        stored: &[u8],
+        target: &mut [u8],
+    ) -> Result<()> {
+        match step.source {
+            BlockSource::Lead { block, skip, lead } => {
+                let result = self.decode_for_cache(workspace, &block, batch.stored_of(&block, stored), Effort::Demand);
+                let cached = result.map(Arc::new);
+                lead.end(cached.clone());
+                copy(cached?.as_ref(), &block, skip, target)
+            }
+            BlockSource::DecodeInto { block, skip } => {
+                let decoded = self.engine.decode(workspace, &block, batch.stored_of(&block, stored), skip, target)?;
+                if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
+            }
+            BlockSource::Ahead { block } => {
+                let Some(ahead) = self.ahead.filter(|ahead| ahead.wants(step.output.end)) else { return Ok(()) };
+                // Only now, as whoever wants the block from here on waits for it.
+                let Found::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
+                self.decode_ahead(workspace, &block, batch.stored_of(&block, stored), lead, ahead)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn decode_ahead(
+        &self,
+        workspace: &mut Workspace,
+        block: &StoredBlock,
+        stored: &[u8],
+        lead: Lead,
+        ahead: &AheadGuard<'_>,
+    ) -> Result<()> {
+        match self.decode_for_cache(workspace, block, stored, self.effort()) {
+            // Dropping the lead has those who wait decode for themselves.
+            Err(Error::NoMemory) => {
+                ahead.give_up(1);
+                Ok(())
+            }
+            Err(error) => {
+                lead.end(Err(error.clone()));
+                Err(error)
+            }
+            Ok(cached) => {
+                cached.mark_ahead();
+                lead.end(Ok(Arc::new(cached)));
+                ahead.decoded();
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs a step that decodes nothing; gives whether it is done.
+    fn run_step<O: Output + ?Sized>(&self, step: &Step, output: &mut O) -> Result<bool> {
+        let blocking = self.blocking;
+        let result = match &step.source {
+            BlockSource::Hole => {
+                output.part(step.output.clone()).fill(0);
+                Ok(())
+            }
+            BlockSource::Plain { device, offset } => {
+                self.engine.fetch(*device, *offset, output.part(step.output.clone()), blocking)
+            }
+            BlockSource::Cached { cached, block, skip } => copy(cached, block, *skip, output.part(step.output.clone())),
+            BlockSource::Spilled { spilled, block, skip } => {
+                spilled.copy(block, *skip, output.part(step.output.clone()), blocking)
+            }
+            _ => Err(Error::WouldBlock),
+        };
+        match result {
+            Ok(()) => Ok(true),
+            Err(Error::WouldBlock) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fetches the stored bytes of a batch into pages of the pool.
+    fn fetch_stored(&self, batch: &Batch) -> Result<PageRun> {
+        let mut pages = self.engine.pool.temporary(batch.len, self.effort()).ok_or(Error::NoMemory)?;
+        self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len], self.blocking)?;
+        Ok(pages)
+    }
+
+    /// Decodes a block into pages of the cache; on demand into others where the cache has no room.
+    fn decode_for_cache(
+        &self,
+        workspace: &mut Workspace,
+        block: &StoredBlock,
+        stored: &[u8],
+        effort: Effort,
+    ) -> Result<CachedBlock> {
+        let engine = self.engine;
+        let len = block.decoded_len.bytes() as usize;
+        let pages = engine.blocks.make_room(&engine.pool, len, effort);
+        if engine.pool.wants_backing_ahead() {
+            let engine = Arc::clone(engine);
+            self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));
+        }
+        let elsewhere = || (effort == Effort::Demand).then(|| engine.pool.unreserved(len)).flatten();
+        let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
+        let decoded = engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
+        let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
+        Ok(CachedBlock::new(pages, decoded, is_complete))
+    }
+
+    fn effort(&self) -> Effort {
+        if self.ahead.is_some() { self.engine.switches.ahead_effort() } else { Effort::Demand }
+    }
+
+    /// Whether what takes so long to decode is decoded where its bytes are.
+    fn is_cheap(&self, cost: Duration) -> bool {
+        match self.engine.switches.sync_decompress() {
+            SyncDecompress::Always => true,
+            SyncDecompress::Never => false,
+            SyncDecompress::Auto => cost <= CHEAP_DECODE,
+        }
+    }
+}
+
+/// Copies decoded bytes from `skip` on.
+///
+/// # Errors
+/// The block ends before `target` is full.
+pub(crate) fn copy(cached: &CachedBlock, block: &StoredBlock, skip: usize, target: &mut [u8]) -> Result<()> {
+    let bytes = cached.bytes().get(skip..).and_then(|bytes| bytes.get(..target.len()));
+    target.copy_from_slice(bytes.ok_or_else(|| too_short(block))?);
+    Ok(())
+}
+
+fn too_short(block: &StoredBlock) -> Error {
+    let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
+    Error::corrupt("block ends before the data that it should hold", place)
+}

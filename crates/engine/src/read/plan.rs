@@ -1,0 +1,107 @@
+//! What one read has to do, in steps.
+
+use std::ops::Range;
+
+use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock};
+
+/// One step of a plan: where some bytes of the output come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PlannedStep {
+    /// The bytes of the output.
+    pub(crate) output: Range<usize>,
+    pub(crate) origin: Origin,
+}
+
+/// Where the bytes of a [`PlannedStep`] come from, as the format says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// Nowhere: they are zero.
+    Hole,
+    /// They stand in the image as they are.
+    Plain { device: DeviceId, offset: u64 },
+    /// They are the part of a block from `skip` on.
+    Block { block: StoredBlock, skip: usize },
+}
+
+/// Turns the extents that a format gave for `range` into steps, in order; gives how many bytes they fill. Plain bytes that
+/// stand side by side both in the file and in the image become one step. Nothing is looked up or counted.
+pub(crate) fn plan(range: ByteRange, extents: &[Extent], steps: &mut Vec<PlannedStep>) -> usize {
+    let mut end = range.offset();
+    for extent in extents {
+        let wanted = extent.range.intersection(ByteRange::between(end, range.end()));
+        if wanted.is_empty() {
+            continue;
+        }
+        // A format that leaves a gap breaks its contract; the read then ends before it.
+        if wanted.offset() != end {
+            break;
+        }
+        end = wanted.end();
+        let before = wanted.offset() - extent.range.offset();
+        let output = offset_in(range, wanted.offset())..offset_in(range, wanted.end());
+        let origin = match extent.data {
+            ExtentData::Hole => Origin::Hole,
+            ExtentData::Plain { device, offset } => Origin::Plain { device, offset: offset.saturating_add(before) },
+            ExtentData::Encoded { block, skip } => Origin::Block { block, skip: skip as usize + before as usize },
+        };
+        match steps.last_mut() {
+            Some(last) if last.is_continued_by(&origin) => last.output.end = output.end,
+            _ => steps.push(PlannedStep { output, origin }),
+        }
+    }
+    offset_in(range, end)
+}
+
+impl PlannedStep {
+    /// Whether the bytes at `origin` follow those of this step in the image.
+    fn is_continued_by(&self, origin: &Origin) -> bool {
+        match (self.origin, *origin) {
+            (Origin::Plain { device, offset }, Origin::Plain { device: next_device, offset: next_offset }) => {
+                device == next_device && offset.checked_add(self.output.len() as u64) == Some(next_offset)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn offset_in(range: ByteRange, position: u64) -> usize {
+    (position - range.offset()) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(start: u64, end: u64, offset: u64) -> Extent {
+        Extent { range: ByteRange::between(start, end), data: ExtentData::Plain { device: DeviceId(0), offset } }
+    }
+
+    fn planned(extents: &[Extent]) -> (Vec<(Range<usize>, Option<u64>)>, usize) {
+        let mut steps = Vec::new();
+        let len = plan(ByteRange::new(100, 100), extents, &mut steps);
+        let shown = |step: &PlannedStep| match step.origin {
+            Origin::Plain { offset, .. } => (step.output.clone(), Some(offset)),
+            _ => (step.output.clone(), None),
+        };
+        (steps.iter().map(shown).collect(), len)
+    }
+
+    #[test]
+    fn plain_bytes_side_by_side_are_one_step() {
+        let hole = Extent { range: ByteRange::between(160, 180), data: ExtentData::Hole };
+        for (extents, expected, len) in [
+            (vec![plain(0, 200, 1000)], vec![(0..100, Some(1100))], 100),
+            (vec![plain(90, 150, 0), plain(150, 300, 60)], vec![(0..100, Some(10))], 100),
+            (vec![plain(100, 150, 0), plain(150, 200, 51)], vec![(0..50, Some(0)), (50..100, Some(51))], 100),
+            (
+                vec![plain(100, 160, 0), hole, plain(180, 200, 60)],
+                vec![(0..60, Some(0)), (60..80, None), (80..100, Some(60))],
+                100,
+            ),
+            (vec![plain(100, 120, 0), plain(130, 200, 30)], vec![(0..20, Some(0))], 20),
+            (vec![], vec![], 0),
+        ] {
+            assert_eq!(planned(&extents), (expected, len), "{extents:?}");
+        }
+    }
+}

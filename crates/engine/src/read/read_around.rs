@@ -1,0 +1,258 @@
+//! What prefetch asks for, read and given away.
+
+use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
+
+use crate::{
+    Blocking, ListedFile, PAGE_BYTES, Reader,
+    cache::{
+        block_cache::{CachedBlock, Key},
+        spill_file::COSTLY_DECODE,
+    },
+    decode::workspace::Workspace,
+    prefetch::{
+        controller::{AHEAD_STEP_BYTES, Beside, STORED_ALWAYS_DECODE, STORED_SOON_DECODE},
+        counters::AheadGuard,
+        detectors::{directory::AheadFile, sequential::Ahead},
+        neighbours::Neighbour,
+    },
+    read::{
+        acquire::{BlockSource, Step},
+        job::{Costly, Job},
+        plan::{Origin, PlannedStep},
+    },
+};
+
+impl Reader {
+    /// Notes a read that begins; gives what to read ahead of its reader.
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
+        if !self.engine().switches.read_around() {
+            return None;
+        }
+        self.prefetch().note_read(nid, range)
+    }
+
+    /// After a read was taken care of: reads on, if it follows others, and what it suggests besides.
+    pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
+        if !self.engine().switches.read_around() {
+            return;
+        }
+        if let Some(ahead) = ahead {
+            // Whatever is wrong with the image, the demand read that comes later will say it.
+            return self.read_on(move |reader| drop(reader.decode_ahead(nid, &ahead)));
+        }
+        let Beside { files, region } = self.prefetch().beside(nid, range);
+        if !files.is_empty() {
+            self.read_on(move |reader| reader.store_files(&files));
+        }
+        if let Some(region) = region {
+            self.read_on(move |reader| drop(reader.store_region(nid, region)));
+        }
+    }
+
+    /// Whether the thread that reads around has something to read, so that a CPU is not idle.
+    pub fn is_reading_on(&self) -> bool {
+        self.prefetch().is_reading_on()
+    }
+
+    /// Notes that the readers of the page cache were told of these files of a directory, in the order in which it lists
+    /// them. `is_beginning` says that its list begins with them.
+    pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
+        if self.engine().switches.read_around() {
+            self.prefetch().note_listed(directory, is_beginning, files);
+        }
+    }
+
+    /// What the blocks that a read decodes hold of the file beside what it wants. While reads are scattered nobody will ask
+    /// for that soon: only blocks that many files share are told of then, which may be worth keeping, and those that are
+    /// so costly that giving the rest away hardly matters.
+    pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
+        if self.prefetch().page_cache().is_none() {
+            return Vec::new();
+        }
+        let is_decoded = |block: &StoredBlock| {
+            steps.iter().any(|step| matches!(&step.source, BlockSource::Lead { block: other, .. } if other == block))
+        };
+        let is_dense = self.engine().sources.data_is_dense();
+        let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
+        ends.filter_map(|extent| match extent.data {
+            ExtentData::Encoded { block, skip } => {
+                let neighbour = Neighbour { block, range: extent.range, skip };
+                let is_told = is_dense || self.engine().costs.estimate(&block) >= STORED_ALWAYS_DECODE;
+                let has_more = (is_told && !range.contains(extent.range)) || neighbour.is_shared();
+                (has_more && is_decoded(&block)).then_some(neighbour)
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// After a read was answered: gives the page cache what its blocks hold beside it.
+    ///
+    /// What is cheap to decode may wait until the machine has time, or be forgotten. What is costly goes soon, and is held
+    /// until then: else a block that was driven out of the block cache meanwhile is decoded again for each of its pages.
+    pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
+        let has_use = |neighbour: &Neighbour| !wanted.contains(neighbour.range) || self.is_kept(neighbour);
+        let is_costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
+        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().filter(has_use).partition(is_costly);
+        for neighbour in soon {
+            self.store_soon(nid, wanted, neighbour);
+        }
+        if later.is_empty() {
+            return;
+        }
+        self.run_around(move |reader| {
+            for neighbour in &later {
+                if let Some(cached) = reader.engine().blocks.peek(&neighbour.block) {
+                    reader.store_neighbour(nid, wanted, neighbour, &cached);
+                }
+            }
+        });
+    }
+
+    fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour) {
+        let Some(cached) = self.engine().blocks.peek(&neighbour.block) else { return };
+        let (len, cache_bytes) = (cached.bytes().len() as u64, self.engine().pool.cache_bytes() as u64);
+        let Some(held) = self.prefetch().hold(Key::of(&neighbour.block), len, cache_bytes) else { return };
+        let is_first = held.is_first();
+        let reader = self.clone();
+        let work = Box::new(move || {
+            reader.store_neighbour(nid, wanted, &neighbour, &cached);
+            if reader.is_kept(&neighbour) {
+                reader.engine().spill_file.store(&neighbour.block, &cached);
+            }
+            drop(cached);
+            drop(held);
+        });
+        // A real-time thread would take the CPU from the reader that was just answered: it is only for what comes while
+        // the other one has not got to the last block yet.
+        if is_first { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
+    }
+
+    fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour, cached: &CachedBlock) {
+        let Neighbour { range, skip, .. } = neighbour;
+        let Some(page_cache) = self.prefetch().page_cache() else { return };
+        let before = ByteRange::between(range.offset(), range.end().min(wanted.offset()));
+        let after = ByteRange::between(range.offset().max(wanted.end()), range.end());
+        let mut is_stored = true;
+        for part in [before, after] {
+            let page = PAGE_BYTES as u64;
+            let part = ByteRange::between(part.offset().next_multiple_of(page), part.end() - part.end() % page);
+            let start = *skip as usize + (part.offset().saturating_sub(range.offset())) as usize;
+            let bytes = cached.bytes().get(start..start.saturating_add(part.len() as usize)).unwrap_or_default();
+            if bytes.is_empty() {
+                continue;
+            }
+            if page_cache.store(nid, part.offset(), bytes) {
+                self.prefetch().counts.stored(bytes.len());
+            } else {
+                is_stored = false;
+            }
+        }
+        if is_stored && !neighbour.is_shared() {
+            cached.mark_spent();
+        }
+    }
+
+    /// Whether a block is one that many files share and that is costly to decode: it is kept where it is found again when
+    /// the block cache has let go of it.
+    fn is_kept(&self, neighbour: &Neighbour) -> bool {
+        neighbour.is_shared() && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
+    }
+
+    /// Gives the page cache files that a reader comes to next.
+    fn store_files(&self, files: &[AheadFile]) {
+        for ahead in files {
+            let ListedFile { nid, size } = ahead.file;
+            if self.prefetch().is_wanted(ahead) && !matches!(self.store_part(nid, ByteRange::new(0, size)), Ok(true)) {
+                break;
+            }
+        }
+    }
+
+    /// Gives the page cache a part of a file that was read piece by piece.
+    fn store_region(&self, nid: Nid, region: ByteRange) -> Result<bool> {
+        let size = self.file_system().attr(nid)?.size;
+        self.store_part(nid, ByteRange::between(region.offset(), region.end().min(size)))
+    }
+
+    /// Gives the page cache a part of a file; gives whether it took it.
+    fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
+        let (Some(page_cache), len) = (self.prefetch().page_cache(), part.len() as usize) else { return Ok(false) };
+        let effort = self.engine().switches.ahead_effort();
+        let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
+        let len = self.read(nid, part.offset(), &mut pages[..len])?;
+        let is_stored = page_cache.store(nid, part.offset(), &pages[..len]);
+        if is_stored {
+            self.prefetch().counts.stored(len);
+        }
+        Ok(is_stored)
+    }
+
+    /// As [`Reader::run_around`], for what reads more than was asked for.
+    fn read_on(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let reading_on = self.prefetch().reads_on();
+        self.run_around(move |reader| {
+            let _reading_on = reading_on;
+            work(reader);
+        });
+    }
+
+    /// Has the thread that reads around do `work`; drops it where too much is waiting.
+    fn run_around(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let Some(admitted) = self.prefetch().admit() else { return };
+        let reader = self.clone();
+        self.engine().workers.run_around(Box::new(move || {
+            drop(admitted);
+            work(&reader);
+        }));
+    }
+
+    /// Decodes into the block cache what a reader comes to next.
+    fn decode_ahead(&self, nid: Nid, window: &Ahead) -> Result<()> {
+        self.engine().workspaces.with(|workspace| {
+            self.plan(workspace, nid, window.range, Blocking::Allowed)?;
+            let planned = std::mem::take(&mut workspace.planned);
+            let result = self.run_ahead(workspace, window, &planned);
+            workspace.planned = planned;
+            result
+        })
+    }
+
+    fn run_ahead(&self, workspace: &mut Workspace, window: &Ahead, planned: &[PlannedStep]) -> Result<()> {
+        let engine = self.engine();
+        let ahead = AheadGuard { window, counts: &self.prefetch().counts };
+        let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: Some(&ahead) };
+        let mut rest = planned;
+        while let Some(first) = rest.first() {
+            let step_end = first.output.start + AHEAD_STEP_BYTES;
+            let count = rest.partition_point(|step| step.output.end <= step_end).max(1);
+            let (part, later) = rest.split_at(count);
+            rest = later;
+            let mut steps = std::mem::take(&mut workspace.steps);
+            steps.extend(part.iter().filter_map(|step| self.step_ahead(step, &ahead)));
+            let result = job.run(workspace, &mut steps, &mut [][..]);
+            workspace.steps = steps;
+            result?;
+        }
+        Ok(())
+    }
+
+    /// What is to be done ahead of the reader for one step; plain bytes are only asked for.
+    fn step_ahead(&self, step: &PlannedStep, ahead: &AheadGuard<'_>) -> Option<Step> {
+        let engine = self.engine();
+        match step.origin {
+            Origin::Hole => None,
+            Origin::Plain { device, offset } => {
+                if !ahead.window.is_cancelled() {
+                    engine.sources.will_need(device, offset, step.output.len() as u64);
+                }
+                None
+            }
+            Origin::Block { block, .. } => {
+                let is_needed = engine.blocks.has_room_for(&block) && !engine.blocks.contains(&block);
+                let is_wanted = is_needed && ahead.wants(step.output.end);
+                is_wanted.then(|| Step { output: step.output.clone(), source: BlockSource::Ahead { block } })
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Reads of file data.
+
+use std::{sync::Arc, time::Instant};
+
+use floe_image::{ByteRange, Error, FileSystem, Nid, Result};
+
+use crate::{
+    Blocking, Engine, PageCache, PageRun, ReadAroundCounters, WorkerMode,
+    decode::workspace::Workspace,
+    memory::page_pool::Effort,
+    prefetch::{controller::Prefetch, neighbours::Neighbour},
+    read::{
+        acquire::acquire,
+        detached::{DetachedRead, Left, Request},
+        job::{Costly, Job},
+        plan::plan,
+    },
+};
+
+/// Reads file data: a format that maps, and the engine that fetches and decodes. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    engine: Arc<Engine>,
+    file_system: Arc<dyn FileSystem>,
+    /// The same file system; its calls never wait for a source.
+    non_blocking: Arc<dyn FileSystem>,
+    prefetch: Arc<Prefetch>,
+}
+
+/// How far a read came on the thread that took it.
+enum Start {
+    /// It is done.
+    Done(Result<usize>, Vec<Neighbour>),
+    /// This is left of it; all, if the map is not known yet.
+    Left(Option<Left>),
+}
+
+impl Reader {
+    /// A reader of `file_system`, which was opened with [`Engine::block_reader`].
+    pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
+        let non_blocking = Arc::clone(&file_system).with_reader(engine.block_reader(Blocking::Never));
+        Self { engine, file_system, non_blocking, prefetch: Arc::default() }
+    }
+
+    /// The format.
+    pub fn file_system(&self) -> &Arc<dyn FileSystem> {
+        &self.file_system
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Names the cache that is given what blocks hold beside the bytes that a read wanted. Only the first counts.
+    pub fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
+        self.prefetch.set_page_cache(page_cache);
+    }
+
+    /// What read-around has done so far.
+    pub fn read_around_counters(&self) -> ReadAroundCounters {
+        let (used_blocks, wasted_blocks) = self.engine.blocks.ahead_used_and_wasted();
+        self.prefetch.counters(used_blocks, wasted_blocks)
+    }
+
+    pub(crate) fn prefetch(&self) -> &Arc<Prefetch> {
+        &self.prefetch
+    }
+
+    /// The format, for a caller that may wait for the source or not.
+    fn file_system_for(&self, blocking: Blocking) -> &dyn FileSystem {
+        match blocking {
+            Blocking::Allowed => self.file_system.as_ref(),
+            Blocking::Never => self.non_blocking.as_ref(),
+        }
+    }
+
+    /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
+    /// only at the end of the file. All of it happens on the calling thread.
+    ///
+    /// # Errors
+    /// The inode has no data, the image is corrupt or cannot be read.
+    pub fn read(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Result<usize> {
+        let range = ByteRange::new(offset, output.len() as u64);
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let job = Job { engine: &self.engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+        let result = self.engine.workspaces.with(|workspace| {
+            let len = self.plan(workspace, nid, range, Blocking::Allowed)?;
+            let mut steps = std::mem::take(&mut workspace.steps);
+            acquire(&self.engine, &workspace.planned, &mut steps);
+            let result = job.run_to_end(workspace, &mut steps, output);
+            workspace.steps = steps;
+            result.map(|()| len)
+        });
+        result.map_err(|error| error.for_inode(nid))
+    }
+
+    /// As [`Reader::read`], into pages of the pool, which `completion` is then given. It runs once, on whichever thread
+    /// ends the read, perhaps before this returns. The calling thread never waits for a source unless it has a permit
+    /// for that ([`Engine::add_blocking_permits`]), and decodes only what is cheap.
+    pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
+        let asked = Instant::now();
+        let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
+            return completion(Err(Error::NoMemory));
+        };
+        let range = ByteRange::new(offset, len.into());
+        let ahead = self.note_read(nid, range);
+        let output = &mut pages[..len as usize];
+        let start = if self.engine.workers.mode() == WorkerMode::Inline {
+            Start::Done(self.read(nid, offset, output), Vec::new())
+        } else {
+            self.engine.workspaces.with(|workspace| self.start(workspace, nid, range, output))
+        };
+        match start {
+            Start::Done(result, neighbours) => {
+                self.engine.latencies.reply(asked, || completion(result.map(|len| &pages[..len])));
+                self.store_neighbours(nid, range, neighbours);
+            }
+            Start::Left(left) => {
+                self.detach(nid, range, pages, left, Request { asked, completion: Box::new(completion) })
+            }
+        }
+        self.read_ahead(nid, range, ahead);
+    }
+
+    /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for, else
+    /// on a thread that may wait. `work` is told the file system to ask; it runs a second time where the first ended in
+    /// [`Error::WouldBlock`].
+    pub fn metadata_then<R: 'static>(
+        &self,
+        work: impl Fn(&dyn FileSystem) -> Result<R> + Send + 'static,
+        completion: impl FnOnce(Result<R>) + Send + 'static,
+    ) {
+        if self.engine.workers.mode() == WorkerMode::Inline {
+            return completion(work(self.file_system.as_ref()));
+        }
+        match work(self.non_blocking.as_ref()) {
+            Err(Error::WouldBlock) => {
+                let file_system = Arc::clone(&self.file_system);
+                let outstanding = self.engine.outstanding.enter();
+                self.engine.workers.fetch_here_if_free(Box::new(move || {
+                    completion(work(file_system.as_ref()));
+                    drop(outstanding);
+                }));
+            }
+            result => completion(result),
+        }
+    }
+
+    /// Maps `range` and plans it: the workspace then has the extents and the plan; gives how many bytes it fills.
+    pub(crate) fn plan(
+        &self,
+        workspace: &mut Workspace,
+        nid: Nid,
+        range: ByteRange,
+        blocking: Blocking,
+    ) -> Result<usize> {
+        workspace.extents.clear();
+        workspace.planned.clear();
+        self.file_system_for(blocking).map(nid, range, &mut workspace.extents)?;
+        Ok(plan(range, &workspace.extents, &mut workspace.planned))
+    }
+
+    /// Plans a read and looks up where the bytes of each step are.
+    pub(crate) fn prepare(
+        &self,
+        workspace: &mut Workspace,
+        nid: Nid,
+        range: ByteRange,
+        blocking: Blocking,
+    ) -> Result<Left> {
+        let len = self.plan(workspace, nid, range, blocking)?;
+        let mut steps = std::mem::take(&mut workspace.steps);
+        acquire(&self.engine, &workspace.planned, &mut steps);
+        let neighbours = self.neighbours(range, &workspace.extents, &steps);
+        Ok(Left { steps, len, neighbours })
+    }
+
+    /// Does what can be done at once.
+    fn start(&self, workspace: &mut Workspace, nid: Nid, range: ByteRange, output: &mut [u8]) -> Start {
+        let job = Job { engine: &self.engine, blocking: Blocking::Never, costly: Costly::Leave, ahead: None };
+        let Left { mut steps, len, neighbours } = match self.prepare(workspace, nid, range, Blocking::Never) {
+            Ok(prepared) => prepared,
+            Err(Error::WouldBlock) => return Start::Left(None),
+            Err(error) => return Start::Done(Err(error.for_inode(nid)), Vec::new()),
+        };
+        let result = job.run(workspace, &mut steps, output);
+        workspace.steps = steps;
+        match result {
+            Err(error) => Start::Done(Err(error.for_inode(nid)), Vec::new()),
+            Ok(left) if left.is_empty() => Start::Done(Ok(len), neighbours),
+            Ok(left) => Start::Left(Some(Left { steps: left, len, neighbours })),
+        }
+    }
+
+    fn detach(&self, nid: Nid, range: ByteRange, pages: PageRun, left: Option<Left>, request: Request) {
+        DetachedRead::submit(self.clone(), nid, range, pages, left, request);
+    }
+}

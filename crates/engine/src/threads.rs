@@ -1,0 +1,8 @@
+//! The threads of an engine: what runs where, at which priority, and when it may wait.
+
+pub(crate) mod cpu_pressure;
+mod permits;
+pub(crate) mod scheduling_sys;
+pub(crate) mod task_queue;
+pub(crate) mod worker;
+pub(crate) mod workers;

@@ -1,0 +1,289 @@
+//! A thread that works off a queue.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Priority,
+    metrics::latency::{Latencies, Stage},
+    threads::{
+        cpu_pressure::CpuPressure,
+        scheduling_sys::{
+            ThreadId, bind_this_thread, nice_level, schedule, set_real_time, thread_cpu_time_ns, unschedule,
+        },
+        task_queue::{Task, TaskQueue},
+    },
+};
+
+/// A real-time thread that has worked so long without a pause goes back to time sharing until its queue is empty, so
+/// that it cannot starve the machine. One piece of work is never broken up.
+pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
+
+/// A real-time thread that lost so much time of a stretch of work was throttled by the kernel or by a higher priority.
+const THROTTLED_MIN: Duration = Duration::from_millis(40);
+
+/// What one thread of the engine asked for, got and did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerStatus {
+    /// The thread's name, as `ps` and traces show it.
+    pub name: String,
+    /// The CPU it is bound to.
+    pub cpu: Option<usize>,
+    /// The scheduling that was asked for.
+    pub asked: Priority,
+    /// The scheduling that it got.
+    pub got: Priority,
+    /// Pieces of work done.
+    pub tasks: u64,
+    /// How often it gave its real-time priority up because it had worked too long without a pause.
+    pub yielded: u64,
+    /// How often real-time throttling (or a thread of higher priority) kept it from running.
+    pub throttled: u64,
+}
+
+/// The counters of one thread, shared with those who ask.
+#[derive(Debug)]
+pub(crate) struct WorkerRecord {
+    name: String,
+    cpu: Option<usize>,
+    follows: Option<Arc<CpuPressure>>,
+    scheduled: Mutex<Scheduled>,
+    tasks: AtomicU64,
+    yielded: AtomicU64,
+    throttled: AtomicU64,
+}
+
+/// How a thread is scheduled.
+#[derive(Debug)]
+struct Scheduled {
+    asked: Priority,
+    got: Priority,
+    /// The thread, once it runs, and the nice level it began with.
+    thread: Option<(ThreadId, i8)>,
+}
+
+impl WorkerRecord {
+    /// A thread that `follows` a pressure is time-shared while CPUs are not short, where the choice is left to us.
+    pub(crate) fn new(
+        name: String,
+        cpu: Option<usize>,
+        asked: Priority,
+        follows: Option<Arc<CpuPressure>>,
+    ) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Self {
+            name,
+            cpu,
+            follows,
+            scheduled: Mutex::new(Scheduled { asked, got: Priority::Normal, thread: None }),
+            tasks: zero(),
+            yielded: zero(),
+            throttled: zero(),
+        })
+    }
+
+    /// Schedules and binds the calling thread as the record says.
+    pub(crate) fn take_place(&self) {
+        if let Some(cpu) = self.cpu {
+            // A CPU that went away meanwhile leaves the thread where it may run.
+            let _ = bind_this_thread(cpu);
+        }
+        let thread = ThreadId::current();
+        let mut scheduled = self.scheduled();
+        scheduled.thread = Some((thread, nice_level(thread)));
+        scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+    }
+
+    /// Notes that the thread is not there any more, or another engine's: it is left as it is from now on.
+    pub(crate) fn leave_place(&self) {
+        self.scheduled().thread = None;
+    }
+
+    /// Whether the thread has begun, and has not left.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.scheduled().thread.is_some()
+    }
+
+    /// Schedules the thread in another way, from any thread.
+    pub(crate) fn reschedule(&self, priority: Priority) {
+        let mut scheduled = self.scheduled();
+        scheduled.asked = priority;
+        self.apply(&mut scheduled);
+    }
+
+    /// Schedules the thread as fits the pressure that it follows, from any thread.
+    pub(crate) fn follow(&self) {
+        let mut scheduled = self.scheduled();
+        if scheduled.asked == Priority::Auto {
+            self.apply(&mut scheduled);
+        }
+    }
+
+    fn apply(&self, scheduled: &mut Scheduled) {
+        if let Some((thread, nice_level)) = scheduled.thread {
+            unschedule(thread, nice_level);
+            scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+        }
+    }
+
+    /// What is asked of the kernel where `asked` was asked of us.
+    fn fitting(&self, asked: Priority) -> Priority {
+        match &self.follows {
+            Some(pressure) if asked == Priority::Auto && !pressure.is_high() => Priority::Nice(-20),
+            _ => asked,
+        }
+    }
+
+    fn scheduled(&self) -> MutexGuard<'_, Scheduled> {
+        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_real_time(&self) -> bool {
+        matches!(self.scheduled().got, Priority::Fifo(_))
+    }
+
+    /// Takes the calling thread, which is this one, back to time sharing; gives whether it is.
+    fn yield_real_time(&self) -> bool {
+        self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok())
+    }
+
+    /// Takes the calling thread, which is this one, to real time again, if that is what it is to have.
+    fn restore_real_time(&self) {
+        let scheduled = self.scheduled();
+        if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
+            let _ = set_real_time(thread, Some(level));
+        }
+    }
+
+    pub(crate) fn status(&self) -> WorkerStatus {
+        let (asked, got) = {
+            let scheduled = self.scheduled();
+            (scheduled.asked, scheduled.got)
+        };
+        WorkerStatus {
+            name: self.name.clone(),
+            cpu: self.cpu,
+            asked,
+            got,
+            tasks: self.tasks.load(Relaxed),
+            yielded: self.yielded.load(Relaxed),
+            throttled: self.throttled.load(Relaxed),
+        }
+    }
+}
+
+/// Starts a thread that works `queue` off until it is closed. It is counted as working meanwhile where there is a
+/// `pressure`: where what it does is not to wait.
+pub(crate) fn spawn(
+    record: Arc<WorkerRecord>,
+    queue: Arc<TaskQueue>,
+    latencies: Arc<Latencies>,
+    pressure: Option<Arc<CpuPressure>>,
+) -> io::Result<()> {
+    thread::Builder::new().name(record.name.clone()).spawn(move || {
+        record.take_place();
+        let mut stretch = Stretch::default();
+        while let Some(task) = queue.pop(|| stretch.end(&record)) {
+            let Task { work, queued, .. } = task;
+            latencies.record(Stage::QueueWait, queued.elapsed());
+            stretch.begin(&record);
+            let _working = pressure.as_ref().map(|pressure| pressure.work());
+            // Work that panics has told those who wait for it by being dropped; the thread goes on.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            record.tasks.fetch_add(1, Relaxed);
+            stretch.check_budget(&record);
+        }
+    })?;
+    Ok(())
+}
+
+/// A stretch of work without a pause.
+#[derive(Default)]
+struct Stretch {
+    began: Option<(Instant, u64)>,
+    has_yielded: bool,
+}
+
+impl Stretch {
+    fn begin(&mut self, record: &WorkerRecord) {
+        if self.began.is_none() && record.is_real_time() {
+            self.began = Some((Instant::now(), thread_cpu_time_ns()));
+        }
+    }
+
+    fn check_budget(&mut self, record: &WorkerRecord) {
+        if let Some((began, _)) = self.began
+            && !self.has_yielded
+            && began.elapsed() > REAL_TIME_BUDGET
+        {
+            self.note_throttling(record);
+            if record.yield_real_time() {
+                self.has_yielded = true;
+                record.yielded.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn end(&mut self, record: &WorkerRecord) {
+        if self.has_yielded {
+            record.restore_real_time();
+            self.has_yielded = false;
+        } else {
+            self.note_throttling(record);
+        }
+        self.began = None;
+    }
+
+    fn note_throttling(&self, record: &WorkerRecord) {
+        if let Some((began, cpu_time_ns)) = self.began {
+            let worked = Duration::from_nanos(thread_cpu_time_ns().saturating_sub(cpu_time_ns));
+            if began.elapsed().saturating_sub(worked) > THROTTLED_MIN {
+                record.throttled.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "shuttle")))]
+mod tests {
+    use std::{fs::File, io::Write as _};
+
+    use super::*;
+
+    #[test]
+    fn who_follows_is_real_time_only_while_cpus_are_short() {
+        let mut told = tempfile::NamedTempFile::new().expect("a file");
+        let pressure = Arc::new(CpuPressure::of(Some(File::open(told.path()).expect("ours"))));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let places = [None, Some(Arc::clone(&pressure))].map(|follows| {
+                    let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Auto, follows);
+                    record.take_place();
+                    record
+                });
+                let [stays, follows] = &places;
+                assert_eq!(follows.status().got, stays.status().got, "nothing is known yet");
+                told.write_all(b"0.00 0.00 0.00 0/80 7\n").expect("ours");
+                assert!(pressure.look());
+                follows.follow();
+                assert!(!follows.is_real_time());
+                follows.reschedule(Priority::Fifo(1));
+                stays.reschedule(Priority::Fifo(1));
+                assert_eq!(follows.status().got, stays.status().got, "what was asked for counts");
+                follows.reschedule(Priority::Auto);
+                assert!(!follows.is_real_time());
+                follows.leave_place();
+                follows.reschedule(Priority::Fifo(1));
+                assert!(!follows.is_real_time(), "it is not there any more");
+            });
+        });
+    }
+}

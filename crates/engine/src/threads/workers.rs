@@ -1,0 +1,361 @@
+//! The threads of an engine: the one place where it starts any.
+
+use std::{
+    cell::RefCell,
+    io,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use crate::{
+    Priority, WorkerMode, WorkerStatus,
+    metrics::latency::Latencies,
+    threads::{
+        cpu_pressure::{CpuPressure, Working},
+        permits::BlockingPermits,
+        scheduling_sys::allowed_cpus,
+        task_queue::{Task, TaskQueue, Work},
+        worker::{self, WorkerRecord},
+    },
+};
+
+/// The most threads that wait for sources at one time.
+const FETCH_THREADS_MAX: usize = 64;
+
+/// How often the CPUs that the process may run on are looked up, in milliseconds.
+const CPU_CHECK_MS: u64 = 1000;
+
+/// The threads of an engine: those that decompress, each with a queue of its own or all with one, and those that wait
+/// for sources.
+pub(crate) struct Workers {
+    /// Changed with the lock of the lanes held for writing.
+    mode: AtomicU8,
+    priority: Mutex<Priority>,
+    latencies: Arc<Latencies>,
+    lanes: RwLock<Vec<Lane>>,
+    fetch_queue: Arc<TaskQueue>,
+    fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    around: Single,
+    storing: Single,
+    adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
+    cpu_pressure: Arc<CpuPressure>,
+    /// For the threads that take requests.
+    pub(crate) blocking_permits: BlockingPermits,
+    started: Instant,
+    cpus_checked_ms: AtomicU64,
+}
+
+/// A thread that is the only one of its kind, started for the first work that it is given.
+#[derive(Default)]
+struct Single {
+    queue: Arc<TaskQueue>,
+    thread: OnceLock<Option<Arc<WorkerRecord>>>,
+}
+
+/// What a thread that is not the engine's own remembers of being adopted.
+struct Adopted {
+    /// The address of who adopted it.
+    by: usize,
+    record: Arc<WorkerRecord>,
+}
+
+impl Drop for Adopted {
+    /// The kernel gives the thread's number to another one.
+    fn drop(&mut self) {
+        self.record.leave_place();
+    }
+}
+
+/// A queue and the threads that work it off.
+struct Lane {
+    cpu: Option<usize>,
+    queue: Arc<TaskQueue>,
+    records: Vec<Arc<WorkerRecord>>,
+}
+
+impl Drop for Lane {
+    /// Lets its threads end. Work that waits there still is to be taken out before.
+    fn drop(&mut self) {
+        drop(self.queue.close());
+    }
+}
+
+impl Workers {
+    /// Starts the threads that decompress.
+    ///
+    /// # Errors
+    /// The operating system starts no more threads.
+    pub(crate) fn start(mode: WorkerMode, priority: Priority, latencies: Arc<Latencies>) -> io::Result<Self> {
+        let workers = Self {
+            mode: AtomicU8::new(mode as u8),
+            priority: Mutex::new(priority),
+            latencies,
+            lanes: RwLock::default(),
+            fetch_queue: Arc::default(),
+            fetch_threads: Mutex::default(),
+            around: Single::default(),
+            storing: Single::default(),
+            adopted_threads: Mutex::default(),
+            cpu_pressure: Arc::new(CpuPressure::new()),
+            blocking_permits: BlockingPermits::default(),
+            started: Instant::now(),
+            cpus_checked_ms: AtomicU64::new(0),
+        };
+        let lanes = workers.lanes_for(mode)?;
+        *workers.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+        Ok(workers)
+    }
+
+    pub(crate) fn mode(&self) -> WorkerMode {
+        match self.mode.load(Relaxed) {
+            mode if mode == WorkerMode::PerCpu as u8 => WorkerMode::PerCpu,
+            mode if mode == WorkerMode::Shared as u8 => WorkerMode::Shared,
+            _ => WorkerMode::Inline,
+        }
+    }
+
+    /// Has other threads decompress from now on.
+    ///
+    /// # Errors
+    /// The operating system starts no more threads; all stays as it was.
+    pub(crate) fn set_mode(&self, mode: WorkerMode) -> io::Result<()> {
+        if mode == self.mode() {
+            return Ok(());
+        }
+        let next = self.lanes_for(mode)?;
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = std::mem::replace(&mut *lanes, next);
+        self.mode.store(mode as u8, Relaxed);
+        drop(lanes);
+        self.move_work(&gone);
+        Ok(())
+    }
+
+    /// How the threads are to be scheduled.
+    pub(crate) fn priority(&self) -> Priority {
+        *self.priority.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all threads but the one that reads around scheduled in another way from now on.
+    pub(crate) fn set_priority(&self, priority: Priority) {
+        // What is started from here on has it already.
+        *self.priority.lock().unwrap_or_else(PoisonError::into_inner) = priority;
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().flat_map(|lane| &lane.records).for_each(|record| record.reschedule(priority));
+        drop(lanes);
+        for others in [&self.fetch_threads, &self.adopted_threads] {
+            let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+            others.iter().for_each(|record| record.reschedule(priority));
+        }
+        self.storing.record().inspect(|record| record.reschedule(priority));
+    }
+
+    /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
+    /// shortest queue. Without such threads, it is done here.
+    pub(crate) fn decompress(&self, work: Work) {
+        self.follow_cpus();
+        let task = Task::new(work);
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let here = (lanes.len() > 1).then(rustix::thread::sched_getcpu);
+        let own = lanes.iter().find(|lane| lane.cpu == here && lane.queue.has_idle_thread());
+        let free = own.or_else(|| lanes.iter().find(|lane| lane.queue.has_idle_thread()));
+        let lane = free.or_else(|| lanes.iter().min_by_key(|lane| lane.queue.len()));
+        let refused = match lane {
+            Some(lane) => lane.queue.push(task).err(),
+            None => Some(task),
+        };
+        drop(lanes);
+        if let Some(task) = refused {
+            (task.work)();
+        }
+    }
+
+    /// Has a thread that may wait do `work`.
+    pub(crate) fn fetch(&self, work: Work) {
+        if self.mode() == WorkerMode::Inline {
+            return work();
+        }
+        match self.fetch_queue.push(Task::new(work)) {
+            Ok(true) => {}
+            Ok(false) => self.start_fetch_thread(),
+            Err(task) => drop(task),
+        }
+    }
+
+    /// Has `work` done by a thread that may wait: by this one, if it takes requests and enough others are left to take
+    /// them.
+    pub(crate) fn fetch_here_if_free(&self, work: Work) {
+        match self.blocking_permits.take() {
+            Some(_permit) => work(),
+            None => self.fetch(work),
+        }
+    }
+
+    /// Has the thread that reads around do `work`; drops it where there can be none.
+    pub(crate) fn run_around(&self, work: Work) {
+        self.around.run("floe-around", Priority::Normal, self, work);
+    }
+
+    /// Has the thread that gives what was decoded to others do `work`, which may wait; drops it where there can be none.
+    /// It is scheduled as those that decompress are, so that they do not keep it from running for long.
+    pub(crate) fn store(&self, work: Work) {
+        self.storing.run("floe-store", self.priority(), self, work);
+    }
+
+    /// Schedules the calling thread, which is not the engine's own: as one that decompresses while CPUs are short, and
+    /// time-shared while they are not. It has something to do until what this gives is dropped.
+    pub(crate) fn adopt_this_thread(&self) -> Working<'_> {
+        thread_local! {
+            static ADOPTED: RefCell<Option<Adopted>> = const { RefCell::new(None) };
+        }
+        let by = std::ptr::from_ref(self).addr();
+        ADOPTED.with_borrow_mut(|adopted| {
+            if adopted.as_ref().is_none_or(|adopted| adopted.by != by) {
+                let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
+                let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
+                record.take_place();
+                threads.retain(|record| record.is_in_place());
+                threads.push(Arc::clone(&record));
+                *adopted = Some(Adopted { by, record });
+            }
+        });
+        let working = self.cpu_pressure.work();
+        if self.cpu_pressure.look() {
+            for others in [&self.fetch_threads, &self.adopted_threads] {
+                let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                others.iter().for_each(|record| record.follow());
+            }
+        }
+        working
+    }
+
+    /// What each thread asked for, got and did.
+    pub(crate) fn status(&self) -> Vec<WorkerStatus> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = lanes.iter().flat_map(|lane| &lane.records).map(|record| record.status()).collect();
+        for others in [&self.fetch_threads, &self.adopted_threads] {
+            all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
+        }
+        all.extend([&self.around, &self.storing].into_iter().filter_map(|single| Some(single.record()?.status())));
+        all
+    }
+
+    fn lanes_for(&self, mode: WorkerMode) -> io::Result<Vec<Lane>> {
+        let cpus = allowed_cpus();
+        match mode {
+            WorkerMode::PerCpu => cpus.iter().map(|cpu| self.lane(Some(*cpu), 1)).collect(),
+            WorkerMode::Shared => Ok(vec![self.lane(None, cpus.len())?]),
+            WorkerMode::Inline => Ok(Vec::new()),
+        }
+    }
+
+    /// Lets the threads of lanes end, and has others do the work that waits there.
+    fn move_work(&self, gone: &[Lane]) {
+        let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
+        left.into_iter().for_each(|task| self.decompress(task.work));
+    }
+
+    fn lane(&self, cpu: Option<usize>, thread_count: usize) -> io::Result<Lane> {
+        let mut lane = Lane { cpu, queue: Arc::default(), records: Vec::new() };
+        for index in 0..thread_count {
+            let name = match cpu {
+                Some(cpu) => format!("floe-dec/{cpu}"),
+                None => format!("floe-dec/u{index}"),
+            };
+            let record = WorkerRecord::new(name, cpu, self.priority(), None);
+            let pressure = Some(Arc::clone(&self.cpu_pressure));
+            worker::spawn(Arc::clone(&record), Arc::clone(&lane.queue), Arc::clone(&self.latencies), pressure)?;
+            lane.records.push(record);
+        }
+        Ok(lane)
+    }
+
+    fn start_fetch_thread(&self) {
+        let mut threads = self.fetch_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.len() >= FETCH_THREADS_MAX {
+            return;
+        }
+        let follows = Some(Arc::clone(&self.cpu_pressure));
+        let record = WorkerRecord::new(format!("floe-io/{}", threads.len()), None, self.priority(), follows);
+        let queue = Arc::clone(&self.fetch_queue);
+        let spawned = worker::spawn(Arc::clone(&record), queue, Arc::clone(&self.latencies), None);
+        match spawned {
+            Ok(()) => threads.push(record),
+            Err(_) if threads.is_empty() => {
+                // Without a single thread nobody would ever do the work: it is done here.
+                drop(threads);
+                while let Some(task) = self.fetch_queue.pop_now() {
+                    (task.work)();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Follows the CPUs that come and go: hot-plug, cpusets, `taskset`.
+    fn follow_cpus(&self) {
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let checked_ms = self.cpus_checked_ms.load(Relaxed);
+        if self.mode() != WorkerMode::PerCpu
+            || now_ms < checked_ms + CPU_CHECK_MS
+            || self.cpus_checked_ms.compare_exchange(checked_ms, now_ms, Relaxed, Relaxed).is_err()
+        {
+            return;
+        }
+        let cpus = allowed_cpus();
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        if lanes.iter().filter_map(|lane| lane.cpu).eq(cpus.iter().copied()) {
+            return;
+        }
+        drop(lanes);
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        if self.mode() != WorkerMode::PerCpu {
+            return;
+        }
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *lanes).into_iter().partition(|lane| lane.cpu.is_some_and(|cpu| cpus.contains(&cpu)));
+        *lanes = kept;
+        for cpu in cpus {
+            if !lanes.iter().any(|lane| lane.cpu == Some(cpu))
+                && let Ok(lane) = self.lane(Some(cpu), 1)
+            {
+                lanes.push(lane);
+            }
+        }
+        lanes.sort_by_key(|lane| lane.cpu);
+        drop(lanes);
+        self.move_work(&gone);
+    }
+}
+
+impl Single {
+    /// Has the thread do `work`; starts it if this is the first. Drops the work where there can be no thread.
+    fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) {
+        let thread = self.thread.get_or_init(|| {
+            let record = WorkerRecord::new(name.to_owned(), None, priority, None);
+            let (queue, latencies) = (Arc::clone(&self.queue), Arc::clone(&workers.latencies));
+            let pressure = Some(Arc::clone(&workers.cpu_pressure));
+            let spawned = worker::spawn(Arc::clone(&record), queue, latencies, pressure);
+            spawned.ok().map(|()| record)
+        });
+        if thread.is_some() {
+            let _ = self.queue.push(Task::new(work));
+        }
+    }
+
+    fn record(&self) -> Option<&Arc<WorkerRecord>> {
+        self.thread.get().and_then(Option::as_ref)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        drop(self.fetch_queue.close());
+        drop(self.around.queue.close());
+        drop(self.storing.queue.close());
+    }
+}
