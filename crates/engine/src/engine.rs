@@ -32,7 +32,7 @@ use crate::{
     metrics::{decode_marks::DecodeMarks, gauge::Gauge, latency::Latencies},
     options::METADATA_BLOCK_BYTES,
     switches::Switches,
-    threads::workers::Workers,
+    threads::{real_time, workers::Workers},
 };
 
 /// The budget for stored metadata, in bytes; no more than that for decoded metadata.
@@ -124,11 +124,11 @@ impl Engine {
         self.decode_marks.begin(file)
     }
 
-    /// Lets `count` more (or fewer, if it is negative) of the threads that take requests wait for a source at one time,
-    /// where a miss is answered with fewer changes of threads. Those without a permit answer what is in memory, whatever
-    /// the others wait for.
-    pub fn add_blocking_permits(&self, count: isize) {
-        self.workers.blocking_permits.add(count);
+    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
+    /// changes of threads; the others answer what is in memory meanwhile. Before a thread waits, it calls
+    /// `before_blocking`, so that another one listens in its place.
+    pub fn permit_blocking(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
+        self.workers.blocking_permits.give(count, before_blocking);
     }
 
     /// What each thread of the engine asked for, got and did.
@@ -191,6 +191,7 @@ impl Engine {
         skip: usize,
         output: &mut [u8],
     ) -> Result<usize> {
+        real_time::check(self.costs.estimate(block));
         let started = Instant::now();
         let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
         let latency = started.elapsed();

@@ -1,6 +1,6 @@
 //! How formats read their metadata through the engine's caches.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use floe_image::{
     BlockReader, Bytes, DecodedBlock, DecodedLen, Decompressor, DeviceId, Encoding, Error, ImageSource, Place, Result,
@@ -11,6 +11,7 @@ use crate::{
     Blocking, Engine,
     cache::{block_cache::Key, metadata_cache::Weight},
     engine::decode_error,
+    threads::real_time,
 };
 
 /// Stored metadata is cached in pieces of this many bytes, aligned to it.
@@ -114,6 +115,7 @@ impl BlockReader for MetadataReader {
     }
 
     fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes> {
+        real_time::check(Duration::ZERO);
         let place = Place { nid: None, device, offset: Some(offset) };
         let end = offset.checked_add(len as u64).filter(|_| len <= <dyn BlockReader>::STORED_LEN_MAX);
         let end = end.ok_or(Error::corrupt("metadata longer than 1 MiB", place))?;
@@ -141,6 +143,7 @@ impl BlockReader for MetadataReader {
     }
 
     fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
+        real_time::check(Duration::ZERO);
         let make = || self.decode(block);
         let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, make)?;
         let len = block.decoded_len.bytes() as usize;

@@ -2,6 +2,7 @@
 
 pub(crate) mod cpu_pressure;
 mod permits;
+pub(crate) mod real_time;
 pub(crate) mod scheduling_sys;
 pub(crate) mod task_queue;
 pub(crate) mod worker;

@@ -10,7 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-use floe_engine::{Reader, Working};
+use floe_engine::Reader;
 use floe_image::{Error, FileSystem, FileType};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
@@ -20,13 +20,11 @@ use fuser::{
 
 use crate::{
     MountOptions, RequestKind,
-    deadline::{Answer, Deadlines, Visit, Watched, has_answered},
+    deadline::{Answer, Deadlines, Watched},
     directory,
-    linger::Linger,
-    listeners::Listeners,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
-    pending::Pending,
     served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
+    session_pool::{SessionPool, Turn, pending::Pending},
 };
 
 /// A mounted image, as the kernel asks it.
@@ -37,9 +35,7 @@ pub(crate) struct FuseEdge {
     reader: Reader,
     served: Arc<Served>,
     deadlines: Arc<Deadlines>,
-    pending: Arc<Pending>,
-    linger: Linger,
-    listeners: Listeners,
+    threads: SessionPool,
     options: MountOptions,
     circumstances: Circumstances,
     needless: NeedlessOpens,
@@ -59,19 +55,11 @@ impl FuseEdge {
         let file_system = Arc::clone(reader.file_system());
         let root = file_system.attr(file_system.root())?;
         let finds_by_number = file_system.nid_of(root.inode_number).is_some();
-        let reading = reader.clone();
-        let pending = Arc::new(Pending::default());
-        let linger = Linger::new(options.linger, Arc::clone(&pending), move || reading.is_reading_on());
-        let engine = Arc::clone(reader.engine());
-        let listeners = Listeners::new(options.threads.get(), Arc::clone(&pending), move |change| {
-            engine.add_blocking_permits(change)
-        });
+        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
         Ok(Self {
             reader,
             served: Arc::new(Served::new(file_system, &root, options)),
-            pending,
-            linger,
-            listeners,
+            threads,
             deadlines,
             options: options.clone(),
             circumstances: Circumstances { checks_permissions, finds_by_number },
@@ -81,17 +69,11 @@ impl FuseEdge {
 
     /// What is served, to whom, and what is to show whether more requests wait.
     pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Pending>) {
-        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(&self.pending))
+        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
     }
 
-    /// Begins a request. The threads that take requests decompress what is cheap, so the engine schedules them, and counts
-    /// them as working until the turn ends.
     fn enter(&self, request: &Request) -> Turn<'_> {
-        let visit = self.deadlines.enter();
-        let working = self.reader.engine().adopt_this_thread();
-        self.listeners.begin();
-        has_answered();
-        Turn { edge: self, visit: Some(visit), working: Some(working), is_alone: self.linger.note(request.pid()) }
+        self.threads.begin(request.pid())
     }
 
     /// Answers a request that reads metadata with what `work` gives, which may run twice.
@@ -133,26 +115,6 @@ impl FuseEdge {
                 }
             }
         });
-    }
-}
-
-/// A session thread's work on one request. When it is dropped, the thread looks for the next one, listens or rests,
-/// whatever promises the most.
-struct Turn<'edge> {
-    edge: &'edge FuseEdge,
-    visit: Option<Visit<'edge>>,
-    working: Option<Working<'edge>>,
-    /// The request before was of the same thread.
-    is_alone: bool,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.visit = None;
-        // Where another thread will answer, the program does not ask again before that.
-        let is_another = self.is_alone && has_answered() && self.edge.linger.look();
-        self.working = None;
-        self.edge.listeners.end(is_another);
     }
 }
 

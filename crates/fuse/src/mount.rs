@@ -66,7 +66,6 @@ impl Mount {
     pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
-        reader.engine().add_blocking_permits((thread_count / 2) as isize);
         let is_directory = matches!(mountpoint, Mountpoint::Directory(_));
         let edge = FuseEdge::new(reader, options, is_directory, Arc::clone(&deadlines)).map_err(MountError::Image)?;
         let counts = edge.parts().1.counts.clone();

@@ -99,7 +99,7 @@ impl Reader {
 
     /// As [`Reader::read`], into pages of the pool, which `completion` is then given. It runs once, on whichever thread
     /// ends the read, perhaps before this returns. The calling thread never waits for a source unless it has a permit
-    /// for that ([`Engine::add_blocking_permits`]), and decodes only what is cheap.
+    /// for that ([`Engine::permit_blocking`]), and decodes only what is cheap.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
         let asked = Instant::now();
         let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {

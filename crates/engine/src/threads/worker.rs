@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -16,19 +16,11 @@ use crate::{
     metrics::latency::{Latencies, Stage},
     threads::{
         cpu_pressure::CpuPressure,
-        scheduling_sys::{
-            ThreadId, bind_this_thread, nice_level, schedule, set_real_time, thread_cpu_time_ns, unschedule,
-        },
+        real_time,
+        scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unschedule},
         task_queue::{Task, TaskQueue},
     },
 };
-
-/// A real-time thread that has worked so long without a pause goes back to time sharing until its queue is empty, so
-/// that it cannot starve the machine. One piece of work is never broken up.
-pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
-
-/// A real-time thread that lost so much time of a stretch of work was throttled by the kernel or by a higher priority.
-const THROTTLED_MIN: Duration = Duration::from_millis(40);
 
 /// What one thread of the engine asked for, got and did.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,17 +138,24 @@ impl WorkerRecord {
         self.scheduled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_real_time(&self) -> bool {
+    pub(super) fn is_real_time(&self) -> bool {
         matches!(self.scheduled().got, Priority::Fifo(_))
     }
 
-    /// Takes the calling thread, which is this one, back to time sharing; gives whether it is.
-    fn yield_real_time(&self) -> bool {
-        self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok())
+    /// Takes the calling thread, which is this one, back to time sharing, and counts that; gives whether it is.
+    pub(super) fn yield_real_time(&self) -> bool {
+        let has_yielded = self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok());
+        self.yielded.fetch_add(has_yielded.into(), Relaxed);
+        has_yielded
+    }
+
+    /// Counts that something kept the thread from running.
+    pub(super) fn note_throttled(&self) {
+        self.throttled.fetch_add(1, Relaxed);
     }
 
     /// Takes the calling thread, which is this one, to real time again, if that is what it is to have.
-    fn restore_real_time(&self) {
+    pub(super) fn restore_real_time(&self) {
         let scheduled = self.scheduled();
         if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
             let _ = set_real_time(thread, Some(level));
@@ -190,66 +189,18 @@ pub(crate) fn spawn(
 ) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
         record.take_place();
-        let mut stretch = Stretch::default();
-        while let Some(task) = queue.pop(|| stretch.end(&record)) {
+        while let Some(task) = queue.pop(real_time::pause) {
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
-            stretch.begin(&record);
+            real_time::begin_work(&record);
             let _working = pressure.as_ref().map(|pressure| pressure.work());
             // Work that panics has told those who wait for it by being dropped; the thread goes on.
             let _ = catch_unwind(AssertUnwindSafe(work));
             record.tasks.fetch_add(1, Relaxed);
-            stretch.check_budget(&record);
+            real_time::check(Duration::ZERO);
         }
     })?;
     Ok(())
-}
-
-/// A stretch of work without a pause.
-#[derive(Default)]
-struct Stretch {
-    began: Option<(Instant, u64)>,
-    has_yielded: bool,
-}
-
-impl Stretch {
-    fn begin(&mut self, record: &WorkerRecord) {
-        if self.began.is_none() && record.is_real_time() {
-            self.began = Some((Instant::now(), thread_cpu_time_ns()));
-        }
-    }
-
-    fn check_budget(&mut self, record: &WorkerRecord) {
-        if let Some((began, _)) = self.began
-            && !self.has_yielded
-            && began.elapsed() > REAL_TIME_BUDGET
-        {
-            self.note_throttling(record);
-            if record.yield_real_time() {
-                self.has_yielded = true;
-                record.yielded.fetch_add(1, Relaxed);
-            }
-        }
-    }
-
-    fn end(&mut self, record: &WorkerRecord) {
-        if self.has_yielded {
-            record.restore_real_time();
-            self.has_yielded = false;
-        } else {
-            self.note_throttling(record);
-        }
-        self.began = None;
-    }
-
-    fn note_throttling(&self, record: &WorkerRecord) {
-        if let Some((began, cpu_time_ns)) = self.began {
-            let worked = Duration::from_nanos(thread_cpu_time_ns().saturating_sub(cpu_time_ns));
-            if began.elapsed().saturating_sub(worked) > THROTTLED_MIN {
-                record.throttled.fetch_add(1, Relaxed);
-            }
-        }
-    }
 }
 
 #[cfg(all(test, not(miri), not(feature = "shuttle")))]

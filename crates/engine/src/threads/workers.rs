@@ -16,6 +16,7 @@ use crate::{
     threads::{
         cpu_pressure::{CpuPressure, Working},
         permits::BlockingPermits,
+        real_time,
         scheduling_sys::allowed_cpus,
         task_queue::{Task, TaskQueue, Work},
         worker::{self, WorkerRecord},
@@ -222,6 +223,7 @@ impl Workers {
                 threads.push(Arc::clone(&record));
                 *adopted = Some(Adopted { by, record });
             }
+            adopted.as_ref().inspect(|adopted| real_time::begin_request(&adopted.record));
         });
         let working = self.cpu_pressure.work();
         if self.cpu_pressure.look() {

@@ -11,6 +11,9 @@ const REMEMBERED_COUNT: usize = 1 << 11;
 /// The share of reads that stand near earlier ones is a moving average over about so many.
 const AVERAGED_READS: u32 = 64;
 
+/// Where no windows are brought, it is watched how dense reads are by windows of so many bytes.
+const WATCHED_BYTES: u64 = 128 << 10;
+
 /// Shares are counted in parts of this.
 const WHOLE: u32 = 1 << 16;
 
@@ -33,7 +36,7 @@ pub(crate) struct FaultAround {
 }
 
 impl FaultAround {
-    /// Windows of so many bytes, aligned to that; none if it is zero.
+    /// Windows of so many bytes, aligned to that; none if it is zero, but it is watched how dense reads are all the same.
     pub(crate) fn new(window_bytes: u64) -> Self {
         let seen = (0..REMEMBERED_COUNT).map(|_| AtomicU64::new(u64::MAX)).collect();
         Self { window_bytes: AtomicU64::new(window_bytes), seen, near_share: AtomicU32::new(WHOLE) }
@@ -65,7 +68,8 @@ impl FaultAround {
         let (number, window_bytes, entry) = self.entry(device, wanted)?;
         let seen = entry.load(Relaxed);
         let (was_seen, was_asked) = (seen >> 1 == number, seen == number << 1 | 1);
-        let asks = self.average(was_seen) >= WORTHWHILE && !was_asked;
+        let is_on = self.window_bytes.load(Relaxed) > 0;
+        let asks = self.average(was_seen) >= WORTHWHILE && !was_asked && is_on;
         entry.store(number << 1 | u64::from(asks || was_asked), Relaxed);
         asks.then(|| ByteRange::new(wanted.offset() - wanted.offset() % window_bytes, window_bytes))
     }
@@ -73,7 +77,10 @@ impl FaultAround {
     /// The number of the window that `wanted` begins in, its size, and its place in the table; `None` where it is as
     /// large.
     fn entry(&self, device: DeviceId, wanted: ByteRange) -> Option<(u64, u64, &AtomicU64)> {
-        let window_bytes = self.window_bytes.load(Relaxed);
+        let window_bytes = match self.window_bytes.load(Relaxed) {
+            0 => WATCHED_BYTES,
+            window_bytes => window_bytes,
+        };
         if wanted.len() >= window_bytes {
             return None;
         }
@@ -111,6 +118,15 @@ mod tests {
         assert_eq!(other, Some(ByteRange::new(WINDOW, WINDOW)), "of another device");
         around.set(0);
         assert_eq!(miss(&around, 0, 1), None);
+    }
+
+    #[test]
+    fn density_is_watched_also_where_no_windows_are_brought() {
+        let around = FaultAround::new(0);
+        assert!((0..1000).all(|index| miss(&around, index * WATCHED_BYTES * 3, 4096).is_none()));
+        assert!(!around.is_worthwhile());
+        (0..100).for_each(|index| around.note_hit(DeviceId(0), ByteRange::new(index * 512, 512)));
+        assert!(around.is_worthwhile());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::pending::Pending;
+use super::pending::Pending;
 
 /// The share of looks that found a request is a moving average over about so many.
 const AVERAGED_LOOKS: u32 = 16;
@@ -29,7 +29,7 @@ const LEFT_OUT: u32 = 32;
 /// awake already takes the next request at once. It costs CPU time that nobody else wants as long as one program asks
 /// one thing at a time and there is nothing to read ahead; so it is done only then, by one thread, only where that thread
 /// has answered what it was asked, and only while it mostly succeeds.
-pub(crate) struct Linger {
+pub(crate) struct BusyPolling {
     /// How long at most; none: not at all.
     time_max: Option<Duration>,
     /// Whether there is other work for the CPU.
@@ -41,7 +41,7 @@ pub(crate) struct Linger {
     left_out: AtomicU32,
 }
 
-impl Linger {
+impl BusyPolling {
     /// Threads that look for so long, where the machine has a CPU for those who ask beside, and while it is not wanted
     /// for other work.
     pub(crate) fn new(
@@ -71,7 +71,7 @@ impl Linger {
     }
 
     /// Looks for the next request, if that promises something; gives whether there is one.
-    pub(crate) fn look(&self) -> bool {
+    pub(crate) fn poll(&self) -> bool {
         let Some(time_max) = self.time_max else { return false };
         if (self.is_wanted)() || !self.promises() || self.is_looking.swap(true, Relaxed) {
             return false;
@@ -106,42 +106,42 @@ mod tests {
 
     use super::*;
 
-    fn linger(time_max: Duration) -> (Linger, OwnedFd) {
+    fn busy_polling(time_max: Duration) -> (BusyPolling, OwnedFd) {
         let pending = Arc::new(Pending::default());
-        let linger = Linger::new(Some(time_max), Arc::clone(&pending), || false);
-        let linger = Linger { time_max: Some(time_max), ..linger };
+        let polling = BusyPolling::new(Some(time_max), Arc::clone(&pending), || false);
+        let polling = BusyPolling { time_max: Some(time_max), ..polling };
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
         pending.look_at(ours);
-        (linger, theirs)
+        (polling, theirs)
     }
 
     #[test]
     fn only_one_program_at_a_time_is_waited_for() {
-        let (linger, _writer) = linger(Duration::ZERO);
-        assert_eq!([7, 7, 8, 7].map(|caller| linger.note(caller)), [false, true, false, false]);
+        let (polling, _writer) = busy_polling(Duration::ZERO);
+        assert_eq!([7, 7, 8, 7].map(|caller| polling.note(caller)), [false, true, false, false]);
     }
 
     #[test]
     fn what_finds_nothing_is_mostly_left_out() {
-        let (linger, writer) = linger(Duration::from_micros(1));
+        let (polling, writer) = busy_polling(Duration::from_micros(1));
         for _ in 0..40 {
-            assert!(!linger.look());
+            assert!(!polling.poll());
         }
-        let taken = (0..330).filter(|_| linger.promises()).count();
+        let taken = (0..330).filter(|_| polling.promises()).count();
         assert_eq!(taken, 10);
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
-        let found = (0..40 * 33).filter(|_| linger.look()).count();
-        assert!(found > 40 && (0..100).all(|_| linger.promises()), "now there always is a request");
+        let found = (0..40 * 33).filter(|_| polling.poll()).count();
+        assert!(found > 40 && (0..100).all(|_| polling.promises()), "now there always is a request");
     }
 
     #[test]
     fn nobody_looks_where_it_is_switched_off_or_there_is_other_work() {
-        let (linger, writer) = linger(Duration::from_secs(100));
+        let (polling, writer) = busy_polling(Duration::from_secs(100));
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
-        assert!(linger.look());
-        let busy = Linger { is_wanted: Box::new(|| true), ..linger };
-        assert!(!busy.look());
-        let off = Linger { time_max: None, is_wanted: Box::new(|| false), ..busy };
-        assert!(!off.look());
+        assert!(polling.poll());
+        let busy = BusyPolling { is_wanted: Box::new(|| true), ..polling };
+        assert!(!busy.poll());
+        let off = BusyPolling { time_max: None, is_wanted: Box::new(|| false), ..busy };
+        assert!(!off.poll());
     }
 }

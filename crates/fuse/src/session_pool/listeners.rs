@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::pending::Pending;
+use super::pending::Pending;
 
 /// A thread that rests listens again after this long, whether it is needed or not: nothing can be lost by resting, and in
 /// a mount that is idle nobody rests.
@@ -34,17 +34,11 @@ pub(crate) struct Listeners {
     resting: Mutex<usize>,
     needed: Condvar,
     crowded_share: AtomicU32,
-    /// Told of each thread that goes to rest, with -1, and of each that returns, with 1.
-    notice: Box<dyn Fn(isize) + Send + Sync>,
 }
 
 impl Listeners {
     /// All of so many threads listen to begin with.
-    pub(crate) fn new(
-        thread_count: usize,
-        pending: Arc<Pending>,
-        notice: impl Fn(isize) + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn new(thread_count: usize, pending: Arc<Pending>) -> Self {
         Self {
             thread_count,
             pending,
@@ -52,7 +46,6 @@ impl Listeners {
             resting: Mutex::new(0),
             needed: Condvar::new(),
             crowded_share: AtomicU32::new(0),
-            notice: Box::new(notice),
         }
     }
 
@@ -79,11 +72,17 @@ impl Listeners {
             return;
         }
         *resting += 1;
-        (self.notice)(-1);
         // Who is woken for nothing listens for nothing.
         let (mut resting, _) = self.needed.wait_timeout(resting, REST).unwrap_or_else(PoisonError::into_inner);
         *resting -= 1;
-        (self.notice)(1);
+    }
+
+    /// Before the calling thread, which serves a request, waits for the source: has another one listen, if none does.
+    pub(crate) fn promote(&self) {
+        let resting = *self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        if resting > 0 && self.serving.load(Relaxed) + resting >= self.thread_count {
+            self.needed.notify_one();
+        }
     }
 
     fn is_crowded(&self) -> bool {
@@ -103,58 +102,73 @@ impl Listeners {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicIsize, thread, time::Instant};
+    use std::{thread, time::Instant};
 
     use super::*;
 
-    fn listeners(thread_count: usize) -> (Arc<Listeners>, Arc<AtomicIsize>) {
-        let noticed = Arc::new(AtomicIsize::new(0));
-        let notice = Arc::clone(&noticed);
-        let notice = move |change| {
-            notice.fetch_add(change, Relaxed);
-        };
-        (Arc::new(Listeners::new(thread_count, Arc::default(), notice)), noticed)
+    fn listeners(thread_count: usize) -> Arc<Listeners> {
+        Arc::new(Listeners::new(thread_count, Arc::default()))
+    }
+
+    /// A thread that rests now.
+    fn rest(listeners: &Arc<Listeners>) -> thread::JoinHandle<Duration> {
+        let resting = Arc::clone(listeners);
+        let rests = thread::spawn(move || {
+            resting.begin();
+            let began = Instant::now();
+            resting.end(false);
+            began.elapsed()
+        });
+        while *listeners.resting.lock().expect("no panic") == 0 && !rests.is_finished() {
+            thread::yield_now();
+        }
+        rests
     }
 
     #[test]
-    fn who_is_the_last_to_listen_does_not_rest() {
-        let (listeners, noticed) = listeners(2);
+    fn the_last_thread_that_listens_does_not_rest() {
+        let listeners = listeners(2);
         listeners.begin();
         listeners.begin();
         let began = Instant::now();
         listeners.end(false);
         assert!(began.elapsed() < REST, "the other one serves");
-        let resting = thread::spawn({
-            let listeners = Arc::clone(&listeners);
-            move || listeners.end(false)
-        });
-        while noticed.load(Relaxed) == 0 {
-            thread::yield_now();
-        }
-        assert_eq!(noticed.load(Relaxed), -1);
-        let began = Instant::now();
+        listeners.end(true);
+        let rests = rest(&listeners);
         listeners.begin();
+        let began = Instant::now();
         listeners.end(false);
-        assert!(began.elapsed() < REST || resting.is_finished(), "the other one rests");
-        resting.join().expect("no panic");
-        assert_eq!(noticed.load(Relaxed), 0);
+        assert!(began.elapsed() < REST || rests.is_finished(), "the other one rests");
+        rests.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_thread_that_waits_promotes_one_that_rests_where_nobody_listens() {
+        let listeners = listeners(3);
+        let rests = rest(&listeners);
+        listeners.begin();
+        listeners.promote();
+        assert!(rests.join().expect("no panic") >= REST, "the third one listens");
+        // Again, but now the third one serves too.
+        for _ in 0..20 {
+            let rests = self::rest(&listeners);
+            listeners.begin();
+            listeners.promote();
+            let rested = rests.join().expect("no panic");
+            listeners.end(true);
+            if rested < REST {
+                return;
+            }
+        }
+        panic!("nobody was promoted");
     }
 
     #[test]
     fn nobody_rests_in_a_crowd_and_those_who_do_are_called() {
-        let (listeners, noticed) = listeners(3);
-        let resting = thread::spawn({
-            let listeners = Arc::clone(&listeners);
-            move || {
-                listeners.begin();
-                listeners.end(false);
-            }
-        });
-        while noticed.load(Relaxed) == 0 && !resting.is_finished() {
-            thread::yield_now();
-        }
+        let listeners = listeners(3);
+        let rests = rest(&listeners);
         (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(true));
-        resting.join().expect("no panic");
+        rests.join().expect("no panic");
         let began = Instant::now();
         for _ in 0..1000 {
             listeners.begin();
@@ -167,9 +181,10 @@ mod tests {
 
     #[test]
     fn a_single_thread_never_rests() {
-        let (listeners, noticed) = listeners(1);
+        let listeners = listeners(1);
         listeners.begin();
+        let began = Instant::now();
         listeners.end(false);
-        assert_eq!(noticed.load(Relaxed), 0);
+        assert!(began.elapsed() < REST);
     }
 }
