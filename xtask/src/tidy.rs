@@ -1,6 +1,7 @@
 //! What the compiler does not check.
 
 mod dependencies;
+mod rooms;
 mod source_files;
 
 use crate::complaint::{Complaint, Outcome};
@@ -8,6 +9,7 @@ use crate::complaint::{Complaint, Outcome};
 /// Checks all of it.
 pub(crate) fn run() -> Outcome {
     let mut lines = dependencies::violations()?;
+    lines.extend(rooms::violations()?);
     lines.extend(source_files::violations()?);
     Complaint::from_lines("not tidy", &lines)
 }

@@ -1,5 +1,10 @@
 //! One image's sources and what all reads of it share.
 
+pub(crate) mod counters;
+mod metadata_reader;
+mod switches;
+pub(crate) mod tuning;
+
 use std::{
     fs::File,
     sync::{
@@ -28,12 +33,12 @@ use crate::{
     },
     fetch::sources::Sources,
     memory::page_pool::PagePool,
-    metadata_reader::MetadataReader,
     metrics::{decode_marks::DecodeMarks, gauge::Gauge, latency::Latencies},
     options::METADATA_BLOCK_BYTES,
-    switches::Switches,
     threads::{real_time, workers::Workers},
 };
+
+use self::{metadata_reader::MetadataReader, switches::Switches};
 
 /// The budget for stored metadata, in bytes; no more than that for decoded metadata.
 const STORED_METADATA_BYTES: usize = 8 << 20;

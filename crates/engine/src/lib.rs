@@ -7,20 +7,16 @@
 
 mod blocking;
 mod cache;
-mod counters;
 mod decode;
 mod engine;
 mod fetch;
 mod memory;
-mod metadata_reader;
 mod metrics;
 mod options;
 mod prefetch;
 mod read;
-mod switches;
 mod sync;
 mod threads;
-mod tuning;
 
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -29,13 +25,11 @@ pub use blocking::Blocking;
 pub use cache::{
     block_cache::BlockCacheCounters, metadata_cache::MetadataCacheCounters, spill_file::SpillFileCounters,
 };
-pub use counters::Counters;
 pub use decode::windows::WindowCounters;
-pub use engine::Engine;
+pub use engine::{Engine, counters::Counters, tuning::TuneError};
 pub use memory::{page_pool::PagePoolCounters, page_run_sys::PageRun, pages_sys::PAGE_BYTES};
 pub use metrics::latency::{LatencySummary, Stage};
 pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
 pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::PageCache};
 pub use read::reader::Reader;
 pub use threads::{cpu_pressure::Working, worker::WorkerStatus};
-pub use tuning::TuneError;

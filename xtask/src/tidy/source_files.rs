@@ -76,7 +76,7 @@ fn violations_of(name: &Path, text: &str) -> Vec<String> {
     lines
 }
 
-fn rust_files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+pub(super) fn rust_files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -1,0 +1,243 @@
+//! Which module of a crate may use which: the tables of ARCHITECTURE.md.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use floe_testkit::workspace_root;
+use syn::{Item, UseTree, visit::Visit};
+
+use super::source_files::rust_files;
+use crate::complaint::{Complaint, During, Outcome};
+
+/// The crates whose modules have a table each: its heading in ARCHITECTURE.md says `room of NAME`.
+const CRATES: [&str; 1] = ["engine"];
+
+/// The rooms of a crate, and what each may use. A room is a folder with the file of its name, or a single file.
+type Table = Vec<(String, BTreeSet<String>)>;
+
+/// Each import that its crate's table does not allow, and what is wrong with the tables.
+pub(super) fn violations() -> Outcome<Vec<String>> {
+    let root = workspace_root();
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).during("ARCHITECTURE.md")?;
+    let mut lines = Vec::new();
+    for name in CRATES {
+        let table = table_of(&text, name);
+        lines.extend(faults_of(name, &table));
+        let source = root.join("crates").join(name).join("src");
+        let entry = fs::read_to_string(source.join("lib.rs")).during(source.display())?;
+        let exports = exports_of(&parse(&entry, "lib.rs")?);
+        for path in rust_files(&source)? {
+            let file = path.strip_prefix(&source).unwrap_or(&path);
+            if file == Path::new("lib.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).during(path.display())?;
+            let used = rooms_used(&parse(&text, &path.display().to_string())?, &exports);
+            lines.extend(wrong_ways(name, file, &used, &table));
+        }
+    }
+    Ok(lines)
+}
+
+/// The rows under the heading `room of NAME`: the first column names the room, the last what it may use.
+fn table_of(text: &str, name: &str) -> Table {
+    let heading = format!("| room of `{name}` |");
+    let rows = text.lines().skip_while(|line| !line.starts_with(&heading)).skip(2);
+    let cells = |line: &str| line.trim_matches('|').split('|').map(str::trim).map(str::to_owned).collect::<Vec<_>>();
+    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    rows.take_while(|line| line.starts_with('|'))
+        .filter_map(|line| {
+            let cells = cells(line);
+            let room = words(cells.first()?).first()?.clone();
+            Some((room, words(cells.last()?).into_iter().collect()))
+        })
+        .collect()
+}
+
+/// What is wrong with a table: a room may use only those above it, so there can be no circle.
+fn faults_of(name: &str, table: &Table) -> Vec<String> {
+    let mut above = BTreeSet::new();
+    let mut lines = Vec::new();
+    if table.is_empty() {
+        lines.push(format!("ARCHITECTURE.md: no table of the rooms of {name}"));
+    }
+    for (room, allowed) in table {
+        for wrong in allowed.difference(&above) {
+            lines.push(format!("ARCHITECTURE.md: {name}: `{room}` may use `{wrong}`, which does not stand above it"));
+        }
+        above.insert(room.clone());
+    }
+    lines
+}
+
+fn parse(text: &str, name: &str) -> Outcome<syn::File> {
+    syn::parse_file(text).map_err(|error| Complaint::new(format!("{name}: {error}")))
+}
+
+/// Where the names come from that `lib.rs` exports.
+fn exports_of(entry: &syn::File) -> BTreeMap<String, String> {
+    let mut exports = BTreeMap::new();
+    for item in &entry.items {
+        if let Item::Use(item) = item
+            && let UseTree::Path(path) = &item.tree
+        {
+            let room = path.ident.to_string();
+            leaves(&path.tree, &mut |name| drop(exports.insert(name.to_owned(), room.clone())));
+        }
+    }
+    exports
+}
+
+fn leaves(tree: &UseTree, note: &mut impl FnMut(&str)) {
+    match tree {
+        UseTree::Path(path) => leaves(&path.tree, note),
+        UseTree::Name(name) => note(&name.ident.to_string()),
+        UseTree::Rename(rename) => note(&rename.rename.to_string()),
+        UseTree::Group(group) => group.items.iter().for_each(|tree| leaves(tree, note)),
+        UseTree::Glob(_) => {}
+    }
+}
+
+/// The rooms that a file uses, tests left out.
+fn rooms_used(file: &syn::File, exports: &BTreeMap<String, String>) -> BTreeSet<String> {
+    struct Uses<'exports> {
+        exports: &'exports BTreeMap<String, String>,
+        rooms: BTreeSet<String>,
+    }
+    impl Uses<'_> {
+        fn note(&mut self, name: &str) {
+            self.rooms.insert(self.exports.get(name).map_or(name, String::as_str).to_owned());
+        }
+    }
+    impl<'ast> Visit<'ast> for Uses<'_> {
+        fn visit_item(&mut self, item: &'ast Item) {
+            let attributes = match item {
+                Item::Mod(item) => &item.attrs,
+                Item::Impl(item) => &item.attrs,
+                Item::Fn(item) => &item.attrs,
+                Item::Use(item) => &item.attrs,
+                _ => return syn::visit::visit_item(self, item),
+            };
+            let is_test = |attribute: &syn::Attribute| {
+                attribute.path().is_ident("cfg")
+                    && quoted(attribute).split(|c: char| !c.is_alphanumeric()).any(|word| word == "test")
+            };
+            if !attributes.iter().any(is_test) {
+                syn::visit::visit_item(self, item);
+            }
+        }
+
+        fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+            if let UseTree::Path(path) = &item.tree
+                && path.ident == "crate"
+            {
+                match &*path.tree {
+                    UseTree::Group(group) => {
+                        group.items.iter().for_each(|tree| first_names(tree, &mut |name| self.note(name)))
+                    }
+                    tree => first_names(tree, &mut |name| self.note(name)),
+                }
+            }
+        }
+
+        fn visit_path(&mut self, path: &'ast syn::Path) {
+            let mut segments = path.segments.iter();
+            if segments.next().is_some_and(|segment| segment.ident == "crate")
+                && let Some(segment) = segments.next()
+            {
+                self.note(&segment.ident.to_string());
+            }
+            syn::visit::visit_path(self, path);
+        }
+    }
+    let mut uses = Uses { exports, rooms: BTreeSet::new() };
+    uses.visit_file(file);
+    uses.rooms
+}
+
+fn quoted(attribute: &syn::Attribute) -> String {
+    match &attribute.meta {
+        syn::Meta::List(list) => list.tokens.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn first_names(tree: &UseTree, note: &mut impl FnMut(&str)) {
+    match tree {
+        UseTree::Path(path) => note(&path.ident.to_string()),
+        tree => leaves(tree, note),
+    }
+}
+
+/// The room of a file: its first folder, or its own name.
+fn room_of(file: &Path) -> String {
+    let first = file.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let first = first.unwrap_or_default();
+    first.strip_suffix(".rs").map_or(first.clone(), str::to_owned)
+}
+
+fn wrong_ways(name: &str, file: &Path, used: &BTreeSet<String>, table: &Table) -> Vec<String> {
+    let room = room_of(file);
+    let Some((_, allowed)) = table.iter().find(|(known, _)| *known == room) else {
+        return vec![format!("crates/{name}/src/{}: ARCHITECTURE.md knows no room `{room}`", file.display())];
+    };
+    let wrong = used.iter().filter(|other| **other != room && !allowed.contains(*other));
+    wrong.map(|other| format!("crates/{name}/src/{}: `{room}` may not use `{other}`", file.display())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "text\n\n| room of `house` | what | may use |\n| --- | --- | --- |\n| `cellar` | wine | nothing |\n\
+                         | `hall` | guests | `cellar` |\n\nmore";
+
+    fn used(text: &str) -> Vec<String> {
+        let entry = parse("pub use cellar::shelf::{Bottle, Glass as Cup};\npub use hall::Guest;", "lib.rs");
+        let exports = exports_of(&entry.unwrap_or_else(|error| panic!("{error}")));
+        let file = parse(text, "a file").unwrap_or_else(|error| panic!("{error}"));
+        rooms_used(&file, &exports).into_iter().collect()
+    }
+
+    #[test]
+    fn tables_are_read_and_hold_no_circles() {
+        let table = table_of(TABLE, "house");
+        assert_eq!(table.len(), 2);
+        assert!(faults_of("house", &table).is_empty());
+        assert_eq!(faults_of("other", &table_of(TABLE, "other")).len(), 1);
+        let circle = TABLE.replace("nothing", "`hall`");
+        assert_eq!(faults_of("house", &table_of(&circle, "house")).len(), 1);
+    }
+
+    #[test]
+    fn imports_are_found_wherever_they_stand() {
+        for (text, expected) in [
+            ("use crate::{Bottle, hall::Door};", &["cellar", "hall"][..]),
+            ("use crate::Cup;", &["cellar"]),
+            ("use super::shelf; use std::fmt;", &[]),
+            ("fn call() { crate::hall::open() }", &["hall"]),
+            ("#[cfg(test)] mod tests { use crate::hall::Door; }", &[]),
+            ("#[cfg(all(test, not(miri)))] mod tests { use crate::hall::Door; }", &[]),
+            ("#[cfg(miri)] mod other { use crate::hall::Door; }", &["hall"]),
+        ] {
+            assert_eq!(used(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_ways_are_found() {
+        let table = table_of(TABLE, "house");
+        for (file, other, expected) in [
+            ("hall/door.rs", "cellar", 0),
+            ("hall.rs", "hall", 0),
+            ("cellar/shelf.rs", "hall", 1),
+            ("attic.rs", "cellar", 1),
+        ] {
+            let used = BTreeSet::from([other.to_owned()]);
+            assert_eq!(wrong_ways("house", Path::new(file), &used, &table).len(), expected, "{file} {other}");
+        }
+    }
+}
