@@ -58,7 +58,7 @@ pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, Readah
 pub use overflow::OverflowCounters;
 pub use page_pool::PagePoolCounters;
 pub use page_run_sys::PageRun;
-pub use pages_sys::PAGE_BYTES;
+pub use pages_sys::{PAGE_BYTES, machine_page_bytes};
 pub use read_around::{PageCache, ReadAroundCounters};
 pub use reader::Reader;
 pub use tuning::TuneError;

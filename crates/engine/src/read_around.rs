@@ -11,7 +11,7 @@ use std::{
 use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
-    PAGE_BYTES, Reader,
+    Reader,
     batch::{Batch, block_to_decode},
     block_cache::{CachedBlock, Found, Key},
     gauge::Gauge,
@@ -42,9 +42,12 @@ const HELD_PART: u64 = 4;
 
 /// Where bytes go that nobody asked for yet: a cache nearer to the readers than the engine's own.
 pub trait PageCache: Send + Sync {
-    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives
-    /// whether it did. May wait.
-    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> bool;
+    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives how
+    /// many it took, from the first on. May wait.
+    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
+
+    /// The size of its pages in bytes: it keeps nothing smaller.
+    fn page_bytes(&self) -> u64;
 }
 
 /// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the
@@ -275,11 +278,9 @@ impl Reader {
         let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
-        let is_stored = page_cache.store(nid, part.offset(), &pages[..len]);
-        if is_stored {
-            self.around().stored_bytes.fetch_add(len as u64, Relaxed);
-        }
-        Ok(is_stored)
+        let stored_len = page_cache.store(nid, part.offset(), &pages[..len]);
+        self.around().stored_bytes.fetch_add(stored_len as u64, Relaxed);
+        Ok(stored_len == len)
     }
 
     fn run_around(&self, work: impl FnOnce() + Send + 'static) {
@@ -303,18 +304,17 @@ impl Reader {
         let after = ByteRange::between(range.offset().max(wanted.end()), range.end());
         let mut is_stored = true;
         for part in [before, after] {
-            let page = PAGE_BYTES as u64;
+            let page = page_cache.page_bytes();
             let part = ByteRange::between(part.offset().next_multiple_of(page), part.end() - part.end() % page);
             let start = *skip as usize + (part.offset().saturating_sub(range.offset())) as usize;
             let bytes = cached.bytes().get(start..start.saturating_add(part.len() as usize)).unwrap_or_default();
             if bytes.is_empty() {
                 continue;
             }
-            if page_cache.store(nid, part.offset(), bytes) {
-                self.around().stored_bytes.fetch_add(bytes.len() as u64, Relaxed);
-            } else {
-                is_stored = false;
-            }
+            let stored_len = page_cache.store(nid, part.offset(), bytes);
+            self.around().stored_bytes.fetch_add(stored_len as u64, Relaxed);
+            // Who wants what was not taken comes back for it.
+            is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared() {
             cached.mark_spent();
