@@ -121,7 +121,7 @@ impl Engine {
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
             blocks: Arc::new(BlockCache::new(&pool)),
-            overflow: Overflow::new(options.overflow_bytes, &options.overflow_directory),
+            overflow: Overflow::new(options.overflow_bytes, options.overflow_directory.as_deref()),
             pool,
             workspaces: Workspaces::default(),
             stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
@@ -194,6 +194,11 @@ impl Engine {
             fetches: self.fetches.load(Relaxed),
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
+    /// Why no blocks overflow into a file, though that was asked for.
+    pub fn overflow_refusal(&self) -> Option<&'static str> {
+        self.overflow.refusal()
+    }
+
             decoded_bytes: self.decoded_bytes.load(Relaxed),
             windows: self.windows.counters(),
             outstanding: self.outstanding.now(),

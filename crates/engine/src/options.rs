@@ -30,10 +30,11 @@ pub struct EngineOptions {
     /// that. Zero for none.
     pub fetch_around_bytes: u64,
     /// How many bytes of decoded blocks that many files share, that are costly to decode, and that the cache has no room
-    /// for, a nameless file may hold; zero for none. It is used only where a page cache is served.
+    /// for, a nameless file may hold; zero, the default, for none: such a file is plain text of the image on a disk. It is
+    /// used only where a page cache is served.
     pub overflow_bytes: u64,
     /// Where that file is made. In a file system that is memory there will be none.
-    pub overflow_directory: PathBuf,
+    pub overflow_directory: Option<PathBuf>,
 }
 
 /// Caches of decoded blocks take at most this part of the memory that there is.
@@ -78,8 +79,8 @@ impl Default for EngineOptions {
             read_around: true,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
-            overflow_bytes: 1 << 30,
-            overflow_directory: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from),
+            overflow_bytes: 0,
+            overflow_directory: None,
         }
     }
 }

@@ -4,7 +4,6 @@
 mod patchwork;
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -46,7 +45,7 @@ fn any_options(random: &mut Random) -> EngineOptions {
         read_around: one_of(2) == 0,
         fetch_around_bytes: [0, 64 << 10][one_of(2)],
         overflow_bytes: 0,
-        overflow_directory: PathBuf::new(),
+        overflow_directory: None,
         readahead_alloc: [ReadaheadAlloc::BestEffort, ReadaheadAlloc::Wait][one_of(2)],
     }
 }

@@ -189,7 +189,7 @@ impl Switches {
             "readahead-alloc" => engine.readahead_alloc = parsed(value)?,
             "overflow" if value == "off" => engine.overflow_bytes = 0,
             "overflow" => engine.overflow_bytes = quantity::bytes(value)?,
-            "overflow-directory" => engine.overflow_directory = value.into(),
+            "overflow-directory" => engine.overflow_directory = Some(value.into()),
             "fetch-around" if value == "off" => engine.fetch_around_bytes = 0,
             "fetch-around" => engine.fetch_around_bytes = quantity::bytes(value)?,
             "offset" if value == "auto" => open.offset = Offset::Auto,

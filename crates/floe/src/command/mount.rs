@@ -74,8 +74,9 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
-  overflow=SIZE|off      costly blocks that many files share go to a nameless file when the cache is full [1G]
-  overflow-directory=DIR where that file is, if not in memory [TMPDIR, else /var/tmp]
+  overflow=SIZE|off      when the cache is full, keep costly blocks that many files share, decoded, in a file
+                         without a name [off]
+  overflow-directory=DIR where that file is; not in memory [the directory of the image]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
@@ -181,6 +182,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone());
+    if let Some(refusal) = image.reader().engine().overflow_refusal() {
+        eprintln!("floe: nothing overflows into a file: {refusal}; name another one with -o overflow-directory=DIR");
+    }
     let device = unmounter.device();
     let source = Arc::new(status::Source {
         image: image.clone(),
