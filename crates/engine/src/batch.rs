@@ -5,7 +5,8 @@ use std::{ops::Range, time::Duration};
 use floe_image::{DeviceId, Result, StoredBlock, StoredLen};
 
 use crate::{
-    Engine,
+    Engine, PageRun,
+    byte_budget::Permit,
     read_plan::{From, Step},
 };
 
@@ -25,6 +26,8 @@ pub(crate) struct Batch {
     pub(crate) decode_cost: Duration,
     /// How many blocks are to be decoded.
     pub(crate) block_count: usize,
+    /// How many bytes those give that are decoded for all who want them, and so not into the output.
+    pub(crate) led_bytes: u64,
 }
 
 impl Batch {
@@ -48,6 +51,10 @@ impl Batch {
                 None => Duration::ZERO,
             };
             let is_plain = block.is_none();
+            let led_bytes = match &step.from {
+                From::Lead { block, .. } => u64::from(block.decoded_len.bytes()),
+                _ => 0,
+            };
             match &mut batch {
                 None => {
                     let block_count = usize::from(!is_plain);
@@ -58,6 +65,7 @@ impl Batch {
                         len: len as usize,
                         decode_cost,
                         block_count,
+                        led_bytes,
                     });
                 }
                 Some(batch)
@@ -70,6 +78,7 @@ impl Batch {
                     batch.len += len as usize;
                     batch.decode_cost += decode_cost;
                     batch.block_count += usize::from(!is_plain);
+                    batch.led_bytes += led_bytes;
                 }
                 Some(_) => break,
             }
@@ -86,6 +95,24 @@ impl Batch {
     pub(crate) fn stored_of<'bytes>(&self, block: &StoredBlock, stored: &'bytes [u8]) -> &'bytes [u8] {
         let from = (block.offset - self.start) as usize;
         &stored[from..from + stored_len(block) as usize]
+    }
+}
+
+/// The stored bytes of a batch.
+pub(crate) struct Stored {
+    pages: PageRun,
+    len: usize,
+    /// The memory of the pages, and of blocks that are decoded from them for all who want them.
+    _permit: Permit,
+}
+
+impl Stored {
+    pub(crate) fn new(pages: PageRun, len: usize, permit: Permit) -> Self {
+        Self { pages, len, _permit: permit }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.pages[..self.len]
     }
 }
 

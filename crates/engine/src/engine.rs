@@ -16,9 +16,12 @@ use floe_image::{
 
 use crate::{
     Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus, Working,
+    admission::Admission,
     block_cache::{BlockCache, Key},
+    byte_budget::ByteBudget,
     decode_costs::DecodeCosts,
     decode_marks::DecodeMarks,
+    decoders::Decoders,
     fetch_around::FetchAround,
     gauge::Gauge,
     latency::Latencies,
@@ -30,7 +33,7 @@ use crate::{
     switches::Switches,
     windows::Windows,
     workers::Workers,
-    workspace::{Workspace, Workspaces},
+    workspace::Workspaces,
 };
 
 /// Stored metadata is cached in pieces of this many bytes, aligned to it.
@@ -54,6 +57,11 @@ pub struct Engine {
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) overflow: Overflow,
     pub(crate) workspaces: Workspaces,
+    decoders: Decoders,
+    /// Bytes of reads that left the thread that took them: one half for what they give, and those that wait for it; one
+    /// for what is decoded for them.
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) decoding: Arc<ByteBudget>,
     pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
     pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
@@ -124,6 +132,9 @@ impl Engine {
             overflow: Overflow::new(options.overflow_bytes, options.overflow_directory.as_deref()),
             pool,
             workspaces: Workspaces::default(),
+            decoders: Decoders::new(options.decoder_bytes),
+            admission: Arc::new(Admission::new(options.read_bytes / 2)),
+            decoding: ByteBudget::new(options.read_bytes / 2),
             stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
             decoded_metadata: match options.metadata_cache {
                 MetadataCacheDesign::Sharded { block_count } => {
@@ -183,6 +194,11 @@ impl Engine {
         self.latencies.clear();
     }
 
+    /// Why no blocks overflow into a file, though that was asked for.
+    pub fn overflow_refusal(&self) -> Option<&'static str> {
+        self.overflow.refusal()
+    }
+
     /// What the engine has done so far.
     pub fn counters(&self) -> Counters {
         Counters {
@@ -194,13 +210,11 @@ impl Engine {
             fetches: self.fetches.load(Relaxed),
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
-    /// Why no blocks overflow into a file, though that was asked for.
-    pub fn overflow_refusal(&self) -> Option<&'static str> {
-        self.overflow.refusal()
-    }
-
             decoded_bytes: self.decoded_bytes.load(Relaxed),
             windows: self.windows.counters(),
+            decoders: self.decoders.counters(),
+            decoding: self.decoding.counters(),
+            admission: self.admission.counters(),
             outstanding: self.outstanding.now(),
             outstanding_max: self.outstanding.max(),
         }
@@ -226,21 +240,16 @@ impl Engine {
     }
 
     /// Decodes `block` from its stored bytes into `output`, without its first `skip` bytes; gives how many bytes came.
-    pub(crate) fn decode(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        skip: usize,
-        output: &mut [u8],
-    ) -> Result<usize> {
-        let started = Instant::now();
-        let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
-        let latency = started.elapsed();
+    pub(crate) fn decode(&self, block: &StoredBlock, stored: &[u8], skip: usize, output: &mut [u8]) -> Result<usize> {
+        let (decoded, latency, temporary_bytes) = self.decoders.with(&block.encoding, block.decoded_len, |decoder| {
+            let started = Instant::now();
+            let decoded = decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
+            (decoded, started.elapsed(), decoder.temporary_bytes_last())
+        });
         self.latencies.record(Stage::Decode, latency);
         self.decode_marks.mark(latency, output.len());
         self.costs.learn(&block.encoding, output.len(), latency);
-        self.windows.note(&block.encoding, workspace.decoder.temporary_bytes_last());
+        self.windows.note(&block.encoding, temporary_bytes);
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
         decoded.map_err(|error| decode_error(error, block))
@@ -355,8 +364,8 @@ impl Engine {
         }
         let stored_end = offset + stored.len() as u64;
         let mut bytes = vec![0; decoded_len_max];
-        let decoded = self.workspaces.with(|workspace| {
-            let decoded = workspace.decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
+        let decoded = self.decoders.with(&encoding, decoded_len, |decoder| {
+            let decoded = decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
             decoded.map_err(|error| decode_error(error, block))
         })?;
         bytes.truncate(decoded);

@@ -4,13 +4,16 @@
 //! of decoded blocks and the metadata cache. It is the [`BlockReader`](floe_image::BlockReader) that a format is opened
 //! with. A [`Reader`] joins it with the format and reads file data. The engine knows no format and no FUSE.
 
+mod admission;
 mod arenas;
 mod batch;
 mod block_cache;
+mod byte_budget;
 mod counters;
 mod cpu_pressure;
 mod decode_costs;
 mod decode_marks;
+mod decoders;
 mod engine;
 mod fetch_around;
 mod flight;
@@ -49,6 +52,7 @@ mod workspace;
 mod interleavings;
 
 pub use block_cache::BlockCacheCounters;
+pub use byte_budget::BudgetCounters;
 pub use counters::Counters;
 pub use cpu_pressure::Working;
 pub use engine::Engine;

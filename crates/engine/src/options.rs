@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use crate::{PAGE_BYTES, engine::METADATA_BLOCK_BYTES};
+use crate::{PAGE_BYTES, engine::METADATA_BLOCK_BYTES, scheduling_sys::allowed_cpus};
 
 /// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;
@@ -14,6 +14,11 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// How many pages of 4 KiB the page pool holds in reserve.
     pub reserved_pages: usize,
+    /// What the state of decoders takes at most, in bytes: their dictionaries and windows.
+    pub decoder_bytes: u64,
+    /// What reads take at most that left the thread that took them, in bytes: one half is for what they give, the other for
+    /// stored bytes and decoded blocks.
+    pub read_bytes: u64,
     /// The design and the size of the cache of decoded metadata.
     pub metadata_cache: MetadataCacheDesign,
     /// Which threads decompress.
@@ -43,6 +48,12 @@ const CACHE_PART: u64 = 8;
 /// The reserve of pages, and each cache of metadata, takes at most this part of the memory that there is.
 const RESERVE_PART: u64 = 64;
 
+/// The state of decoders, and what reads take, is at most this part of the memory that there is.
+const WORK_PART: u64 = 32;
+
+/// The state of a decoder with the largest dictionary, in bytes. There may be one for each CPU.
+const DECODER_BYTES_MAX: u64 = (8 << 20) + (128 << 10);
+
 /// Whatever memory there is, so many pages are held in reserve: enough for one read of 128 KiB and what it decodes.
 const RESERVED_PAGES_MIN: usize = 64;
 
@@ -61,6 +72,8 @@ impl EngineOptions {
             cache_bytes: ample.cache_bytes.min(memory_bytes / CACHE_PART),
             reserved_pages: ample.reserved_pages.min(part(PAGE_BYTES)).max(RESERVED_PAGES_MIN),
             metadata_cache,
+            decoder_bytes: ample.decoder_bytes.min(memory_bytes / WORK_PART),
+            read_bytes: ample.read_bytes.min(memory_bytes / WORK_PART),
             ..ample
         }
     }
@@ -72,6 +85,8 @@ impl Default for EngineOptions {
         Self {
             cache_bytes: 64 << 20,
             reserved_pages: 1024,
+            decoder_bytes: allowed_cpus().len().max(2) as u64 * DECODER_BYTES_MAX,
+            read_bytes: 64 << 20,
             metadata_cache: MetadataCacheDesign::Sharded { block_count: 1024 },
             workers: WorkerMode::PerCpu,
             priority: Priority::Auto,
@@ -305,10 +320,13 @@ mod tests {
             (0, 0, 64, 1),
         ] {
             let options = EngineOptions::for_memory(memory_bytes);
+            assert!(options.decoder_bytes <= memory_bytes / 32 && options.read_bytes <= memory_bytes / 32);
             let expected = EngineOptions {
                 cache_bytes,
                 reserved_pages,
                 metadata_cache: MetadataCacheDesign::Sharded { block_count },
+                decoder_bytes: options.decoder_bytes,
+                read_bytes: options.read_bytes,
                 ..EngineOptions::default()
             };
             assert_eq!(options, expected, "{memory_bytes}");

@@ -21,7 +21,6 @@ use crate::{
     read_plan::{From, Step},
     streams::{Ahead, Streams},
     walks::{AheadFile, ListedFile, Walks},
-    workspace::Workspace,
 };
 
 /// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
@@ -336,16 +335,15 @@ impl Reader {
     fn decode_ahead(&self, nid: Nid, ahead: &Ahead) -> Result<()> {
         self.engine().workspaces.with(|workspace| {
             let mut steps = std::mem::take(&mut workspace.steps);
-            let result = self
-                .plan(workspace, nid, ahead.range, &mut steps)
-                .and_then(|_| self.run_ahead(workspace, ahead, &mut steps));
+            let result =
+                self.plan(workspace, nid, ahead.range, &mut steps).and_then(|_| self.run_ahead(ahead, &mut steps));
             steps.clear();
             workspace.steps = steps;
             result
         })
     }
 
-    fn run_ahead(&self, workspace: &mut Workspace, ahead: &Ahead, steps: &mut [Step]) -> Result<()> {
+    fn run_ahead(&self, ahead: &Ahead, steps: &mut [Step]) -> Result<()> {
         let engine = self.engine();
         steps.iter_mut().for_each(lead_nothing);
         let mut index = 0;
@@ -364,19 +362,13 @@ impl Reader {
             } else if batch.is_plain() {
                 engine.will_need(batch.device, batch.start, batch.len as u64);
             } else {
-                self.decode_batch_ahead(workspace, ahead, &batch, steps)?;
+                self.decode_batch_ahead(ahead, &batch, steps)?;
             }
         }
         Ok(())
     }
 
-    fn decode_batch_ahead(
-        &self,
-        workspace: &mut Workspace,
-        ahead: &Ahead,
-        batch: &Batch,
-        steps: &[Step],
-    ) -> Result<()> {
+    fn decode_batch_ahead(&self, ahead: &Ahead, batch: &Batch, steps: &[Step]) -> Result<()> {
         let (engine, around) = (self.engine(), self.around());
         let effort = engine.switches.ahead_effort();
         let stored = match self.fetch_stored(batch, effort) {
@@ -394,7 +386,7 @@ impl Reader {
             }
             // Only now, as whoever wants the block from here on waits for it.
             let Found::Lead(lead) = engine.blocks.find_or_lead(block) else { continue };
-            match self.decode_into_pages(workspace, block, batch.stored_of(block, &stored), effort) {
+            match self.decode_into_pages(block, batch.stored_of(block, stored.bytes()), effort) {
                 // Dropping the lead has those who wait decode for themselves.
                 Err(Error::NoMemory) => {
                     drop(lead);

@@ -12,6 +12,7 @@ use floe_image::{ByteRange, Error, Nid, Result};
 
 use crate::{
     PageRun, Reader,
+    admission::Admitted,
     batch::Batch,
     block_cache::CachedBlock,
     gauge::Counted,
@@ -49,6 +50,17 @@ pub(crate) struct ReadJob {
     retries: AtomicUsize,
     end: Mutex<End>,
     _outstanding: Counted,
+    /// The last to go: others may begin when the pages are back.
+    _admitted: Admitted,
+}
+
+/// A read that waits until there is memory for it. One that is dropped before that is answered with an error.
+struct WaitingRead {
+    reader: Reader,
+    nid: Nid,
+    range: ByteRange,
+    request: Option<Request>,
+    outstanding: Option<Counted>,
 }
 
 struct End {
@@ -69,6 +81,32 @@ impl ReadJob {
         request: Request,
     ) {
         let engine = Arc::clone(reader.engine());
+        let outstanding = engine.outstanding.enter();
+        let bytes = output.len() as u64;
+        if let Some(admitted) = engine.admission.enter(bytes) {
+            let (steps, job) = Self::new(reader, nid, range, output, left, request, outstanding, admitted);
+            return engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
+        }
+        // Who waits for what this read was to decode looks for another one to do it, and the pages go to others.
+        drop((left, output));
+        let waiting = WaitingRead { reader, nid, range, request: Some(request), outstanding: Some(outstanding) };
+        engine.admission.enter_later(bytes, move |admitted| {
+            let engine = Arc::clone(waiting.reader.engine());
+            engine.workers.fetch(Box::new(move || waiting.begin(admitted)));
+        });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that a read is made of")]
+    fn new(
+        reader: Reader,
+        nid: Nid,
+        range: ByteRange,
+        output: PageRun,
+        left: Option<Left>,
+        request: Request,
+        outstanding: Counted,
+        admitted: Admitted,
+    ) -> (Option<Vec<Step>>, Arc<Self>) {
         let (steps, len, neighbours) = match left {
             Some(Left { steps, len, neighbours }) => (Some(steps), len, neighbours),
             None => (None, 0, Vec::new()),
@@ -81,9 +119,10 @@ impl ReadJob {
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
             end: Mutex::new(End { len, neighbours, error: None, request: Some(request) }),
-            _outstanding: engine.outstanding.enter(),
+            _outstanding: outstanding,
+            _admitted: admitted,
         });
-        engine.workers.fetch_here_if_free(Box::new(move || job.begin(steps)));
+        (steps, job)
     }
 
     /// On a thread that may wait.
@@ -143,7 +182,7 @@ impl ReadJob {
         let stored = Arc::new(self.reader.fetch_stored(&batch, Effort::Demand)?);
         let mut own: Vec<Step> = steps.iter_mut().map(take_step).collect();
         if self.reader.decodes_here(batch.decode_cost) {
-            return own.into_iter().try_for_each(|step| self.decode(&batch, step, &stored));
+            return own.into_iter().try_for_each(|step| self.decode(&batch, step, stored.bytes()));
         }
         let is_spread = batch.decode_cost / batch.block_count.max(1) as u32 >= SPREAD_DECODE;
         let batch = Arc::new(batch);
@@ -152,7 +191,7 @@ impl ReadJob {
             let (job, batch, stored) = (Arc::clone(self), Arc::clone(&batch), Arc::clone(&stored));
             self.pending.fetch_add(1, Ordering::Relaxed);
             let work = move || {
-                let result = part.into_iter().try_for_each(|step| job.decode(&batch, step, &stored));
+                let result = part.into_iter().try_for_each(|step| job.decode(&batch, step, stored.bytes()));
                 drop(stored);
                 job.end_piece(result);
             };
@@ -164,10 +203,7 @@ impl ReadJob {
     fn decode(&self, batch: &Batch, step: Step, stored: &[u8]) -> Result<()> {
         // SAFETY: the outputs of the steps of one read are disjoint, and this step is this call's alone.
         let target = unsafe { self.output.part_mut(step.output.clone()) };
-        self.reader
-            .engine()
-            .workspaces
-            .with(|workspace| self.reader.decode_step(workspace, batch, step, stored, target))
+        self.reader.decode_step(batch, step, stored, target)
     }
 
     fn run_or_join(self: &Arc<Self>, step: Step) -> Result<()> {
@@ -235,6 +271,26 @@ impl ReadJob {
         };
         self.reader.engine().latencies.reply(asked, || completion(result));
         self.reader.store_neighbours(self.nid, self.range, neighbours);
+    }
+}
+
+impl WaitingRead {
+    /// On a thread that may wait.
+    fn begin(mut self, admitted: Admitted) {
+        let (Some(request), Some(outstanding)) = (self.request.take(), self.outstanding.take()) else { return };
+        let pages = self.reader.engine().pool.temporary(self.range.len() as usize, Effort::Demand);
+        let Some(output) = pages else { return (request.completion)(Err(Error::NoMemory)) };
+        let (reader, nid, range) = (self.reader.clone(), self.nid, self.range);
+        let (steps, job) = ReadJob::new(reader, nid, range, output, None, request, outstanding, admitted);
+        job.begin(steps);
+    }
+}
+
+impl Drop for WaitingRead {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            (request.completion)(Err(Error::Cancelled));
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
 use floe_image::{ByteRange, DecodedLen, Error, FileSystem, Nid, Place, Result, StoredBlock};
 
 use crate::{
-    Engine, PageCache, PageRun, ReadAroundCounters, SyncDecompress, WorkerMode,
-    batch::{Batch, block_to_decode},
+    Engine, PageCache, ReadAroundCounters, SyncDecompress, WorkerMode,
+    batch::{Batch, Stored, block_to_decode},
     block_cache::{CachedBlock, Lead},
     page_pool::Effort,
     patience,
@@ -93,9 +93,8 @@ impl Reader {
         }
         self.engine.workspaces.with(|workspace| {
             let mut steps = std::mem::take(&mut workspace.steps);
-            let result = self
-                .plan(workspace, nid, range, &mut steps)
-                .and_then(|len| self.run(workspace, &mut steps, output).map(|()| len));
+            let result =
+                self.plan(workspace, nid, range, &mut steps).and_then(|len| self.run(&mut steps, output).map(|()| len));
             // Dropping what is left frees those who wait for it.
             steps.clear();
             workspace.steps = steps;
@@ -187,7 +186,7 @@ impl Reader {
         let planned = patience::at_hand(|| self.plan(workspace, nid, range, &mut steps));
         let result = planned.and_then(|len| {
             let neighbours = self.neighbours(range, &workspace.extents, &steps);
-            self.run_at_hand(workspace, &mut steps, output).map(|()| (len, neighbours))
+            self.run_at_hand(&mut steps, output).map(|()| (len, neighbours))
         });
         let start = match result {
             Err(Error::NotAtHand) => Start::Left(None),
@@ -206,7 +205,7 @@ impl Reader {
     }
 
     /// Runs the steps that need no waiting and little time.
-    fn run_at_hand(&self, workspace: &mut Workspace, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
+    fn run_at_hand(&self, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
         let mut index = 0;
         let mut cost = Duration::ZERO;
         while index < steps.len() {
@@ -224,9 +223,7 @@ impl Reader {
             if !batch.is_plain() && !self.decodes_here(cost) {
                 continue;
             }
-            match patience::at_hand(|| {
-                self.fetch_and_decode(workspace, &batch, &mut steps[batch.steps.clone()], output)
-            }) {
+            match patience::at_hand(|| self.fetch_and_decode(&batch, &mut steps[batch.steps.clone()], output)) {
                 Err(Error::NotAtHand) => {}
                 result => result?,
             }
@@ -235,12 +232,12 @@ impl Reader {
     }
 
     /// Runs all steps. What others wait for comes first, so that two reads never wait for each other.
-    fn run(&self, workspace: &mut Workspace, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
+    fn run(&self, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
         let mut index = 0;
         while index < steps.len() {
             match Batch::at(&self.engine, steps, index)? {
                 Some(batch) => {
-                    self.fetch_and_decode(workspace, &batch, &mut steps[batch.steps.clone()], output)?;
+                    self.fetch_and_decode(&batch, &mut steps[batch.steps.clone()], output)?;
                     index = batch.steps.end;
                 }
                 None => {
@@ -251,19 +248,13 @@ impl Reader {
         }
         for step in steps.iter_mut().filter(|step| matches!(step.from, From::Join { .. })) {
             let step = Step { output: step.output.clone(), from: std::mem::replace(&mut step.from, From::Done) };
-            self.join(workspace, step, output)?;
+            self.join(step, output)?;
         }
         Ok(())
     }
 
     /// Fetches a batch and decodes it into the output of its `steps`.
-    fn fetch_and_decode(
-        &self,
-        workspace: &mut Workspace,
-        batch: &Batch,
-        steps: &mut [Step],
-        output: &mut [u8],
-    ) -> Result<()> {
+    fn fetch_and_decode(&self, batch: &Batch, steps: &mut [Step], output: &mut [u8]) -> Result<()> {
         if batch.is_plain() {
             let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(()) };
             let target = first.output.start..last.output.end;
@@ -275,36 +266,36 @@ impl Reader {
         for step in steps {
             let target = &mut output[step.output.clone()];
             let step = Step { output: step.output.clone(), from: std::mem::replace(&mut step.from, From::Done) };
-            self.decode_step(workspace, batch, step, &stored, target)?;
+            self.decode_step(batch, step, stored.bytes(), target)?;
         }
         Ok(())
     }
 
-    /// Fetches the stored bytes of a batch into pages of the pool.
-    pub(crate) fn fetch_stored(&self, batch: &Batch, effort: Effort) -> Result<PageRun> {
+    /// Fetches the stored bytes of a batch into pages of the pool, once there is room for them and for what is decoded.
+    pub(crate) fn fetch_stored(&self, batch: &Batch, effort: Effort) -> Result<Stored> {
+        let decoding = &self.engine.decoding;
+        let bytes = batch.len as u64 + batch.led_bytes;
+        let permit = match decoding.take_now(bytes) {
+            Some(permit) => permit,
+            None if patience::may_wait() => decoding.take(bytes),
+            None => return Err(Error::NotAtHand),
+        };
         let mut pages = self.engine.pool.temporary(batch.len, effort).ok_or(Error::NoMemory)?;
         self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len])?;
-        Ok(pages)
+        Ok(Stored::new(pages, batch.len, permit))
     }
 
     /// Decodes the block of one step of a batch into `target`, the step's part of the output.
-    pub(crate) fn decode_step(
-        &self,
-        workspace: &mut Workspace,
-        batch: &Batch,
-        step: Step,
-        stored: &[u8],
-        target: &mut [u8],
-    ) -> Result<()> {
+    pub(crate) fn decode_step(&self, batch: &Batch, step: Step, stored: &[u8], target: &mut [u8]) -> Result<()> {
         let Some(block) = block_to_decode(&step).copied() else { return Ok(()) };
         let stored = batch.stored_of(&block, stored);
         match step.from {
             From::Lead { skip, lead, .. } => {
-                let cached = self.decode_for_all(workspace, &block, stored, lead)?;
+                let cached = self.decode_for_all(&block, stored, lead)?;
                 copy(&cached, &block, skip, target)
             }
             From::Straight { skip, .. } => {
-                let decoded = self.engine.decode(workspace, &block, stored, skip, target)?;
+                let decoded = self.engine.decode(&block, stored, skip, target)?;
                 if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
             }
             _ => Ok(()),
@@ -312,26 +303,14 @@ impl Reader {
     }
 
     /// Decodes a block into pages of the cache and gives it to all who wait for it.
-    fn decode_for_all(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        lead: Lead,
-    ) -> Result<Arc<CachedBlock>> {
-        let result = self.decode_into_pages(workspace, block, stored, Effort::Demand).map(Arc::new);
+    fn decode_for_all(&self, block: &StoredBlock, stored: &[u8], lead: Lead) -> Result<Arc<CachedBlock>> {
+        let result = self.decode_into_pages(block, stored, Effort::Demand).map(Arc::new);
         lead.end(result.clone());
         result
     }
 
     /// Decodes a block into pages of the cache; into others, for those who wait, where the cache has no room.
-    pub(crate) fn decode_into_pages(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        effort: Effort,
-    ) -> Result<CachedBlock> {
+    pub(crate) fn decode_into_pages(&self, block: &StoredBlock, stored: &[u8], effort: Effort) -> Result<CachedBlock> {
         let len = block.decoded_len.bytes() as usize;
         let pages = self.engine.blocks.make_room(&self.engine.pool, len, effort);
         if self.engine.pool.wants_backing_ahead() {
@@ -340,13 +319,13 @@ impl Reader {
         }
         let elsewhere = || (effort == Effort::Demand).then(|| self.engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
-        let decoded = self.engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
+        let decoded = self.engine.decode(block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
         Ok(CachedBlock::new(pages, decoded, is_complete))
     }
 
     /// Waits for a block that another read decodes. Where that one gives up, decodes it here.
-    fn join(&self, workspace: &mut Workspace, step: Step, output: &mut [u8]) -> Result<()> {
+    fn join(&self, step: Step, output: &mut [u8]) -> Result<()> {
         let From::Join { block, skip, mut flight } = step.from else { return Ok(()) };
         let target = step.output;
         for _ in 0..JOIN_RETRIES_MAX {
@@ -355,7 +334,7 @@ impl Reader {
             }
             match of_block(block, skip, target.len(), &self.engine.blocks, &self.engine.overflow) {
                 From::Join { flight: next, .. } => flight = next,
-                from => return self.run(workspace, &mut [Step { output: target, from }], output),
+                from => return self.run(&mut [Step { output: target, from }], output),
             }
         }
         Err(Error::Cancelled)

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use floe_codec::Decoder;
 use floe_image::Extent;
 
 use crate::read_plan::Step;
@@ -10,7 +9,6 @@ use crate::read_plan::Step;
 /// What one read needs while it runs, kept from read to read so that nothing is made anew.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    pub(crate) decoder: Decoder,
     pub(crate) extents: Vec<Extent>,
     pub(crate) steps: Vec<Step>,
 }

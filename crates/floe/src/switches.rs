@@ -181,6 +181,8 @@ impl Switches {
         let engine = &mut open.engine;
         match name {
             "cache" => engine.cache_bytes = quantity::bytes(value)?,
+            "decoder-memory" => engine.decoder_bytes = quantity::bytes(value)?,
+            "read-memory" => engine.read_bytes = quantity::bytes(value)?,
             "reserved-pages" => engine.reserved_pages = number(value)?,
             "metadata-cache" => engine.metadata_cache = parsed(value)?,
             "workers" => engine.workers = parsed(value)?,

@@ -46,6 +46,8 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         quantity::exact(engine.fetch_around_bytes),
     ];
     let fixed = [
+        ("decoder-memory", quantity::exact(engine.decoder_bytes)),
+        ("read-memory", quantity::exact(engine.read_bytes)),
         ("overflow", quantity::exact(engine.overflow_bytes)),
         (
             "overflow-directory",

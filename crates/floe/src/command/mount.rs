@@ -66,6 +66,8 @@ const HELP: &str = "\
 Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
   cache=SIZE             the budget of the cache of decoded blocks [64M]
   metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
+  decoder-memory=SIZE    the budget of the dictionaries and windows of decoders [8M for each CPU]
+  read-memory=SIZE       the budget of reads that wait for the source or for decoders [64M]
   reserved-pages=N       how many pages of 4 KiB are held in reserve
   workers=per-cpu|shared|inline
   priority=auto|fifo[:N]|nice[:N]|normal
@@ -180,11 +182,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
     }
-    let unmounter = mount.unmounter();
-    unmount_on_signals(signals, unmounter.clone(), shown.clone());
     if let Some(refusal) = image.reader().engine().overflow_refusal() {
         eprintln!("floe: nothing overflows into a file: {refusal}; name another one with -o overflow-directory=DIR");
     }
+    let unmounter = mount.unmounter();
+    unmount_on_signals(signals, unmounter.clone(), shown.clone());
     let device = unmounter.device();
     let source = Arc::new(status::Source {
         image: image.clone(),
