@@ -5,7 +5,7 @@ use std::fmt;
 use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
 
 use crate::{
-    deflate::{Deflate, Wrapping},
+    deflate::{self, Deflate, Wrapping},
     lz4, lzma_alone,
     lzma_sys::LzmaStream,
     lzo, micro_lzma,
@@ -14,6 +14,15 @@ use crate::{
     stored, xz,
     zstd::Zstd,
 };
+
+/// What a decoder holds beside dictionaries and windows, in bytes.
+const STATE_BYTES: usize = 128 * 1024;
+
+/// What decoding a part of an LZ4 block needs: its window.
+const LZ4_BYTES_MAX: usize = 64 * 1024;
+
+/// The state of libzstd without its window, and what it keeps of blocks that are cut in two.
+const ZSTD_BYTES: usize = 640 * 1024;
 
 /// Decodes every [`Encoding`], with working state that lives from block to block.
 #[derive(Default)]
@@ -30,6 +39,47 @@ impl Decoder {
     /// A decoder without any state yet: each codec's is made when the first block needs it.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// How many bytes of memory the decoder holds: the state of the codecs that it was used for, and what they needed
+    /// beside it.
+    pub fn held_bytes(&self) -> usize {
+        let streams = [&self.micro_lzma, &self.xz, &self.lzma_alone].map(held_by);
+        streams.iter().sum::<usize>() + self.scratch.held_bytes() + self.deflate.held_bytes() + held_by_zstd(&self.zstd)
+    }
+
+    /// How many bytes the decoder holds at most after it has decoded a block of this encoding next.
+    pub fn held_bytes_after(&self, encoding: &Encoding, decoded_len: DecodedLen) -> usize {
+        let of_codec = match encoding {
+            Encoding::Stored | Encoding::Lz4 { .. } | Encoding::Lzo => self.scratch.held_bytes(),
+            Encoding::MicroLzma { .. } => held_by(&self.micro_lzma),
+            Encoding::Xz { .. } => held_by(&self.xz),
+            Encoding::LzmaAlone => held_by(&self.lzma_alone),
+            Encoding::Deflate { .. } | Encoding::Zlib => self.deflate.held_bytes(),
+            Encoding::Zstd { .. } => held_by_zstd(&self.zstd),
+        };
+        self.held_bytes() - of_codec + of_codec.max(Self::held_bytes_max(encoding, decoded_len))
+    }
+
+    /// How many bytes a decoder that held nothing holds at most after it has decoded a block of this encoding.
+    pub fn held_bytes_max(encoding: &Encoding, decoded_len: DecodedLen) -> usize {
+        let decoded_len = usize::try_from(decoded_len.bytes()).unwrap_or(usize::MAX);
+        let bytes = |bytes: u32| usize::try_from(bytes).unwrap_or(usize::MAX);
+        match *encoding {
+            Encoding::Stored => 0,
+            Encoding::Lz4 { .. } => LZ4_BYTES_MAX,
+            Encoding::Deflate { .. } | Encoding::Zlib => 2 * deflate::STATE_BYTES_MAX + STATE_BYTES,
+            Encoding::Zstd { window_log2_max, .. } => {
+                let window = 1_usize.checked_shl(window_log2_max.into()).unwrap_or(usize::MAX);
+                window.min(decoded_len).saturating_add(ZSTD_BYTES)
+            }
+            Encoding::Lzo => decoded_len.min(1 << 20).saturating_add(STATE_BYTES),
+            Encoding::MicroLzma { dictionary_bytes, .. } => {
+                bytes(micro_lzma::dictionary_of(dictionary_bytes, decoded_len)).saturating_add(STATE_BYTES)
+            }
+            Encoding::Xz { dictionary_bytes } => bytes(dictionary_bytes).saturating_add(STATE_BYTES),
+            Encoding::LzmaAlone => bytes(lzma_alone::DICTIONARY_BYTES_MAX) + STATE_BYTES,
+        }
     }
 
     /// How many bytes beside the output and the codecs' own state the last decode needed.
@@ -119,6 +169,14 @@ impl fmt::Debug for Decoder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Decoder").field("scratch", &self.scratch).finish_non_exhaustive()
     }
+}
+
+fn held_by(stream: &Option<LzmaStream>) -> usize {
+    stream.as_ref().map_or(0, LzmaStream::held_bytes)
+}
+
+fn held_by_zstd(zstd: &Option<Zstd>) -> usize {
+    zstd.as_ref().map_or(0, Zstd::held_bytes)
 }
 
 /// The stored bytes without the zeros that a [`Padding::Leading`] puts before them.

@@ -13,6 +13,9 @@ use crate::{
 /// log2 of the largest window that DEFLATE knows.
 const WINDOW_LOG2_MAX: u8 = 15;
 
+/// What the state of either way takes at most, in bytes; neither library tells.
+pub(crate) const STATE_BYTES_MAX: usize = 64 * 1024;
+
 const MALFORMED: DecodeError = DecodeError::Corrupt("malformed DEFLATE stream");
 
 /// What stands around the DEFLATE blocks.
@@ -32,6 +35,12 @@ pub(crate) struct Deflate {
 }
 
 impl Deflate {
+    /// How many bytes the state takes at most.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let count = usize::from(self.whole.is_some()) + usize::from(self.pieces.is_some());
+        count * STATE_BYTES_MAX
+    }
+
     /// Decodes what is asked for of one raw stream.
     pub(crate) fn decode_raw(
         &mut self,

@@ -5,7 +5,7 @@ use floe_image::DecodeError;
 use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
 /// The largest dictionary that is accepted, in bytes. SquashFS uses the block size, which is at most 1 MiB.
-const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;
+pub(crate) const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;
 
 /// Decodes what is asked for of one stream.
 pub(crate) fn decode(

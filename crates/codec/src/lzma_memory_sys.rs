@@ -14,11 +14,14 @@ const HEADER_LEN: usize = 16;
 const KEPT_COUNT_MAX: usize = 16;
 /// How many bytes they have together at most: the dictionary of a chain of filters that is not used now.
 const KEPT_BYTES_MAX: usize = 9 * 1024 * 1024;
+/// What is at least so long is a dictionary: nothing else of a decoder is.
+const DICTIONARY_BYTES_MIN: usize = 64 * 1024;
 
 /// Memory that liblzma frees is kept for when it asks for as much again.
 ///
 /// A stream keeps most of its memory from block to block, but not all: the options in the header of each .xz block are
-/// allocated anew, and a block with other filters than the last replaces everything, the dictionary too.
+/// allocated anew, and a block with other filters than the last replaces everything, the dictionary too. A dictionary of
+/// another size takes the place of the one that is kept, so that there are never two.
 pub(crate) struct LzmaMemory {
     state: NonNull<State>,
 }
@@ -27,6 +30,8 @@ struct State {
     allocator: lzma_allocator,
     kept: Vec<Allocation>,
     kept_bytes: usize,
+    /// What is in use and what is kept.
+    held_bytes: usize,
 }
 
 /// Memory that is not in use. It begins with its header.
@@ -44,6 +49,7 @@ impl LzmaMemory {
             allocator: lzma_allocator { alloc: Some(allocate), free: Some(free), opaque: ptr::null_mut() },
             kept: Vec::with_capacity(KEPT_COUNT_MAX),
             kept_bytes: 0,
+            held_bytes: 0,
         }));
         let state = NonNull::from(state);
         // SAFETY: the pointer comes from a box that only the drop of `self` frees.
@@ -55,6 +61,30 @@ impl LzmaMemory {
     pub(crate) fn allocator(&self) -> *const lzma_allocator {
         // SAFETY: the pointer is valid; no reference is made.
         unsafe { &raw const (*self.state.as_ptr()).allocator }
+    }
+
+    /// How many bytes liblzma has, and how many are kept for it.
+    pub(crate) fn held_bytes(&self) -> usize {
+        // SAFETY: the pointer is valid, and nothing changes the state while `self` is borrowed: liblzma does in calls that
+        // have the stream, and so the memory, to themselves.
+        unsafe { (*self.state.as_ptr()).held_bytes }
+    }
+}
+
+impl State {
+    /// Gives what is kept back to the system, as far as it is a dictionary.
+    fn drop_kept_dictionaries(&mut self) {
+        let Self { kept, kept_bytes, held_bytes, .. } = self;
+        kept.retain(|allocation| {
+            let is_dictionary = allocation.len >= DICTIONARY_BYTES_MIN;
+            if is_dictionary {
+                *kept_bytes -= allocation.len;
+                *held_bytes -= allocation.len;
+                // SAFETY: what is kept is not in use.
+                unsafe { allocation.give_back() };
+            }
+            !is_dictionary
+        });
     }
 }
 
@@ -123,7 +153,14 @@ extern "C" fn allocate(state: *mut c_void, count: usize, size: usize) -> *mut c_
             state.kept_bytes -= len;
             Some(state.kept.remove(index))
         }
-        None => Allocation::new(len),
+        None => {
+            if len >= DICTIONARY_BYTES_MIN {
+                state.drop_kept_dictionaries();
+            }
+            let allocation = Allocation::new(len);
+            state.held_bytes += if allocation.is_some() { len } else { 0 };
+            allocation
+        }
     };
     allocation.map_or(ptr::null_mut(), Allocation::content)
 }
@@ -142,10 +179,12 @@ extern "C" fn free(state: *mut c_void, content: *mut c_void) {
     {
         let oldest = state.kept.remove(0);
         state.kept_bytes -= oldest.len;
+        state.held_bytes -= oldest.len;
         // SAFETY: what is kept is not in use.
         unsafe { oldest.give_back() };
     }
     if is_too_long {
+        state.held_bytes -= allocation.len;
         // SAFETY: liblzma does not use it any more.
         unsafe { allocation.give_back() };
     } else {

@@ -34,7 +34,7 @@ const FILTER_COUNT_MAX: u64 = 3;
 pub(crate) struct LzmaStream {
     stream: lzma_stream,
     /// Where the stream gets its memory from; it must outlive it.
-    _memory: LzmaMemory,
+    memory: LzmaMemory,
 }
 
 // SAFETY: the state and its memory are owned by the value, tied to no thread, and only reached through `&mut`.
@@ -47,7 +47,12 @@ impl LzmaStream {
         let mut stream: lzma_stream = unsafe { mem::zeroed() };
         let memory = LzmaMemory::new();
         stream.allocator = memory.allocator();
-        Self { stream, _memory: memory }
+        Self { stream, memory }
+    }
+
+    /// How many bytes the stream holds.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.memory.held_bytes()
     }
 
     /// Begins a MicroLZMA stream.

@@ -32,6 +32,11 @@ impl Scratch {
         Ok(&mut self.bytes[..len])
     }
 
+    /// How many bytes there are.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) fn used_last(&self) -> usize {
         self.used_last
     }

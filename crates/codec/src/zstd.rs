@@ -38,6 +38,11 @@ impl Zstd {
         Ok(Self { context: DCtx::try_create().ok_or(DecodeError::NoMemory)? })
     }
 
+    /// How many bytes the decoder holds.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.context.sizeof()
+    }
+
     /// Decodes what is asked for of one frame.
     pub(crate) fn decode(
         &mut self,

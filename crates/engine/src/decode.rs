@@ -1,5 +1,5 @@
 //! What decoding needs and costs.
 
 pub(crate) mod costs;
+pub(crate) mod decoders;
 pub(crate) mod windows;
-pub(crate) mod workspace;

@@ -26,13 +26,9 @@ use crate::{
         metadata_cache::MetadataCache,
         spill_file::SpillFile,
     },
-    decode::{
-        costs::DecodeCosts,
-        windows::Windows,
-        workspace::{Workspace, Workspaces},
-    },
+    decode::{costs::DecodeCosts, decoders::Decoders, windows::Windows},
     fetch::sources::Sources,
-    memory::page_pool::PagePool,
+    memory::{admission::Admission, byte_budget::ByteBudget, page_pool::PagePool},
     metrics::{decode_marks::DecodeMarks, gauge::Gauge, latency::Latencies},
     options::METADATA_BLOCK_BYTES,
     threads::{real_time, workers::Workers},
@@ -52,7 +48,11 @@ pub struct Engine {
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) spill_file: SpillFile,
-    pub(crate) workspaces: Workspaces,
+    pub(crate) decoders: Decoders,
+    /// Bytes of reads that left the thread that took them: one half for what they give, and those that wait for it; one
+    /// for what is decoded for them.
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) decoding: Arc<ByteBudget>,
     pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
     pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
@@ -91,9 +91,11 @@ impl Engine {
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
             blocks: Arc::new(BlockCache::new(&pool)),
-            spill_file: SpillFile::new(options.overflow_bytes, &options.overflow_directory),
+            spill_file: SpillFile::new(options.overflow_bytes, options.overflow_directory.as_deref()),
             pool,
-            workspaces: Workspaces::default(),
+            decoders: Decoders::new(options.decoder_bytes),
+            admission: Arc::new(Admission::new(options.read_bytes / 2)),
+            decoding: ByteBudget::new(options.read_bytes / 2),
             stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
             decoded_metadata: match options.metadata_cache {
                 MetadataCacheDesign::Sharded { block_count } => {
@@ -156,6 +158,11 @@ impl Engine {
         self.latencies.clear();
     }
 
+    /// Why no blocks overflow into a file, though that was asked for.
+    pub fn overflow_refusal(&self) -> Option<&'static str> {
+        self.spill_file.refusal()
+    }
+
     /// What the engine has done so far.
     pub fn counters(&self) -> Counters {
         let (fetches, fetched_bytes) = self.sources.fetches_and_bytes();
@@ -170,6 +177,9 @@ impl Engine {
             decodes: self.decodes.load(Relaxed),
             decoded_bytes: self.decoded_bytes.load(Relaxed),
             windows: self.windows.counters(),
+            decoders: self.decoders.counters(),
+            decoding: self.decoding.counters(),
+            admission: self.admission.counters(),
             outstanding: self.outstanding.now(),
             outstanding_max: self.outstanding.max(),
         }
@@ -188,22 +198,17 @@ impl Engine {
     }
 
     /// Decodes `block` from its stored bytes into `output`, without its first `skip` bytes; gives how many bytes came.
-    pub(crate) fn decode(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        skip: usize,
-        output: &mut [u8],
-    ) -> Result<usize> {
+    pub(crate) fn decode(&self, block: &StoredBlock, stored: &[u8], skip: usize, output: &mut [u8]) -> Result<usize> {
         real_time::check(self.costs.estimate(block));
-        let started = Instant::now();
-        let decoded = workspace.decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
-        let latency = started.elapsed();
+        let (decoded, latency, temporary_bytes) = self.decoders.with(&block.encoding, block.decoded_len, |decoder| {
+            let started = Instant::now();
+            let decoded = decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
+            (decoded, started.elapsed(), decoder.temporary_bytes_last())
+        });
         self.latencies.record(Stage::Decode, latency);
         self.decode_marks.mark(latency, output.len());
         self.costs.learn(&block.encoding, output.len(), latency);
-        self.windows.note(&block.encoding, workspace.decoder.temporary_bytes_last());
+        self.windows.note(&block.encoding, temporary_bytes);
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
         decoded.map_err(|error| decode_error(error, block))

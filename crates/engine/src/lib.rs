@@ -27,7 +27,12 @@ pub use cache::{
 };
 pub use decode::windows::WindowCounters;
 pub use engine::{Engine, counters::Counters, tuning::TuneError};
-pub use memory::{page_pool::PagePoolCounters, page_run_sys::PageRun, pages_sys::PAGE_BYTES};
+pub use memory::{
+    byte_budget::BudgetCounters,
+    page_pool::PagePoolCounters,
+    page_run_sys::PageRun,
+    pages_sys::{PAGE_BYTES, machine_page_bytes},
+};
 pub use metrics::latency::{LatencySummary, Stage};
 pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
 pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::PageCache};

@@ -1,6 +1,8 @@
 //! Pages, and whether they are short.
 
+pub(crate) mod admission;
 mod arenas;
+pub(crate) mod byte_budget;
 mod free_pages;
 pub(crate) mod page_pool;
 pub(crate) mod page_run_sys;

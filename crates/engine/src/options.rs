@@ -17,6 +17,11 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// How many pages of 4 KiB the page pool holds in reserve.
     pub reserved_pages: usize,
+    /// What the state of decoders takes at most, in bytes: their dictionaries and windows.
+    pub decoder_bytes: u64,
+    /// What reads take at most that left the thread that took them, in bytes: one half is for what they give, the other for
+    /// stored bytes and decoded blocks.
+    pub read_bytes: u64,
     /// The design and the size of the cache of decoded metadata.
     pub metadata_cache: MetadataCacheDesign,
     /// Which threads decompress.
@@ -33,10 +38,11 @@ pub struct EngineOptions {
     /// that. Zero for none.
     pub fetch_around_bytes: u64,
     /// How many bytes of decoded blocks that many files share, that are costly to decode, and that the cache has no room
-    /// for, a nameless file may hold; zero for none. It is used only where a page cache is served.
+    /// for, a nameless file may hold; zero, the default, for none: such a file is plain text of the image on a disk. It is
+    /// used only where a page cache is served.
     pub overflow_bytes: u64,
     /// Where that file is made. In a file system that is memory there will be none.
-    pub overflow_directory: PathBuf,
+    pub overflow_directory: Option<PathBuf>,
 }
 
 /// Caches of decoded blocks take at most this part of the memory that there is.
@@ -44,6 +50,12 @@ const CACHE_PART: u64 = 8;
 
 /// The reserve of pages, and each cache of metadata, takes at most this part of the memory that there is.
 const RESERVE_PART: u64 = 64;
+
+/// The state of decoders, and what reads take, is at most this part of the memory that there is.
+const WORK_PART: u64 = 32;
+
+/// The state of a decoder with the largest dictionary, in bytes. There may be one for each CPU.
+const DECODER_BYTES_MAX: u64 = (8 << 20) + (128 << 10);
 
 /// Whatever memory there is, so many pages are held in reserve: enough for one read of 128 KiB and what it decodes.
 const RESERVED_PAGES_MIN: usize = 64;
@@ -63,6 +75,8 @@ impl EngineOptions {
             cache_bytes: ample.cache_bytes.min(memory_bytes / CACHE_PART),
             reserved_pages: ample.reserved_pages.min(part(PAGE_BYTES)).max(RESERVED_PAGES_MIN),
             metadata_cache,
+            decoder_bytes: ample.decoder_bytes.min(memory_bytes / WORK_PART),
+            read_bytes: ample.read_bytes.min(memory_bytes / WORK_PART),
             ..ample
         }
     }
@@ -74,6 +88,8 @@ impl Default for EngineOptions {
         Self {
             cache_bytes: 64 << 20,
             reserved_pages: 1024,
+            decoder_bytes: cpu_count().max(2) * DECODER_BYTES_MAX,
+            read_bytes: 64 << 20,
             metadata_cache: MetadataCacheDesign::Sharded { block_count: 1024 },
             workers: WorkerMode::PerCpu,
             priority: Priority::Auto,
@@ -81,10 +97,15 @@ impl Default for EngineOptions {
             read_around: true,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
-            overflow_bytes: 1 << 30,
-            overflow_directory: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from),
+            overflow_bytes: 0,
+            overflow_directory: None,
         }
     }
+}
+
+/// The CPUs that this process may use.
+fn cpu_count() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
 /// The design and the size of the cache of decoded metadata.
@@ -307,10 +328,13 @@ mod tests {
             (0, 0, 64, 1),
         ] {
             let options = EngineOptions::for_memory(memory_bytes);
+            assert!(options.decoder_bytes <= memory_bytes / 32 && options.read_bytes <= memory_bytes / 32);
             let expected = EngineOptions {
                 cache_bytes,
                 reserved_pages,
                 metadata_cache: MetadataCacheDesign::Sharded { block_count },
+                decoder_bytes: options.decoder_bytes,
+                read_bytes: options.read_bytes,
                 ..EngineOptions::default()
             };
             assert_eq!(options, expected, "{memory_bytes}");

@@ -8,3 +8,4 @@ mod output_sys;
 pub(crate) mod plan;
 mod read_around;
 pub(crate) mod reader;
+pub(crate) mod workspace;

@@ -4,7 +4,6 @@
 mod patchwork;
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -45,8 +44,10 @@ fn any_options(random: &mut Random) -> EngineOptions {
         sync_decompress: [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never][one_of(3)],
         read_around: one_of(2) == 0,
         fetch_around_bytes: [0, 64 << 10][one_of(2)],
+        decoder_bytes: 32 << 20,
+        read_bytes: 64 << 20,
         overflow_bytes: 0,
-        overflow_directory: PathBuf::new(),
+        overflow_directory: None,
         readahead_alloc: [ReadaheadAlloc::BestEffort, ReadaheadAlloc::Wait][one_of(2)],
     }
 }

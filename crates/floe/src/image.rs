@@ -1,6 +1,9 @@
 //! One image, open for reading.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use floe_engine::{Blocking, Engine, Reader};
 use floe_image::{Attr, FileSystem, ImageSource, Nid, Result};
@@ -54,7 +57,12 @@ impl Image {
         let (source, offset, format) = sources::open_image(path, options.offset)?;
         let image_len = source.len();
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
-        let engine = Engine::new(vec![Arc::clone(&source)], &options.engine).map_err(failed)?;
+        let mut engine_options = options.engine.clone();
+        if engine_options.overflow_bytes > 0 && engine_options.overflow_directory.is_none() {
+            // What is decoded then stays on the disk of the image, whether that is encrypted, shared or removable.
+            engine_options.overflow_directory = directory_of(path);
+        }
+        let engine = Engine::new(vec![Arc::clone(&source)], &engine_options).map_err(failed)?;
         let slots = match format {
             Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
             Format::Squashfs if options.devices.is_empty() => Vec::new(),
@@ -161,4 +169,9 @@ impl Image {
     pub fn walk_from(&self, nid: Nid, path: impl AsRef<[u8]>) -> Walk {
         Walk::new(Arc::clone(self.file_system()), nid, path.as_ref())
     }
+}
+
+/// The directory that the file `path` is in, behind symbolic links.
+fn directory_of(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok()?.parent().map(Path::to_path_buf)
 }

@@ -181,6 +181,8 @@ impl Switches {
         let engine = &mut open.engine;
         match name {
             "cache" => engine.cache_bytes = quantity::bytes(value)?,
+            "decoder-memory" => engine.decoder_bytes = quantity::bytes(value)?,
+            "read-memory" => engine.read_bytes = quantity::bytes(value)?,
             "reserved-pages" => engine.reserved_pages = number(value)?,
             "metadata-cache" => engine.metadata_cache = parsed(value)?,
             "workers" => engine.workers = parsed(value)?,
@@ -189,7 +191,7 @@ impl Switches {
             "readahead-alloc" => engine.readahead_alloc = parsed(value)?,
             "overflow" if value == "off" => engine.overflow_bytes = 0,
             "overflow" => engine.overflow_bytes = quantity::bytes(value)?,
-            "overflow-directory" => engine.overflow_directory = value.into(),
+            "overflow-directory" => engine.overflow_directory = Some(value.into()),
             "fetch-around" if value == "off" => engine.fetch_around_bytes = 0,
             "fetch-around" => engine.fetch_around_bytes = quantity::bytes(value)?,
             "offset" if value == "auto" => open.offset = Offset::Auto,

@@ -46,8 +46,13 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         quantity::exact(engine.fetch_around_bytes),
     ];
     let fixed = [
+        ("decoder-memory", quantity::exact(engine.decoder_bytes)),
+        ("read-memory", quantity::exact(engine.read_bytes)),
         ("overflow", quantity::exact(engine.overflow_bytes)),
-        ("overflow-directory", engine.overflow_directory.display().to_string()),
+        (
+            "overflow-directory",
+            engine.overflow_directory.as_ref().map_or_else(String::new, |directory| directory.display().to_string()),
+        ),
         ("threads", mount.threads.to_string()),
         ("clone-fd", on_off(mount.clone_fd)),
         ("max-background", mount.background_max.to_string()),

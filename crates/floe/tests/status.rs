@@ -25,7 +25,8 @@ const NOTHING: [&str; 0] = [];
 /// else needs another number of the schema.
 const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
-    block_cache.overflow_blocks block_cache.overflow_bytes block_cache.overflow_hits block_cache.used_bytes device
+    block_cache.overflow_blocks block_cache.overflow_bytes block_cache.overflow_hits block_cache.used_bytes
+    decoders.budget_bytes decoders.used_bytes decoders.used_bytes_max decoders.waits device
     faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported image.devices image.format image.offset_bytes image.path latency[].buckets[].count
     latency[].buckets[].up_to_ns latency[].count latency[].max_ns latency[].mean_ns latency[].p50_ns
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages
@@ -34,7 +35,9 @@ const FIELDS: &str = "
     metadata_cache.wakes metadata_cache.wakes_per_release mountpoint page_pool.ahead_ns page_pool.ahead_pages page_pool.given_up
     page_pool.high_water_pages page_pool.is_locked page_pool.missed page_pool.reserved_pages page_pool.taken page_pool.used_pages page_pool.waited
     process read_around.ahead_blocks read_around.cancelled_blocks read_around.dropped read_around.given_up_blocks
-    read_around.stored_bytes read_around.used_blocks read_around.wasted_blocks real_time_throttled requests.forget
+    read_around.stored_bytes read_around.used_blocks read_around.wasted_blocks read_blocks.budget_bytes
+    read_blocks.used_bytes read_blocks.used_bytes_max read_blocks.waits read_results.budget_bytes
+    read_results.used_bytes read_results.used_bytes_max read_results.waits real_time_throttled requests.forget
     requests.getattr requests.getxattr requests.listxattr requests.lookup requests.lseek requests.open requests.opendir
     requests.read requests.readdir requests.readdirplus requests.readlink requests.statfs schema
     stored_metadata_cache.budget_bytes stored_metadata_cache.evictions stored_metadata_cache.hits

@@ -148,3 +148,29 @@ fn temporary_memory_is_a_window_at_most() {
         assert!(decoder.temporary_bytes_max() <= most, "{encoding:?}");
     }
 }
+
+#[test]
+fn what_a_decoder_holds_is_known_before_it_decodes() {
+    let data = sample::text(LEN);
+    let decoded_len = DecodedLen::Exact(LEN as u32);
+    for (encoding, stored) in sample::stored_forms(&data) {
+        let held_max = Decoder::held_bytes_max(&encoding, decoded_len);
+        for (skip, len) in [(0, LEN), (0, 100), (100_000, 1000), (LEN - 1, 1)] {
+            let mut decoder = Decoder::new();
+            decoder.decode(&encoding, decoded_len, &stored, skip, &mut vec![0; len]).expect("sound");
+            let held = decoder.held_bytes();
+            assert!(held <= held_max, "{encoding:?}, {len} from {skip} on: {held} of {held_max}");
+        }
+    }
+    // The dictionary that an image allows is not one that each block needs, and there are never two of them.
+    let stored = encoder_sys::micro_lzma(&data, 1 << 16);
+    let encoding = Encoding::MicroLzma { padding: Padding::None, dictionary_bytes: 8 << 20 };
+    let mut decoder = Decoder::new();
+    for len in [200_000, 100_000, 140_000, 70_000, 200_000] {
+        let decoded_len = DecodedLen::AtLeast(len);
+        decoder.decode(&encoding, decoded_len, &stored, 0, &mut vec![0; len as usize]).expect("sound");
+        let (held, held_max) =
+            (decoder.held_bytes(), Decoder::held_bytes_max(&encoding, DecodedLen::Exact(LEN as u32)));
+        assert!((1 << 16..=held_max).contains(&held) && held_max < 1 << 19, "{held} of {held_max}");
+    }
+}

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use floe_image::{Error, Place, Result, StoredBlock};
+use floe_image::{Error, Place, StoredBlock};
 use rustix::{
     fs::{Mode, OFlags, fstatfs, open},
     io::{Errno, ReadWriteFlags, preadv2},
@@ -35,13 +35,15 @@ const FREE_PART: u64 = 4;
 
 /// Decoded blocks that the block cache has no room for, that many files share, and that are costly to decode: the packed
 /// tails of small files, compressed with LZMA, are 4 MiB of some thousand files each. They are in a file without a
-/// name, so in memory as long as the kernel has no better use for it, and otherwise on disk.
+/// name, so in memory as long as the kernel has no better use for it, and otherwise on disk. That is plain text of an
+/// image, which may be readable to few, and takes the disk's room: nothing is kept unless it was asked for.
 ///
 /// There are two files, each for half of the budget: when the newer one is full, the older one is dropped. Nothing is
 /// ever overwritten, so that a read that found its block needs no lock.
 #[derive(Debug)]
 pub(crate) struct SpillFile {
     budget_bytes: u64,
+    refusal: Option<&'static str>,
     state: Mutex<State>,
     /// Whether nothing was ever stored; looked at before the lock.
     is_empty: AtomicBool,
@@ -92,24 +94,28 @@ pub struct SpillFileCounters {
 }
 
 impl SpillFile {
-    /// Room for so many bytes in a file of `directory`; for none where that is in memory, or cannot be used.
-    pub(crate) fn new(budget_bytes: u64, directory: &Path) -> Self {
-        let opened =
-            (budget_bytes > 0).then(|| open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok());
-        let directory = opened.flatten().map(File::from);
-        let statistics = directory.as_ref().and_then(|directory| fstatfs(directory).ok());
-        let free_bytes = statistics.map_or(0, |statistics| {
-            let is_memory = MEMORY_FILE_SYSTEMS.contains(&(statistics.f_type as u64));
-            if is_memory { 0 } else { statistics.f_bavail.saturating_mul(statistics.f_bsize as u64) }
-        });
+    /// Room for so many bytes in a file of `directory`; for none where there can be no such file.
+    pub(crate) fn new(budget_bytes: u64, directory: Option<&Path>) -> Self {
+        let opened = if budget_bytes == 0 { Ok((None, 0)) } else { usable(directory) };
+        let (usable, refusal) = match opened {
+            Ok(usable) => (usable, None),
+            Err(refusal) => ((None, 0), Some(refusal)),
+        };
+        let (directory, free_bytes) = usable;
         Self {
             budget_bytes: budget_bytes.min(free_bytes / FREE_PART),
+            refusal,
             state: Mutex::new(State { directory, ..State::default() }),
             is_empty: AtomicBool::new(true),
             stored_blocks: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             hits: AtomicU64::new(0),
         }
+    }
+
+    /// Why nothing is kept though it was asked for.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        self.refusal
     }
 
     /// The block, if it is there.
@@ -183,8 +189,15 @@ impl SpilledBlock {
     /// Copies decoded bytes from `skip` on.
     ///
     /// # Errors
-    /// The block ends before `target` is full, the disk fails, or it would have to be waited for and `blocking` does not allow that.
-    pub(crate) fn copy(&self, block: &StoredBlock, skip: usize, target: &mut [u8], blocking: Blocking) -> Result<()> {
+    /// The block ends before `target` is full, the disk fails, or it would have to be waited for and `blocking` does not
+    /// allow that.
+    pub(crate) fn copy(
+        &self,
+        block: &StoredBlock,
+        skip: usize,
+        target: &mut [u8],
+        blocking: Blocking,
+    ) -> floe_image::Result<()> {
         let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
         if skip.checked_add(target.len()).is_none_or(|end| end > self.len) {
             return Err(Error::corrupt("block ends before the data that it should hold", place));
@@ -201,6 +214,19 @@ impl SpilledBlock {
             Err(error) => Err(failed(error.into())),
         }
     }
+}
+
+/// A directory that can hold a nameless file, and how many bytes are free there; or why it cannot.
+fn usable(directory: Option<&Path>) -> Result<(Option<File>, u64), &'static str> {
+    let directory = directory.ok_or("no directory is named for it")?;
+    let opened = open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let directory = File::from(opened.map_err(|_| "its directory cannot be opened")?);
+    let statistics = fstatfs(&directory).map_err(|_| "its directory cannot be looked at")?;
+    if MEMORY_FILE_SYSTEMS.contains(&(statistics.f_type as u64)) {
+        return Err("its directory is in memory, which cache= takes without a file");
+    }
+    nameless(&directory).map_err(|_| "its directory can hold no file without a name")?;
+    Ok((Some(directory), statistics.f_bavail.saturating_mul(statistics.f_bsize as u64)))
 }
 
 /// A file that has no name, and so goes with its last user.
@@ -235,8 +261,8 @@ mod tests {
     #[test]
     fn blocks_are_found_until_their_half_goes() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let spill_file = SpillFile::new(4 * PAGE_BYTES as u64, directory);
-        if spill_file.budget_bytes == 0 || File::open(directory).is_ok_and(|directory| nameless(&directory).is_err()) {
+        let spill_file = SpillFile::new(4 * PAGE_BYTES as u64, Some(directory));
+        if spill_file.refusal().is_some() {
             return floe_testkit::skip::skipped("the file system of the build is in memory, or has no nameless files");
         }
         assert!(spill_file.find(&block(0)).is_none());
@@ -256,11 +282,17 @@ mod tests {
 
     #[test]
     fn where_nothing_can_be_kept_nothing_is() {
-        for (budget_bytes, directory) in [(0, "/"), (1 << 30, "/nowhere/at/all"), (1 << 30, "/proc")] {
-            let spill_file = SpillFile::new(budget_bytes, Path::new(directory));
+        for (budget_bytes, directory, is_refused) in [
+            (0, Some("/"), false),
+            (1 << 30, None, true),
+            (1 << 30, Some("/nowhere/at/all"), true),
+            (1 << 30, Some("/proc"), true),
+        ] {
+            let spill_file = SpillFile::new(budget_bytes, directory.map(Path::new));
             spill_file.store(&block(0), &cached(1));
-            assert!(spill_file.find(&block(0)).is_none(), "{directory}");
+            assert!(spill_file.find(&block(0)).is_none(), "{directory:?}");
             assert_eq!(spill_file.counters(), SpillFileCounters::default());
+            assert_eq!(spill_file.refusal().is_some(), is_refused, "{directory:?}");
         }
     }
 }

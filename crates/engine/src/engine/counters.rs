@@ -1,6 +1,8 @@
 //! What an engine has done so far.
 
-use crate::{BlockCacheCounters, MetadataCacheCounters, PagePoolCounters, SpillFileCounters, WindowCounters};
+use crate::{
+    BlockCacheCounters, BudgetCounters, MetadataCacheCounters, PagePoolCounters, SpillFileCounters, WindowCounters,
+};
 
 /// What an engine has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +27,12 @@ pub struct Counters {
     pub decoded_bytes: u64,
     /// What LZ4 blocks needed beside their output.
     pub windows: WindowCounters,
+    /// The memory of decoders.
+    pub decoders: BudgetCounters,
+    /// The memory of stored bytes and of blocks that reads decode which left the thread that took them.
+    pub decoding: BudgetCounters,
+    /// The memory of what those reads give. `waits` counts the reads that waited for it without a thread.
+    pub admission: BudgetCounters,
     /// Questions under way whose bytes were not at hand, so that they left the thread that took them.
     pub outstanding: u64,
     /// The most of them at one time.

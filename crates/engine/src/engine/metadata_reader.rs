@@ -96,8 +96,8 @@ impl MetadataReader {
         }
         let stored_end = offset + stored.len() as u64;
         let mut bytes = vec![0; decoded_len_max];
-        let decoded = self.engine.workspaces.with(|workspace| {
-            let decoded = workspace.decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
+        let decoded = self.engine.decoders.with(&encoding, decoded_len, |decoder| {
+            let decoded = decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
             decoded.map_err(|error| decode_error(error, block))
         })?;
         bytes.truncate(decoded);

@@ -50,6 +50,11 @@ impl FreePages {
         })
     }
 
+    /// Whether all of these pages are free.
+    pub(crate) fn is_free(&self, first: usize, count: usize) -> bool {
+        (first..first + count).all(|page| self.words[page / 64] >> (page % 64) & 1 == 1)
+    }
+
     /// Gives pages back.
     pub(crate) fn release(&mut self, first: usize, count: usize) {
         self.set(first, count, true);

@@ -9,7 +9,10 @@ use std::{
 };
 
 use crate::{
-    memory::{free_pages::FreePages, pages_sys::Mapping},
+    memory::{
+        free_pages::FreePages,
+        pages_sys::{Mapping, machine_page_bytes},
+    },
     sync::Mutex,
 };
 
@@ -29,8 +32,13 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn new(page_count: usize, populate: bool) -> std::io::Result<Self> {
+        Self::on_machine(machine_page_bytes(), page_count, populate)
+    }
+
+    /// An arena on a machine with pages of so many bytes.
+    fn on_machine(machine_page_bytes: usize, page_count: usize, populate: bool) -> std::io::Result<Self> {
         Ok(Self {
-            mapping: Mapping::new(page_count, populate)?,
+            mapping: Mapping::new(page_count, machine_page_bytes, populate)?,
             free: Mutex::new(FreePages::new(page_count)),
             page_count,
             backed_count: AtomicUsize::new(if populate { page_count } else { 0 }),
@@ -74,7 +82,28 @@ impl Arena {
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Relaxed);
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.runs().for_each(|(first, count)| self.mapping.discard(first, count));
+        for (first, count) in free.runs() {
+            // What fills the last machine page is nobody's.
+            let end = if first + count == self.page_count { self.mapping.page_count() } else { first + count };
+            self.mapping.discard(first, end - first);
+        }
+    }
+
+    /// Takes pages back. A retired arena gives the machine pages in which none is used any more to the operating system.
+    fn release(&self, first_page: usize, page_count: usize) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.release(first_page, page_count);
+        if !self.is_retired.load(Relaxed) {
+            return;
+        }
+        let step = self.mapping.pages_of_machine_page();
+        let end = (first_page + page_count).next_multiple_of(step);
+        for machine_page in (first_page - first_page % step..end).step_by(step) {
+            let used_end = (machine_page + step).min(self.page_count);
+            if free.is_free(machine_page, used_end - machine_page) {
+                self.mapping.discard(machine_page, step);
+            }
+        }
     }
 
     /// `page_count` pages in a row, or `None`. They hold what their last user left, and are not all backed by memory
@@ -103,7 +132,11 @@ pub struct PageRun {
 impl PageRun {
     /// Pages straight from the operating system, given back to it when dropped.
     pub(crate) fn from_system(page_count: usize) -> std::io::Result<Self> {
-        Ok(Self { home: Home::System(Mapping::new(page_count, true)?), first_page: 0, page_count })
+        Ok(Self {
+            home: Home::System(Mapping::new(page_count, machine_page_bytes(), true)?),
+            first_page: 0,
+            page_count,
+        })
     }
 
     /// Whether the operating system has given memory for all of the pages.
@@ -182,10 +215,39 @@ impl AsRef<[u8]> for PageRun {
 impl Drop for PageRun {
     fn drop(&mut self) {
         if let Home::Arena(arena) = &self.home {
-            if arena.is_retired.load(Relaxed) {
-                arena.mapping.discard(self.first_page, self.page_count);
+            arena.release(self.first_page, self.page_count);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::PAGE_BYTES;
+
+    #[test]
+    fn what_a_retired_arena_gives_back_is_nobody_elses() {
+        for machine_page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            let page_count = 3 * machine_page_bytes / PAGE_BYTES + 5;
+            let arena = Arena::on_machine(machine_page_bytes, page_count, false).map(Arc::new).expect("a small arena");
+            // Runs of all lengths, few of which end with a machine page.
+            let mut runs: Vec<_> = (1..).map_while(|len| arena.take(len % 4 + 1)).collect();
+            runs.extend(std::iter::from_fn(|| arena.take(1)));
+            runs.iter_mut().enumerate().for_each(|(mark, run)| run.fill(mark as u8 + 1));
+            runs.iter().for_each(PageRun::back);
+            let is_intact = |(mark, run): &(usize, PageRun)| run.iter().all(|byte| *byte == *mark as u8 + 1);
+            // A part is free when the arena retires, and the others follow, in no order.
+            let mut runs: Vec<_> = runs.into_iter().enumerate().collect();
+            for turn in 0..runs.len() {
+                if turn == 2 {
+                    arena.retire();
+                }
+                runs.swap_remove(turn * 7 % runs.len());
+                assert!(runs.iter().all(is_intact), "pages of {machine_page_bytes}, after {turn}");
             }
-            arena.free.lock().unwrap_or_else(PoisonError::into_inner).release(self.first_page, self.page_count);
+            // SAFETY: nobody uses the arena any more.
+            let bytes = unsafe { arena.mapping.bytes(0, page_count * PAGE_BYTES) };
+            assert!(bytes.iter().all(|byte| *byte == 0), "all memory of {machine_page_bytes} went back");
         }
     }
 }

@@ -1,20 +1,30 @@
 //! Memory from the operating system, as whole pages.
 
-use std::{io, ptr::NonNull};
+use std::{io, ops::Range, ptr::NonNull};
 
 #[cfg(miri)]
 use self::interpreted::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
 
-/// The unit of the page pool in bytes.
+/// The unit of the page pool in bytes. The machine's pages are as large or a multiple of it: 4, 16 or 64 KiB.
 pub const PAGE_BYTES: usize = 4096;
+
+/// The size of the machine's pages in bytes. The kernel takes nothing smaller for advice on memory, and its page cache
+/// keeps nothing smaller.
+pub fn machine_page_bytes() -> usize {
+    #[cfg(miri)]
+    return PAGE_BYTES;
+    #[cfg(not(miri))]
+    rustix::param::page_size().max(PAGE_BYTES)
+}
 
 /// A private anonymous mapping, unmapped when dropped. Its pages are zero until they are written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    machine_page_bytes: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone; access to its bytes goes through `bytes` and `bytes_mut`, whose
@@ -24,15 +34,18 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `page_count` pages; with `populate` they are all backed by memory before this returns.
-    pub(crate) fn new(page_count: usize, populate: bool) -> io::Result<Self> {
-        let len = page_count.max(1).checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+    /// Maps `page_count` pages, and those that fill the last machine page; with `populate` they are all backed by memory
+    /// before this returns.
+    pub(crate) fn new(page_count: usize, machine_page_bytes: usize, populate: bool) -> io::Result<Self> {
+        let len = page_count.max(1).checked_mul(PAGE_BYTES);
+        let len = len.and_then(|len| len.checked_next_multiple_of(machine_page_bytes));
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags =
             if populate { MapFlags::PRIVATE | MapFlags::POPULATE } else { MapFlags::PRIVATE | MapFlags::NORESERVE };
         // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no existing memory.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, machine_page_bytes })
     }
 
     /// Keeps all pages in memory, if the limits of this process allow it.
@@ -41,20 +54,43 @@ impl Mapping {
         unsafe { mlock_with(self.start.as_ptr().cast(), self.len, MlockFlags::empty()) }.map_err(io::Error::from)
     }
 
-    /// Backs pages with memory now rather than at their first use. On kernels that cannot (before 5.14), nothing happens.
+    /// Backs pages with memory now rather than at their first use, and with them the rest of the machine pages that they
+    /// are in. On kernels that cannot (before 5.14), nothing happens.
     pub(crate) fn populate(&self, first_page: usize, page_count: usize) {
-        let len = page_count * PAGE_BYTES;
-        let offset = self.offset_of(first_page, len);
-        // SAFETY: the range is inside the mapping, and populating it changes no byte.
-        let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) };
+        let start = self.offset_of(first_page, page_count * PAGE_BYTES);
+        let end = start + page_count * PAGE_BYTES;
+        let start = start - start % self.machine_page_bytes;
+        self.advise(start..end.next_multiple_of(self.machine_page_bytes), Advice::LinuxPopulateWrite);
     }
 
-    /// Gives the memory of pages that nobody uses back; they read as zeros from then on.
+    /// Gives the memory of pages that nobody uses back; they read as zeros from then on. A machine page stays where pages
+    /// in it are not among these.
     pub(crate) fn discard(&self, first_page: usize, page_count: usize) {
-        let len = page_count * PAGE_BYTES;
-        let offset = self.offset_of(first_page, len);
-        // SAFETY: the range is inside the mapping, and the caller says that no slice of it lives.
-        let _ = unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxDontNeed) };
+        let start = self.offset_of(first_page, page_count * PAGE_BYTES);
+        let end = start + page_count * PAGE_BYTES;
+        let start = start.next_multiple_of(self.machine_page_bytes);
+        self.advise(start..end - end % self.machine_page_bytes, Advice::LinuxDontNeed);
+    }
+
+    /// How many pages a machine page holds.
+    pub(crate) fn pages_of_machine_page(&self) -> usize {
+        self.machine_page_bytes / PAGE_BYTES
+    }
+
+    /// How many pages are mapped: those that were asked for, and what fills the last machine page.
+    pub(crate) fn page_count(&self) -> usize {
+        self.len / PAGE_BYTES
+    }
+
+    /// Tells the kernel about whole machine pages. Advice to discard is given only for those that nobody uses.
+    fn advise(&self, bytes: Range<usize>, advice: Advice) {
+        if bytes.is_empty() {
+            return;
+        }
+        let is_whole = |offset: usize| offset.is_multiple_of(self.machine_page_bytes);
+        assert!(is_whole(bytes.start) && is_whole(bytes.end) && bytes.end <= self.len, "advice is on machine pages");
+        // SAFETY: the range is inside the mapping; populating it changes no byte, and no slice lives of what is discarded.
+        let _ = unsafe { madvise(self.start.as_ptr().add(bytes.start).cast(), bytes.len(), advice) };
     }
 
     /// The `len` bytes from page `first_page` on.
@@ -134,5 +170,33 @@ mod interpreted {
 
     pub(super) unsafe fn mlock_with(_: *mut c_void, _: usize, _: MlockFlags) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_keeps_to_machine_pages() {
+        for machine_page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            let of_machine = machine_page_bytes / PAGE_BYTES;
+            let mapping = Mapping::new(3 * of_machine + 1, machine_page_bytes, false).expect("a small mapping");
+            assert_eq!(mapping.page_count(), 4 * of_machine.max(1), "{machine_page_bytes}");
+            // SAFETY: nothing else uses the mapping while this slice lives.
+            unsafe { mapping.bytes_mut(0, mapping.len) }.fill(7);
+            // One page more than a machine page on either side.
+            let (first, count) = (of_machine.max(2) - 1, of_machine + 2);
+            mapping.populate(first, count);
+            mapping.discard(first, count);
+            // SAFETY: nobody writes.
+            let bytes = unsafe { mapping.bytes(0, mapping.len) };
+            for (page, bytes) in bytes.chunks(PAGE_BYTES).enumerate() {
+                let machine_page = page / of_machine * of_machine;
+                let is_gone = machine_page >= first && machine_page + of_machine <= first + count;
+                let expected = if is_gone { 0 } else { 7 };
+                assert!(bytes.iter().all(|byte| *byte == expected), "page {page} of {machine_page_bytes}");
+            }
+        }
     }
 }

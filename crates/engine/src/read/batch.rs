@@ -5,7 +5,8 @@ use std::time::Duration;
 use floe_image::{DeviceId, Result, StoredBlock, StoredLen};
 
 use crate::{
-    Engine,
+    Engine, PageRun,
+    memory::byte_budget::Permit,
     read::acquire::{BlockSource, Step},
 };
 
@@ -24,6 +25,26 @@ pub(crate) struct Batch {
     pub(crate) len: usize,
     /// How long decoding will take.
     pub(crate) decode_cost: Duration,
+    /// How many bytes those blocks give that are decoded for all who want them, and so not into the output.
+    pub(crate) led_bytes: u64,
+}
+
+/// The stored bytes of a batch.
+pub(crate) struct Stored {
+    pages: PageRun,
+    len: usize,
+    /// The memory of the pages, and of blocks that are decoded from them for all who want them.
+    _permit: Permit,
+}
+
+impl Stored {
+    pub(crate) fn new(pages: PageRun, len: usize, permit: Permit) -> Self {
+        Self { pages, len, _permit: permit }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.pages[..self.len]
+    }
 }
 
 impl Batch {
@@ -33,9 +54,11 @@ impl Batch {
     /// A block lies past the end of its source, or is longer than any format has them.
     pub(crate) fn at(engine: &Engine, steps: &[Step]) -> Result<Option<Self>> {
         let mut batch: Option<Self> = None;
-        for block in steps.iter().map_while(Step::block_to_decode) {
+        for (step, block) in steps.iter().map_while(|step| Some((step, step.block_to_decode()?))) {
             engine.check_bounds(block)?;
             let (decode_cost, len) = (engine.costs.estimate(block), stored_len(block));
+            let is_led = !matches!(step.source, BlockSource::DecodeInto { .. });
+            let led_bytes = if is_led { u64::from(block.decoded_len.bytes()) } else { 0 };
             match &mut batch {
                 None => {
                     batch = Some(Self {
@@ -44,6 +67,7 @@ impl Batch {
                         start: block.offset,
                         len: len as usize,
                         decode_cost,
+                        led_bytes,
                     });
                 }
                 Some(batch)
@@ -54,6 +78,7 @@ impl Batch {
                     batch.block_count += 1;
                     batch.len += len as usize;
                     batch.decode_cost += decode_cost;
+                    batch.led_bytes += led_bytes;
                 }
                 Some(_) => break,
             }

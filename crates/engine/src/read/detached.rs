@@ -14,11 +14,12 @@ use floe_image::{ByteRange, Error, Nid, Result};
 use crate::{
     Blocking, PageRun, Reader,
     cache::block_cache::CachedBlock,
+    memory::{admission::Admitted, page_pool::Effort},
     metrics::gauge::Counted,
     prefetch::neighbours::Neighbour,
     read::{
         acquire::{BlockSource, Step, acquire_block},
-        batch::Batch,
+        batch::{Batch, Stored},
         job::{Costly, JOIN_RETRIES_MAX, Job, Output, copy},
         output_sys::{OutputPart, SplitOutput},
     },
@@ -55,6 +56,17 @@ pub(crate) struct DetachedRead {
     retries: AtomicUsize,
     end: Mutex<End>,
     _outstanding: Counted,
+    /// The last to go: others may begin when the pages are back.
+    _admitted: Admitted,
+}
+
+/// A read that waits until there is memory for it. One that is dropped before that is answered with an error.
+struct WaitingRead {
+    reader: Reader,
+    nid: Nid,
+    range: ByteRange,
+    request: Option<Request>,
+    outstanding: Option<Counted>,
 }
 
 struct End {
@@ -67,7 +79,8 @@ struct End {
 }
 
 impl DetachedRead {
-    /// Has the rest of a read done; all of it where the map is not known yet.
+    /// Has the rest of a read done; all of it where the map is not known yet. Where there is no room for one more read,
+    /// it begins later, and anew.
     pub(crate) fn submit(
         reader: Reader,
         nid: Nid,
@@ -77,40 +90,67 @@ impl DetachedRead {
         request: Request,
     ) {
         let engine = Arc::clone(reader.engine());
+        let outstanding = engine.outstanding.enter();
+        let bytes = pages.len() as u64;
+        if let Some(admitted) = engine.admission.enter(bytes) {
+            let read = Self::new(reader, nid, range, request, outstanding, admitted);
+            return engine.workers.fetch_here_if_free(Box::new(move || read.begin(pages, left)));
+        }
+        // Reads that wait for what this one was to decode look for another one to do it, and the pages go to others.
+        drop((left, pages));
+        let waiting = WaitingRead { reader, nid, range, request: Some(request), outstanding: Some(outstanding) };
+        engine.admission.enter_later(bytes, move |admitted| {
+            let engine = Arc::clone(waiting.reader.engine());
+            engine.workers.fetch(Box::new(move || waiting.begin(admitted)));
+        });
+    }
+
+    fn new(
+        reader: Reader,
+        nid: Nid,
+        range: ByteRange,
+        request: Request,
+        outstanding: Counted,
+        admitted: Admitted,
+    ) -> Arc<Self> {
         let end = End { output: None, len: 0, neighbours: Vec::new(), error: None, request: Some(request) };
-        let read = Arc::new(Self {
+        Arc::new(Self {
             reader,
             nid,
             range,
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
             end: Mutex::new(end),
-            _outstanding: engine.outstanding.enter(),
-        });
-        engine.workers.fetch_here_if_free(Box::new(move || {
-            let result = read.hand_out(pages, left);
-            read.end_piece(result);
-        }));
+            _outstanding: outstanding,
+            _admitted: admitted,
+        })
+    }
+
+    /// On a thread that may wait.
+    fn begin(self: Arc<Self>, pages: PageRun, left: Option<Left>) {
+        let result = self.hand_out(pages, left);
+        self.end_piece(result);
     }
 
     /// Fetches what the steps need and hands the decoding out.
     fn hand_out(self: &Arc<Self>, pages: PageRun, left: Option<Left>) -> Result<()> {
         let engine = self.reader.engine();
-        engine.workspaces.with(|workspace| {
-            let Left { mut steps, len, neighbours } = match left {
-                Some(left) => left,
-                None => self.reader.prepare(workspace, self.nid, self.range, Blocking::Allowed)?,
-            };
-            let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
-            let mut output = HandedOut { read: self, output };
-            let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::HandOff, ahead: None };
-            let result = job.run(workspace, &mut steps, &mut output).map(|joins| {
-                joins.into_iter().for_each(|step| self.subscribe(step, &mut output.output));
-            });
-            let mut end = self.end();
-            (end.output, end.len, end.neighbours) = (Some(output.output), len, neighbours);
-            result
-        })
+        let Left { mut steps, len, neighbours } = match left {
+            Some(left) => left,
+            None => self
+                .reader
+                .workspaces
+                .with(|workspace| self.reader.prepare(workspace, self.nid, self.range, Blocking::Allowed))?,
+        };
+        let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
+        let mut output = HandedOut { read: self, output };
+        let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::HandOff, ahead: None };
+        let result = job.run(&mut steps, &mut output).map(|joins| {
+            joins.into_iter().for_each(|step| self.subscribe(step, &mut output.output));
+        });
+        let mut end = self.end();
+        (end.output, end.len, end.neighbours) = (Some(output.output), len, neighbours);
+        result
     }
 
     /// Has the thread that decodes the block of a step fill the step's part of the output.
@@ -144,7 +184,7 @@ impl DetachedRead {
         let engine = self.reader.engine();
         let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
         let mut steps = vec![Step { output: 0..part.len(), source }];
-        engine.workspaces.with(|workspace| job.run_to_end(workspace, &mut steps, &mut part[..]))
+        job.run_to_end(&mut steps, &mut part[..])
     }
 
     /// Ends a piece of the read; the last one answers.
@@ -179,6 +219,25 @@ impl DetachedRead {
     }
 }
 
+impl WaitingRead {
+    /// On a thread that may wait.
+    fn begin(mut self, admitted: Admitted) {
+        let (Some(request), Some(outstanding)) = (self.request.take(), self.outstanding.take()) else { return };
+        let pages = self.reader.engine().pool.temporary(self.range.len() as usize, Effort::Demand);
+        let Some(pages) = pages else { return (request.completion)(Err(Error::NoMemory)) };
+        let reader = self.reader.clone();
+        DetachedRead::new(reader, self.nid, self.range, request, outstanding, admitted).begin(pages, None);
+    }
+}
+
+impl Drop for WaitingRead {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            (request.completion)(Err(Error::Cancelled));
+        }
+    }
+}
+
 impl Drop for DetachedRead {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +258,7 @@ impl Output for HandedOut<'_> {
         self.output.part(range)
     }
 
-    fn hand_off(&mut self, batch: Batch, stored: PageRun, steps: Vec<Step>) {
+    fn hand_off(&mut self, batch: Batch, stored: Stored, steps: Vec<Step>) {
         let is_spread = batch.decode_cost / batch.block_count.max(1) as u32 >= SPREAD_DECODE;
         let shared = Arc::new((batch, stored));
         let mut own: Vec<(Step, OutputPart)> = Vec::with_capacity(steps.len());
@@ -215,10 +274,10 @@ impl Output for HandedOut<'_> {
                 let engine = read.reader.engine();
                 let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
                 let (batch, stored) = &*shared;
-                let result = engine.workspaces.with(|workspace| {
-                    let mut pieces = pieces.into_iter();
-                    pieces.try_for_each(|(step, mut part)| job.decode_step(workspace, batch, step, stored, &mut part))
-                });
+                let mut pieces = pieces.into_iter();
+                let result =
+                    pieces.try_for_each(|(step, mut part)| job.decode_step(batch, step, stored.bytes(), &mut part));
+                drop(pieces);
                 drop(shared);
                 read.end_piece(result);
             };

@@ -5,14 +5,13 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use floe_image::{DecodedLen, Error, Place, Result, StoredBlock};
 
 use crate::{
-    Blocking, Engine, PageRun, SyncDecompress,
+    Blocking, Engine, SyncDecompress,
     cache::block_cache::{CachedBlock, Found, Lead},
-    decode::workspace::Workspace,
     memory::page_pool::Effort,
     prefetch::counters::AheadGuard,
     read::{
         acquire::{BlockSource, Step, acquire_block},
-        batch::Batch,
+        batch::{Batch, Stored},
     },
 };
 
@@ -51,7 +50,7 @@ pub(crate) trait Output {
     fn part(&mut self, range: Range<usize>) -> &mut [u8];
 
     /// Has others decode these steps, whose blocks were fetched. Called only with [`Costly::HandOff`].
-    fn hand_off(&mut self, batch: Batch, stored: PageRun, steps: Vec<Step>) {
+    fn hand_off(&mut self, batch: Batch, stored: Stored, steps: Vec<Step>) {
         let _ = (batch, stored, steps);
     }
 }
@@ -69,12 +68,7 @@ impl Job<'_> {
     ///
     /// # Errors
     /// The image is corrupt or cannot be read; there is no memory.
-    pub(crate) fn run<O: Output + ?Sized>(
-        &self,
-        workspace: &mut Workspace,
-        steps: &mut Vec<Step>,
-        output: &mut O,
-    ) -> Result<Vec<Step>> {
+    pub(crate) fn run<O: Output + ?Sized>(&self, steps: &mut Vec<Step>, output: &mut O) -> Result<Vec<Step>> {
         let mut left = Vec::new();
         let mut cost = Duration::ZERO;
         let mut rest = steps.drain(..);
@@ -116,7 +110,7 @@ impl Job<'_> {
             }
             for step in rest.by_ref().take(count) {
                 let target = if self.ahead.is_some() { &mut [] } else { output.part(step.output.clone()) };
-                self.decode_step(workspace, &batch, step, &stored, target)?;
+                self.decode_step(&batch, step, stored.bytes(), target)?;
             }
         }
         Ok(left)
@@ -127,13 +121,8 @@ impl Job<'_> {
     ///
     /// # Errors
     /// As [`Job::run`].
-    pub(crate) fn run_to_end<O: Output + ?Sized>(
-        &self,
-        workspace: &mut Workspace,
-        steps: &mut Vec<Step>,
-        output: &mut O,
-    ) -> Result<()> {
-        let mut left = self.run(workspace, steps, output)?;
+    pub(crate) fn run_to_end<O: Output + ?Sized>(&self, steps: &mut Vec<Step>, output: &mut O) -> Result<()> {
+        let mut left = self.run(steps, output)?;
         let mut retries = 0;
         while let Some(step) = left.pop() {
             let BlockSource::Join { block, skip, flight } = step.source else { return Err(Error::WouldBlock) };
@@ -147,7 +136,7 @@ impl Job<'_> {
             }
             retries += 1;
             let source = acquire_block(self.engine, block, skip, target.len());
-            left.extend(self.run(workspace, &mut vec![Step { output: step.output, source }], output)?);
+            left.extend(self.run(&mut vec![Step { output: step.output, source }], output)?);
         }
         Ok(())
     }
@@ -157,44 +146,30 @@ impl Job<'_> {
     ///
     /// # Errors
     /// The block is corrupt; there is no memory.
-    pub(crate) fn decode_step(
-        &self,
-        workspace: &mut Workspace,
-        batch: &Batch,
-        step: Step,
-        stored: &[u8],
-        target: &mut [u8],
-    ) -> Result<()> {
+    pub(crate) fn decode_step(&self, batch: &Batch, step: Step, stored: &[u8], target: &mut [u8]) -> Result<()> {
         match step.source {
             BlockSource::Lead { block, skip, lead } => {
-                let result = self.decode_for_cache(workspace, &block, batch.stored_of(&block, stored), Effort::Demand);
+                let result = self.decode_for_cache(&block, batch.stored_of(&block, stored), Effort::Demand);
                 let cached = result.map(Arc::new);
                 lead.end(cached.clone());
                 copy(cached?.as_ref(), &block, skip, target)
             }
             BlockSource::DecodeInto { block, skip } => {
-                let decoded = self.engine.decode(workspace, &block, batch.stored_of(&block, stored), skip, target)?;
+                let decoded = self.engine.decode(&block, batch.stored_of(&block, stored), skip, target)?;
                 if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
             }
             BlockSource::Ahead { block } => {
                 let Some(ahead) = self.ahead.filter(|ahead| ahead.wants(step.output.end)) else { return Ok(()) };
                 // Only now, as whoever wants the block from here on waits for it.
                 let Found::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
-                self.decode_ahead(workspace, &block, batch.stored_of(&block, stored), lead, ahead)
+                self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead)
             }
             _ => Ok(()),
         }
     }
 
-    fn decode_ahead(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        lead: Lead,
-        ahead: &AheadGuard<'_>,
-    ) -> Result<()> {
-        match self.decode_for_cache(workspace, block, stored, self.effort()) {
+    fn decode_ahead(&self, block: &StoredBlock, stored: &[u8], lead: Lead, ahead: &AheadGuard<'_>) -> Result<()> {
+        match self.decode_for_cache(block, stored, self.effort()) {
             // Dropping the lead has those who wait decode for themselves.
             Err(Error::NoMemory) => {
                 ahead.give_up(1);
@@ -237,21 +212,21 @@ impl Job<'_> {
         }
     }
 
-    /// Fetches the stored bytes of a batch into pages of the pool.
-    fn fetch_stored(&self, batch: &Batch) -> Result<PageRun> {
+    /// Fetches the stored bytes of a batch into pages of the pool, once there is room for them and for what is decoded.
+    fn fetch_stored(&self, batch: &Batch) -> Result<Stored> {
+        let bytes = batch.len as u64 + batch.led_bytes;
+        let permit = match self.engine.decoding.take_now(bytes) {
+            Some(permit) => permit,
+            None if self.blocking.is_allowed() => self.engine.decoding.take(bytes),
+            None => return Err(Error::WouldBlock),
+        };
         let mut pages = self.engine.pool.temporary(batch.len, self.effort()).ok_or(Error::NoMemory)?;
         self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len], self.blocking)?;
-        Ok(pages)
+        Ok(Stored::new(pages, batch.len, permit))
     }
 
     /// Decodes a block into pages of the cache; on demand into others where the cache has no room.
-    fn decode_for_cache(
-        &self,
-        workspace: &mut Workspace,
-        block: &StoredBlock,
-        stored: &[u8],
-        effort: Effort,
-    ) -> Result<CachedBlock> {
+    fn decode_for_cache(&self, block: &StoredBlock, stored: &[u8], effort: Effort) -> Result<CachedBlock> {
         let engine = self.engine;
         let len = block.decoded_len.bytes() as usize;
         let pages = engine.blocks.make_room(&engine.pool, len, effort);
@@ -261,7 +236,7 @@ impl Job<'_> {
         }
         let elsewhere = || (effort == Effort::Demand).then(|| engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
-        let decoded = engine.decode(workspace, block, stored, 0, &mut pages[..len])?;
+        let decoded = engine.decode(block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
         Ok(CachedBlock::new(pages, decoded, is_complete))
     }

@@ -3,12 +3,11 @@
 use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
-    Blocking, ListedFile, PAGE_BYTES, Reader,
+    Blocking, ListedFile, Reader,
     cache::{
         block_cache::{CachedBlock, Key},
         spill_file::COSTLY_DECODE,
     },
-    decode::workspace::Workspace,
     prefetch::{
         controller::{AHEAD_STEP_BYTES, Beside, STORED_ALWAYS_DECODE, STORED_SOON_DECODE},
         counters::AheadGuard,
@@ -19,6 +18,7 @@ use crate::{
         acquire::{BlockSource, Step},
         job::{Costly, Job},
         plan::{Origin, PlannedStep},
+        workspace::Workspace,
     },
 };
 
@@ -135,18 +135,17 @@ impl Reader {
         let after = ByteRange::between(range.offset().max(wanted.end()), range.end());
         let mut is_stored = true;
         for part in [before, after] {
-            let page = PAGE_BYTES as u64;
+            let page = page_cache.page_bytes();
             let part = ByteRange::between(part.offset().next_multiple_of(page), part.end() - part.end() % page);
             let start = *skip as usize + (part.offset().saturating_sub(range.offset())) as usize;
             let bytes = cached.bytes().get(start..start.saturating_add(part.len() as usize)).unwrap_or_default();
             if bytes.is_empty() {
                 continue;
             }
-            if page_cache.store(nid, part.offset(), bytes) {
-                self.prefetch().counts.stored(bytes.len());
-            } else {
-                is_stored = false;
-            }
+            let stored_len = page_cache.store(nid, part.offset(), bytes);
+            self.prefetch().counts.stored(stored_len);
+            // Readers come back for what was not taken.
+            is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared() {
             cached.mark_spent();
@@ -181,11 +180,9 @@ impl Reader {
         let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
-        let is_stored = page_cache.store(nid, part.offset(), &pages[..len]);
-        if is_stored {
-            self.prefetch().counts.stored(len);
-        }
-        Ok(is_stored)
+        let stored_len = page_cache.store(nid, part.offset(), &pages[..len]);
+        self.prefetch().counts.stored(stored_len);
+        Ok(stored_len == len)
     }
 
     /// As [`Reader::run_around`], for what reads more than was asked for.
@@ -209,7 +206,7 @@ impl Reader {
 
     /// Decodes into the block cache what a reader comes to next.
     fn decode_ahead(&self, nid: Nid, window: &Ahead) -> Result<()> {
-        self.engine().workspaces.with(|workspace| {
+        self.workspaces.with(|workspace| {
             self.plan(workspace, nid, window.range, Blocking::Allowed)?;
             let planned = std::mem::take(&mut workspace.planned);
             let result = self.run_ahead(workspace, window, &planned);
@@ -230,7 +227,7 @@ impl Reader {
             rest = later;
             let mut steps = std::mem::take(&mut workspace.steps);
             steps.extend(part.iter().filter_map(|step| self.step_ahead(step, &ahead)));
-            let result = job.run(workspace, &mut steps, &mut [][..]);
+            let result = job.run(&mut steps, &mut [][..]);
             workspace.steps = steps;
             result?;
         }

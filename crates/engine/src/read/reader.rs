@@ -6,7 +6,6 @@ use floe_image::{ByteRange, Error, FileSystem, Nid, Result};
 
 use crate::{
     Blocking, Engine, PageCache, PageRun, ReadAroundCounters, WorkerMode,
-    decode::workspace::Workspace,
     memory::page_pool::Effort,
     prefetch::{controller::Prefetch, neighbours::Neighbour},
     read::{
@@ -14,6 +13,7 @@ use crate::{
         detached::{DetachedRead, Left, Request},
         job::{Costly, Job},
         plan::plan,
+        workspace::{Workspace, Workspaces},
     },
 };
 
@@ -25,6 +25,7 @@ pub struct Reader {
     /// The same file system; its calls never wait for a source.
     non_blocking: Arc<dyn FileSystem>,
     prefetch: Arc<Prefetch>,
+    pub(crate) workspaces: Arc<Workspaces>,
 }
 
 /// How far a read came on the thread that took it.
@@ -39,7 +40,7 @@ impl Reader {
     /// A reader of `file_system`, which was opened with [`Engine::block_reader`].
     pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
         let non_blocking = Arc::clone(&file_system).with_reader(engine.block_reader(Blocking::Never));
-        Self { engine, file_system, non_blocking, prefetch: Arc::default() }
+        Self { engine, file_system, non_blocking, prefetch: Arc::default(), workspaces: Arc::default() }
     }
 
     /// The format.
@@ -86,11 +87,11 @@ impl Reader {
             return Ok(0);
         }
         let job = Job { engine: &self.engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
-        let result = self.engine.workspaces.with(|workspace| {
+        let result = self.workspaces.with(|workspace| {
             let len = self.plan(workspace, nid, range, Blocking::Allowed)?;
             let mut steps = std::mem::take(&mut workspace.steps);
             acquire(&self.engine, &workspace.planned, &mut steps);
-            let result = job.run_to_end(workspace, &mut steps, output);
+            let result = job.run_to_end(&mut steps, output);
             workspace.steps = steps;
             result.map(|()| len)
         });
@@ -111,7 +112,7 @@ impl Reader {
         let start = if self.engine.workers.mode() == WorkerMode::Inline {
             Start::Done(self.read(nid, offset, output), Vec::new())
         } else {
-            self.engine.workspaces.with(|workspace| self.start(workspace, nid, range, output))
+            self.workspaces.with(|workspace| self.start(workspace, nid, range, output))
         };
         match start {
             Start::Done(result, neighbours) => {
@@ -186,7 +187,7 @@ impl Reader {
             Err(Error::WouldBlock) => return Start::Left(None),
             Err(error) => return Start::Done(Err(error.for_inode(nid)), Vec::new()),
         };
-        let result = job.run(workspace, &mut steps, output);
+        let result = job.run(&mut steps, output);
         workspace.steps = steps;
         match result {
             Err(error) => Start::Done(Err(error.for_inode(nid)), Vec::new()),

@@ -2,6 +2,7 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
+use floe_codec::encode::Compression;
 use floe_image::{
     Attr, BlockReader, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData,
     FileSystem, FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen, Timestamp,
@@ -115,6 +116,32 @@ impl Patchwork {
             extents.push(Extent { range: ByteRange::between(offset, content.len() as u64), data });
         }
         Self { extents, content, image }
+    }
+
+    /// A file of so many blocks of 1 MiB, compressed with MicroLZMA, whose dictionary may have 8 MiB.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn lzma(seed: u64, block_count: usize) -> Self {
+        const BLOCK_BYTES: usize = 1 << 20;
+        let mut random = Random::new(seed);
+        let words: String = (0..BLOCK_BYTES / 4).map(|_| format!("{} ", random.below(9000))).collect();
+        let decoded = &words.as_bytes()[..BLOCK_BYTES];
+        let mut stored = vec![0; BLOCK_BYTES];
+        let encoder = Compression::MicroLzma { level: 0, dictionary_bytes: 8 << 20 }.encoder();
+        let len = encoder.and_then(|mut encoder| encoder.encode_whole(decoded, &mut stored)).expect("an encoder");
+        stored.truncate(len.expect("it becomes shorter"));
+        let extent = |number: usize| {
+            let block = StoredBlock {
+                device: DeviceId(0),
+                offset: (number * stored.len()) as u64,
+                stored_len: StoredLen::Known(stored.len() as u32),
+                decoded_len: DecodedLen::Exact(BLOCK_BYTES as u32),
+                encoding: Encoding::MicroLzma { padding: Padding::None, dictionary_bytes: 8 << 20 },
+            };
+            let range = ByteRange::new((number * BLOCK_BYTES) as u64, BLOCK_BYTES as u64);
+            Extent { range, data: ExtentData::Encoded { block, skip: 0 } }
+        };
+        let extents = (0..block_count).map(extent).collect();
+        Self { extents, content: decoded.repeat(block_count), image: stored.repeat(block_count) }
     }
 
     /// The image.

@@ -66,6 +66,8 @@ const HELP: &str = "\
 Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
   cache=SIZE             the budget of the cache of decoded blocks [64M]
   metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
+  decoder-memory=SIZE    the budget of the dictionaries and windows of decoders [8M for each CPU]
+  read-memory=SIZE       the budget of reads that wait for the source or for decoders [64M]
   reserved-pages=N       how many pages of 4 KiB are held in reserve
   workers=per-cpu|shared|inline
   priority=auto|fifo[:N]|nice[:N]|normal
@@ -74,8 +76,9 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
-  overflow=SIZE|off      costly blocks that many files share go to a nameless file when the cache is full [1G]
-  overflow-directory=DIR where that file is, if not in memory [TMPDIR, else /var/tmp]
+  overflow=SIZE|off      when the cache is full, keep costly blocks that many files share, decoded, in a file
+                         without a name [off]
+  overflow-directory=DIR where that file is; not in memory [the directory of the image]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
   threads=N, clone_fd, max_background=N
@@ -178,6 +181,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
+    }
+    if let Some(refusal) = image.reader().engine().overflow_refusal() {
+        eprintln!("floe: nothing overflows into a file: {refusal}; name another one with -o overflow-directory=DIR");
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone());

@@ -104,6 +104,26 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
+    for (name, of, budget) in [
+        ("decoders", "Decoders' state", &report.decoders),
+        ("read_results", "What waiting reads give", &report.read_results),
+        ("read_blocks", "Blocks of waiting reads", &report.read_blocks),
+    ] {
+        for (what, help, value) in [
+            ("budget_bytes", "may take.", budget.budget_bytes),
+            ("used_bytes", "take now.", budget.used_bytes),
+            ("used_bytes_max", "took at most.", budget.used_bytes_max),
+        ] {
+            out.gauge(&format!("floe_{name}_{what}"), &format!("{of}: bytes they {help}"), value as f64)?;
+        }
+        out.one(
+            &format!("floe_{name}_waits_total"),
+            Kind::Counter,
+            "Waits for that memory.",
+            &[],
+            budget.waits as f64,
+        )?;
+    }
     let caches = [("decoded", &report.metadata_cache), ("stored", &report.stored_metadata_cache)];
     let mut of_both = |name, kind, help, value: fn(&MetadataCacheReport) -> u64| {
         out.header(name, kind, help)?;

@@ -29,6 +29,12 @@ pub(crate) struct Report {
     pub(crate) real_time_throttled: u64,
     pub(crate) page_pool: PagePoolReport,
     pub(crate) block_cache: BlockCacheReport,
+    /// The dictionaries and windows of decoders.
+    pub(crate) decoders: BudgetReport,
+    /// What reads give that left the thread that took them; those that wait for room are counted as waits.
+    pub(crate) read_results: BudgetReport,
+    /// Stored bytes of such reads, and the blocks that are decoded for them.
+    pub(crate) read_blocks: BudgetReport,
     /// Decoded metadata blocks.
     pub(crate) metadata_cache: MetadataCacheReport,
     /// Metadata as it stands in the image.
@@ -94,6 +100,15 @@ pub(crate) struct BlockCacheReport {
     pub(crate) overflow_bytes: u64,
     /// Reads that found their block there.
     pub(crate) overflow_hits: u64,
+}
+
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct BudgetReport {
+    pub(crate) budget_bytes: u64,
+    pub(crate) used_bytes: u64,
+    /// The most that was in use at one time.
+    pub(crate) used_bytes_max: u64,
+    pub(crate) waits: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
 
 use floe::Image;
-use floe_engine::{Engine, MetadataCacheCounters, Stage, WorkerStatus};
+use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, MountOptions, RequestCounts, RequestKind};
 
 use super::report::{
-    BlockCacheReport, BucketReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport, PagePoolReport,
-    ReadAroundReport, Report, SCHEMA, ThreadReport, WorkReport,
+    BlockCacheReport, BucketReport, BudgetReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport,
+    PagePoolReport, ReadAroundReport, Report, SCHEMA, ThreadReport, WorkReport,
 };
 use crate::{
     control::{Answer, Question},
@@ -119,6 +119,9 @@ impl Source {
                 overflow_bytes: counters.overflow.stored_bytes,
                 overflow_hits: counters.overflow.hits,
             },
+            decoders: budget_of(counters.decoders),
+            read_results: budget_of(counters.admission),
+            read_blocks: budget_of(counters.decoding),
             metadata_cache: metadata_cache_of(&counters.decoded_metadata),
             stored_metadata_cache: metadata_cache_of(&counters.stored_metadata),
             read_around: ReadAroundReport {
@@ -179,6 +182,11 @@ fn thread_of(worker: WorkerStatus) -> ThreadReport {
         yielded,
         throttled,
     }
+}
+
+fn budget_of(counters: BudgetCounters) -> BudgetReport {
+    let BudgetCounters { budget_bytes, used_bytes, used_bytes_max, waits } = counters;
+    BudgetReport { budget_bytes, used_bytes, used_bytes_max, waits }
 }
 
 fn metadata_cache_of(counters: &MetadataCacheCounters) -> MetadataCacheReport {

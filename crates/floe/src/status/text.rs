@@ -74,6 +74,18 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
         let (stored, hits) = (bytes(blocks.overflow_bytes), blocks.overflow_hits);
         writeln!(writer, "  overflow   {} blocks of {stored} in a file; {hits} hits", blocks.overflow_blocks)?;
     }
+    for (name, budget) in
+        [("decoders", &report.decoders), ("reads", &report.read_results), ("  blocks", &report.read_blocks)]
+    {
+        writeln!(
+            writer,
+            "{name:<NAME_WIDTH$}{} of {}, {} at most; {} waits",
+            bytes(budget.used_bytes),
+            bytes(budget.budget_bytes),
+            bytes(budget.used_bytes_max),
+            budget.waits
+        )?;
+    }
     write_metadata_cache(writer, "metadata", &report.metadata_cache)?;
     write_metadata_cache(writer, "  as stored", &report.stored_metadata_cache)?;
     writeln!(

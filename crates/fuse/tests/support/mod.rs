@@ -29,6 +29,8 @@ pub(crate) struct TestMount {
     unmounter: Unmounter,
     directory: Option<tempfile::TempDir>,
     pub(crate) tree: Arc<TreeFileSystem>,
+    /// What the mount reads with.
+    pub(crate) reader: Reader,
 }
 
 impl TestMount {
@@ -42,8 +44,8 @@ impl TestMount {
         let tree = Arc::new(tree);
         let reader = reader(&tree, gate);
         let mountpoint = Mountpoint::find(directory.path()).expect("a directory to mount on");
-        let mount = Mount::new(reader, mountpoint, options).expect("a mount");
-        Self { unmounter: mount.unmounter(), mount: Some(mount), directory: Some(directory), tree }
+        let mount = Mount::new(reader.clone(), mountpoint, options).expect("a mount");
+        Self { unmounter: mount.unmounter(), mount: Some(mount), directory: Some(directory), tree, reader }
     }
 
     pub(crate) fn path(&self) -> &Path {

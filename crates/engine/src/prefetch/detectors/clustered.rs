@@ -1,6 +1,9 @@
 //! Parts of files that are read piece by piece, in no order.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use floe_image::{ByteRange, Nid};
 
@@ -27,15 +30,11 @@ const TIME_BITS: u32 = 28;
 
 /// Which parts of files are read piece by piece. Regions are told apart by a table of their hashes; two that meet in it,
 /// and two threads that meet at one of them, disturb each other, which costs speed alone.
+#[derive(Default)]
 pub(crate) struct HotRegions {
     read_count: AtomicU64,
-    table: Box<[AtomicU64]>,
-}
-
-impl Default for HotRegions {
-    fn default() -> Self {
-        Self { read_count: AtomicU64::new(0), table: (0..REGION_COUNT).map(|_| AtomicU64::new(0)).collect() }
-    }
+    /// 512 KiB, made for the first small read: images that are not mounted never have one.
+    table: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl HotRegions {
@@ -46,7 +45,8 @@ impl HotRegions {
         }
         let number = range.offset() / REGION_BYTES;
         let hash = (nid.0 ^ number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let entry = &self.table[(hash >> 48) as usize % REGION_COUNT];
+        let table = self.table.get_or_init(|| (0..REGION_COUNT).map(|_| AtomicU64::new(0)).collect());
+        let entry = &table[(hash >> 48) as usize % REGION_COUNT];
         let (owner, time_max, count_max) =
             (hash << (COUNT_BITS + TIME_BITS), (1 << TIME_BITS) - 1, (1 << COUNT_BITS) - 1);
         let now = (self.read_count.fetch_add(1, Relaxed) / (NEAR_READS / 4)) & time_max;
@@ -67,6 +67,8 @@ mod tests {
     fn a_region_becomes_hot_once_and_by_small_reads_alone() {
         let regions = HotRegions::default();
         let note = |offset, len| regions.note(Nid(5), ByteRange::new(offset, len));
+        assert_eq!(note(0, SMALL_BYTES + 1), None);
+        assert!(regions.table.get().is_none(), "large reads need no table");
         assert_eq!([note(131_072, 4096), note(139_264, 4096), note(0, 4096)], [None; 3]);
         assert_eq!(note(262_143, 1), Some(ByteRange::new(131_072, 131_072)));
         assert_eq!([note(131_072, 4096), note(0, 131_072), note(0, 131_072)], [None; 3]);

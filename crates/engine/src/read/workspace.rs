@@ -2,15 +2,13 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use floe_codec::Decoder;
 use floe_image::Extent;
 
-use crate::read::{acquire::Step, plan::PlannedStep};
+use super::{acquire::Step, plan::PlannedStep};
 
 /// What one read needs while it runs, kept from read to read so that nothing is made anew.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    pub(crate) decoder: Decoder,
     pub(crate) extents: Vec<Extent>,
     pub(crate) planned: Vec<PlannedStep>,
     pub(crate) steps: Vec<Step>,

@@ -1,0 +1,141 @@
+//! Which reads that left the thread that took them may begin.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, PoisonError,
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+};
+
+use crate::{
+    memory::byte_budget::{BudgetCounters, ByteBudget, Permit},
+    sync::{Mutex, MutexGuard},
+};
+
+/// Which reads that left the thread that took them may begin: the kernel may send thousands, and each needs pages for
+/// what it gives. Those for which there is no room wait without pages and without a thread, in the order in which they
+/// came.
+pub(crate) struct Admission {
+    budget: Arc<ByteBudget>,
+    waiting: Mutex<VecDeque<Waiting>>,
+    waits: AtomicU64,
+    /// How often it was asked to let reads begin, while that is not done.
+    asked: AtomicUsize,
+}
+
+/// A read that waits to be admitted.
+struct Waiting {
+    bytes: u64,
+    begin: Box<dyn FnOnce(Admitted) + Send>,
+}
+
+/// The memory of a read, until this is dropped; then others may begin.
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    permit: Option<Permit>,
+}
+
+impl Admission {
+    pub(crate) fn new(budget_bytes: u64) -> Self {
+        Self {
+            budget: ByteBudget::new(budget_bytes),
+            waiting: Mutex::default(),
+            waits: AtomicU64::new(0),
+            asked: AtomicUsize::new(0),
+        }
+    }
+
+    /// Lets a read of so many bytes begin, if there is room and no other waits for it.
+    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
+        let is_free = self.lock().is_empty();
+        let permit = is_free.then(|| self.budget.take_now(bytes)).flatten()?;
+        Some(Admitted { admission: Arc::clone(self), permit: Some(permit) })
+    }
+
+    /// Calls `begin`, which hands the read to a thread, once there is room.
+    pub(crate) fn enter_later(self: &Arc<Self>, bytes: u64, begin: impl FnOnce(Admitted) + Send + 'static) {
+        self.waits.fetch_add(1, Relaxed);
+        self.lock().push_back(Waiting { bytes, begin: Box::new(begin) });
+        // Room may have come meanwhile.
+        self.admit();
+    }
+
+    pub(crate) fn counters(&self) -> BudgetCounters {
+        BudgetCounters { waits: self.waits.load(Relaxed), ..self.budget.counters() }
+    }
+
+    /// Lets those begin for which there is room.
+    fn admit(self: &Arc<Self>) {
+        // A read may end within `begin`, and this be called within itself: whoever is at it goes on.
+        let mut asked = 1;
+        if self.asked.fetch_add(1, SeqCst) > 0 {
+            return;
+        }
+        while asked > 0 {
+            while let Some((begin, admitted)) = self.next() {
+                begin(admitted);
+            }
+            asked = self.asked.fetch_sub(asked, SeqCst) - asked;
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "what waits, and what it waited for")]
+    fn next(self: &Arc<Self>) -> Option<(Box<dyn FnOnce(Admitted) + Send>, Admitted)> {
+        let mut waiting = self.lock();
+        let permit = self.budget.take_now(waiting.front()?.bytes)?;
+        let admitted = Admitted { admission: Arc::clone(self), permit: Some(permit) };
+        waiting.pop_front().map(|first| (first.begin, admitted))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        self.admission.admit();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn reads_begin_in_their_order_as_there_is_room() {
+        let admission = Arc::new(Admission::new(100));
+        let (sender, begun) = mpsc::channel();
+        let first = admission.enter(80).expect("room");
+        for number in 0..3 {
+            assert!(admission.enter(30).is_none());
+            let sender = sender.clone();
+            admission.enter_later(30, move |admitted| sender.send((number, admitted)).expect("a receiver"));
+        }
+        assert!(begun.try_recv().is_err());
+        drop(first);
+        let begun: Vec<_> = begun.try_iter().collect();
+        assert_eq!(begun.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        drop(begun);
+        let counters = admission.counters();
+        assert_eq!((counters.used_bytes, counters.used_bytes_max, counters.waits), (0, 90, 3));
+    }
+
+    #[test]
+    fn reads_that_end_as_they_begin_take_no_stack() {
+        let admission = Arc::new(Admission::new(1));
+        let first = admission.enter(1).expect("room");
+        for _ in 0..200_000 {
+            admission.enter_later(1, drop);
+        }
+        drop(first);
+        assert!(admission.enter(1).is_some());
+    }
+}

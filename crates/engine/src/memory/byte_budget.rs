@@ -1,0 +1,190 @@
+//! Bytes of memory that threads take and give back.
+
+use std::sync::{
+    Arc, PoisonError,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
+};
+
+use crate::sync::{Condvar, Mutex};
+
+/// Bytes of memory that threads take and give back: a semaphore. Those that wait are served in the order in which they
+/// came. Whoever holds nothing of an unused budget gets more than there is: one who needs much waits until it is alone.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    budget_bytes: u64,
+    used_bytes: AtomicU64,
+    used_bytes_max: AtomicU64,
+    /// How often a thread waited.
+    waits: AtomicU64,
+    waiting: AtomicUsize,
+    turns: Mutex<Turns>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// The number of the next thread that waits.
+    next: u64,
+    /// The number of the one whose turn it is.
+    current: u64,
+}
+
+/// What a budget has given out so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BudgetCounters {
+    /// How many bytes there are.
+    pub budget_bytes: u64,
+    /// How many are taken.
+    pub used_bytes: u64,
+    /// How many were taken at most.
+    pub used_bytes_max: u64,
+    /// How often somebody had to wait for some.
+    pub waits: u64,
+}
+
+/// Bytes of a budget, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    budget: Arc<ByteBudget>,
+    bytes: u64,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(budget_bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            budget_bytes,
+            used_bytes: AtomicU64::new(0),
+            used_bytes_max: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            turns: Mutex::default(),
+            freed: Condvar::default(),
+        })
+    }
+
+    /// So many bytes, once there are as many.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Permit {
+        if let Some(permit) = self.take_now(bytes) {
+            return permit;
+        }
+        self.waits.fetch_add(1, Relaxed);
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = turns.next;
+        turns.next += 1;
+        // Before the first look: who gives back from here on wakes those that wait.
+        self.waiting.fetch_add(1, SeqCst);
+        while turns.current != own || !self.fits(bytes) {
+            turns = self.freed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        turns.current += 1;
+        self.waiting.fetch_sub(1, SeqCst);
+        drop(turns);
+        // There may be enough for the next one too.
+        self.freed.notify_all();
+        Permit { budget: Arc::clone(self), bytes }
+    }
+
+    /// So many bytes, if there are as many and nobody waits.
+    pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        let is_taken = self.waiting.load(SeqCst) == 0 && self.fits(bytes);
+        is_taken.then(|| Permit { budget: Arc::clone(self), bytes })
+    }
+
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(SeqCst)
+    }
+
+    pub(crate) fn counters(&self) -> BudgetCounters {
+        BudgetCounters {
+            budget_bytes: self.budget_bytes,
+            used_bytes: self.used_bytes(),
+            used_bytes_max: self.used_bytes_max.load(Relaxed),
+            waits: self.waits.load(Relaxed),
+        }
+    }
+
+    /// Takes the bytes if there are as many.
+    fn fits(&self, bytes: u64) -> bool {
+        let taken = self.used_bytes.fetch_update(SeqCst, SeqCst, |used| {
+            let all = used.saturating_add(bytes);
+            (used == 0 || all <= self.budget_bytes).then_some(all)
+        });
+        let Ok(before) = taken else { return false };
+        let used = before.saturating_add(bytes);
+        // The most seldom changes, so it is mostly read alone.
+        if used > self.used_bytes_max.load(Relaxed) {
+            self.used_bytes_max.fetch_max(used, Relaxed);
+        }
+        true
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.used_bytes.fetch_sub(self.bytes, SeqCst);
+        if self.budget.waiting.load(SeqCst) > 0 {
+            drop(self.budget.turns.lock().unwrap_or_else(PoisonError::into_inner));
+            self.budget.freed.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    #[test]
+    fn no_more_is_given_out_than_there_is_unless_to_one_alone() {
+        let budget = ByteBudget::new(100);
+        let most = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                let (budget, most) = (&budget, &most);
+                scope.spawn(move || {
+                    for turn in 0..500 {
+                        let bytes = (thread * 37 + turn * 11) % 130;
+                        let permit = budget.take(bytes);
+                        let used = budget.used_bytes();
+                        assert!(used <= 100 || used < 130 && bytes > 0, "{used}");
+                        most.fetch_max(used, Relaxed);
+                        drop(permit);
+                    }
+                });
+            }
+        });
+        let counters = budget.counters();
+        assert_eq!(counters.used_bytes, 0);
+        assert!(counters.used_bytes_max >= most.load(Relaxed) && counters.used_bytes_max < 130, "{counters:?}");
+    }
+
+    #[test]
+    fn those_that_wait_are_served_in_turn() {
+        let budget = ByteBudget::new(100);
+        let held = budget.take(60);
+        let (sender, order) = mpsc::channel();
+        thread::scope(|scope| {
+            for (number, bytes) in [(0, 90), (1, 10), (2, 10)] {
+                let (budget, sender) = (&budget, sender.clone());
+                let waits = budget.counters().waits;
+                scope.spawn(move || {
+                    let _permit = budget.take(bytes);
+                    sender.send(number).expect("a receiver");
+                });
+                while budget.waiting.load(SeqCst) as u64 <= waits {
+                    thread::yield_now();
+                }
+            }
+            assert!(budget.take_now(10).is_none(), "others wait");
+            assert!(order.try_recv().is_err());
+            drop(held);
+            assert_eq!(order.recv(), Ok(0));
+        });
+        assert_eq!(order.try_iter().count(), 2);
+    }
+}
