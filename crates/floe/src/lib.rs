@@ -11,6 +11,7 @@
 mod check;
 mod devices;
 mod directory;
+mod entry_limit;
 mod extract;
 mod format;
 mod image;
@@ -27,6 +28,7 @@ mod walk;
 
 pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
 pub use directory::{DirectoryEntry, ReadDir};
+pub use entry_limit::EntryLimit;
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, Setback, SetbackCause, XattrSelection, extract,
 };

@@ -13,6 +13,7 @@ mod error;
 mod extent;
 mod file_system;
 mod range;
+mod range_set;
 mod reader;
 mod source;
 
@@ -25,5 +26,6 @@ pub use error::{Error, Place, Result};
 pub use extent::{Extent, ExtentData};
 pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};
 pub use range::ByteRange;
+pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};
 pub use source::ImageSource;

@@ -40,6 +40,8 @@ pub struct Squashfs {
     pub(super) root_number: u32,
     pub(super) block_indexes: BlockIndexes,
     pub(super) directory_numbers: DirectoryNumbers,
+    /// How many dirents the directory table has room for, once that was asked.
+    pub(super) entry_count_max: OnceLock<u64>,
 }
 
 impl Squashfs {
@@ -70,6 +72,7 @@ impl Squashfs {
             root_number: 0,
             block_indexes: BlockIndexes::default(),
             directory_numbers: OnceLock::new(),
+            entry_count_max: OnceLock::new(),
         };
         let root = squashfs.inode(superblock.root)?;
         if root.directory().is_err() {
