@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, ops::ControlFlow};
 
-use floe::{Attr, Error, FileSystem, FileType};
+use floe::{Attr, Error, FileSystem, FileType, Xattr};
 use serde::Serialize;
 
 use crate::shown::json_name;
@@ -47,7 +47,7 @@ impl InodeRecord {
         let mut xattrs = None;
         if with_xattrs {
             let found = xattrs.insert(BTreeMap::new());
-            file_system.xattrs(attr.nid, &mut |name, value| {
+            file_system.xattrs(attr.nid, &mut |Xattr { name, value }| {
                 found.insert(json_name(name), hex(value));
                 ControlFlow::Continue(())
             })?;

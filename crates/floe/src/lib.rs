@@ -38,7 +38,7 @@ pub use floe_engine::{
 };
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
-    Timestamp,
+    Timestamp, Xattr,
 };
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;

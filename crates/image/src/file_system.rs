@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Attr, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp};
+use crate::{Attr, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr};
 
 /// What `statfs` and the tools say of a whole image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,10 +110,10 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// As [`FileSystem::xattr_names`]. Attributes before the fault were visited.
-    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         for name in self.xattr_names(nid)? {
             if let Some(value) = self.xattr(nid, &name)?
-                && visit(&name, &value).is_break()
+                && visit(Xattr { name: &name, value: &value }).is_break()
             {
                 break;
             }

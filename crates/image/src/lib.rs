@@ -16,6 +16,7 @@ mod range;
 mod range_set;
 mod reader;
 mod source;
+mod xattr;
 
 pub use attr::{Attr, DeviceNumber, FileType, Nid, Timestamp};
 pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
@@ -29,3 +30,4 @@ pub use range::ByteRange;
 pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};
 pub use source::ImageSource;
+pub use xattr::Xattr;

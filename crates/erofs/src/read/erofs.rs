@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Result, SeekTarget, Timestamp,
+    Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -131,7 +131,7 @@ impl FileSystem for Erofs {
         self.xattrs_of(&inode)?.map_or(Ok(Vec::new()), |xattrs| xattrs.names())
     }
 
-    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         let inode = self.inode(nid)?;
         self.xattrs_of(&inode)?.map_or(Ok(()), |xattrs| xattrs.each(visit))
     }

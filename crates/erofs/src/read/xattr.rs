@@ -5,7 +5,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use floe_image::{Bytes, Error, Place, Result};
+use floe_image::{Bytes, Error, Place, Result, Xattr};
 use xxhash_rust::xxh32::xxh32;
 
 use super::{
@@ -121,7 +121,7 @@ impl<'volume> Xattrs<'volume> {
     ///
     /// # Errors
     /// As [`Xattrs::names`].
-    pub(super) fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    pub(super) fn each(&self, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         let (mut seen, mut bytes, mut is_over) = (HashSet::new(), 0usize, false);
         self.visit(|stored| {
             let Some(name) = self.full_name(stored) else { return true };
@@ -137,7 +137,7 @@ impl<'volume> Xattrs<'volume> {
                 && !is_hidden
                 && !seen.contains(&name)
             {
-                is_over = visit(&name, value).is_break();
+                is_over = visit(Xattr { name: &name, value }).is_break();
             }
             seen.insert(name);
             !is_over

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use floe::{Attr, Error, FileSystemInfo, FileType, Image};
+use floe::{Attr, Error, FileSystemInfo, FileType, Image, Xattr};
 use serde::Serialize;
 
 use crate::{
@@ -156,7 +156,7 @@ fn write_inode(
     writeln!(output, "Access: ({mode:04o}/{})  Uid: {uid}  Gid: {gid}", ModeText(attr))?;
     writeln!(output, "Modify: {:#}", IsoTime(attr.modified))?;
     let mut written = Ok(());
-    let read = file_system.xattrs(attr.nid, &mut |name, value| {
+    let read = file_system.xattrs(attr.nid, &mut |Xattr { name, value }| {
         written = writeln!(output, " Xattr: {} = {}", Shown(name), value_text(value));
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
-use crate::{Attr, FileType, Image};
+use crate::{Attr, FileType, Image, Xattr};
 
 /// The bits that give a program its owner's rights.
 const SET_ID_BITS: u16 = 0o6000;
@@ -117,7 +117,7 @@ impl<'a> Metadata<'a> {
             return Ok(());
         }
         let mut outcome = Ok(());
-        let read = self.image.file_system().xattrs(attr.nid, &mut |name, value| {
+        let read = self.image.file_system().xattrs(attr.nid, &mut |Xattr { name, value }| {
             if self.options.xattrs == XattrSelection::User && !name.starts_with(b"user.") {
                 return ControlFlow::Continue(());
             }

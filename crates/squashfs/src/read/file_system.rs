@@ -4,7 +4,7 @@ use std::{cmp::Ordering, collections::HashSet, ops::ControlFlow};
 
 use floe_image::{
     Attr, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Place, Result, SeekTarget, Timestamp,
+    Place, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
@@ -166,7 +166,7 @@ impl FileSystem for Squashfs {
         Ok(names)
     }
 
-    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(()) };
         let mut attributes = self.xattr_list(&set).map_err(named)?;
@@ -180,7 +180,7 @@ impl FileSystem for Squashfs {
             }
             let value = attribute.value().map_err(named)?;
             bytes.add_value(&value)?;
-            if visit(&name, &value).is_break() {
+            if visit(Xattr { name: &name, value: &value }).is_break() {
                 break;
             }
             seen.insert(name);
