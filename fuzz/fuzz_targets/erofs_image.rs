@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
         walk(&reader, &erofs);
     }
     let Ok(check) = Check::open(Arc::clone(&reader) as Arc<dyn BlockReader>) else { return };
-    let walked = check.walk(&mut |finding| drop(finding.to_string()));
+    let walked = check.walk(&mut |finding| drop(finding.to_string()), &|| false);
     for part in walked.parts().iter().take(INODES_MAX) {
         let mut run_count = 0;
         check.data(

@@ -45,7 +45,7 @@ fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
         }
     };
     let mut findings = Vec::new();
-    let walked = check.walk(&mut |finding| findings.push(finding));
+    let walked = check.walk(&mut |finding| findings.push(finding), &|| false);
     for part in walked.parts() {
         check.data(&walked, part, &mut |run| read(reader, run), &mut |finding| findings.push(finding));
     }

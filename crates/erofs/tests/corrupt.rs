@@ -180,7 +180,7 @@ fn images_changed_at_random_give_errors_or_data() {
                     explore(&file_system, &reader);
                 }
                 if let Ok(check) = Check::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
-                    let walked = check.walk(&mut |_| ());
+                    let walked = check.walk(&mut |_| (), &|| false);
                     for part in walked.parts().iter().take(INODES_MAX) {
                         check.data(&walked, part, &mut |_| Ok(()), &mut |_| ());
                     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGABRT, SIGINT, SIGTERM},
     flag,
 };
 
@@ -22,4 +22,14 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Fail> {
         armed.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
     }
     Ok(cancel)
+}
+
+/// Ends the program with `code` where it would abort: memory that is refused then ends it like any other failure, after
+/// the one line that the standard library writes. A core dump would tell nobody more.
+///
+/// # Errors
+/// Signals cannot be watched for.
+pub(crate) fn exit_on_abort(code: u8) -> Result<(), Fail> {
+    let armed = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
+    armed.map(drop).map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))
 }

@@ -21,6 +21,7 @@ use floe_image::ImageSource;
 use crate::{
     Format, OpenError, OpenOptions,
     devices::{add_devices, check_flat},
+    memory_limit::threads_within_limit,
     sources,
 };
 use block_reader::CheckedBytes;
@@ -159,7 +160,7 @@ impl Run<'_> {
         meanwhile: impl FnOnce() -> T,
     ) -> io::Result<T> {
         thread::scope(|scope| {
-            for index in 0..self.options.jobs.max(1) {
+            for index in 0..threads_within_limit(self.options.jobs) {
                 let run = || work(&mut CheckedBytes::new(&self.devices, &self.tally));
                 let started = thread::Builder::new().name(format!("floe-check-{index}")).spawn_scoped(scope, run);
                 // With fewer threads it takes longer.

@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{command, drop_in, exit::Exit, fail::Fail};
+use crate::{cancellation, command, drop_in, exit::Exit, fail::Fail};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -34,14 +34,17 @@ enum Command {
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
-    let result = match drop_in::named(arguments.first()) {
+    let program = drop_in::named(arguments.first());
+    let is_check = program.is_none() && arguments.get(1).is_some_and(|command| command == "check");
+    let abort_exit = if is_check { Exit::NotChecked } else { Exit::Failed };
+    if let Err(fail) = cancellation::exit_on_abort(abort_exit.code()) {
+        return finish(Err(fail)).into();
+    }
+    let result = match program {
         Some(program) => program(&arguments),
         None => match Cli::try_parse_from(&arguments) {
             Ok(Cli { command }) => run_command(command),
-            Err(error) => {
-                let is_check = arguments.get(1).is_some_and(|command| command == "check");
-                wrong(&error).map_err(|fail| if is_check { fail.with_exit(Exit::CheckUsage) } else { fail })
-            }
+            Err(error) => wrong(&error).map_err(|fail| if is_check { fail.with_exit(Exit::CheckUsage) } else { fail }),
         },
     };
     finish(result).into()

@@ -1,5 +1,6 @@
 //! Extraction of an image into a directory.
 
+mod descriptors;
 mod ledger;
 mod metadata;
 mod names;
@@ -21,8 +22,9 @@ use std::{
     thread,
 };
 
-use crate::{Attr, Image, Nid};
+use crate::{Attr, Image, Nid, memory_limit::threads_within_limit};
 
+use descriptors::Descriptors;
 use ledger::Ledger;
 pub use ledger::{ExtractSummary, Setback, SetbackCause};
 use planner::Planner;
@@ -36,7 +38,8 @@ const WAITING_TASKS_MAX: usize = 256;
 /// How an image is extracted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtractOptions {
-    /// How many threads decode and write; at least 1.
+    /// How many threads decode and write; at least 1. There are fewer where the limits of open files and of
+    /// address space are too low for all.
     pub jobs: usize,
     /// Whether files that are in the way are replaced.
     pub force: bool,
@@ -143,14 +146,15 @@ pub fn extract(
     let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     let root = TreeDirectory::open_root(target, root_attr).map_err(at_target)?;
     let ledger = Ledger::new(tell, cancel);
+    let descriptors = Descriptors::for_jobs(threads_within_limit(options.jobs));
     let worker = |directories| Worker::new(image, options, &ledger, directories);
 
     let (sender, receiver) = sync_channel::<Task>(WAITING_TASKS_MAX);
     let receiver = Mutex::new(receiver);
     let planned = thread::scope(|scope| {
-        for index in 0..options.jobs.max(1) {
+        for index in 0..descriptors.threads {
             let run = || {
-                let mut worker = worker(Directories::default());
+                let mut worker = worker(Directories::new(descriptors.directories_max));
                 while let Some(task) = next(&receiver) {
                     worker.run(task);
                 }
@@ -162,7 +166,7 @@ pub fn extract(
                 return Err(at_target(error));
             }
         }
-        let mut planner = Planner::new(image, options, &ledger, sender, root);
+        let mut planner = Planner::new(image, options, &ledger, sender, root, descriptors);
         planner.plan(&selection, matches!(parts, Parts::Only(_)));
         Ok(planner.into_rest())
     })?;

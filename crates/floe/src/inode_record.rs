@@ -1,8 +1,8 @@
 //! What is at one path, as a line of JSON.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write, ops::ControlFlow};
 
-use floe::{Attr, Error, FileSystem, FileType};
+use floe::{Attr, Error, FileSystem, FileType, Xattr};
 use serde::Serialize;
 
 use crate::shown::json_name;
@@ -47,10 +47,10 @@ impl InodeRecord {
         let mut xattrs = None;
         if with_xattrs {
             let found = xattrs.insert(BTreeMap::new());
-            for name in file_system.xattr_names(attr.nid)? {
-                let value = file_system.xattr(attr.nid, &name)?.unwrap_or_default();
-                found.insert(json_name(&name), value.iter().map(|byte| format!("{byte:02x}")).collect());
-            }
+            file_system.xattrs(attr.nid, &mut |Xattr { name, value }| {
+                found.insert(json_name(name), hex(value));
+                ControlFlow::Continue(())
+            })?;
         }
         Ok(Self {
             path: json_name(path),
@@ -74,4 +74,14 @@ impl InodeRecord {
     pub(crate) fn to_line(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

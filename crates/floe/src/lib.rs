@@ -11,6 +11,7 @@
 mod check;
 mod devices;
 mod directory;
+mod entry_limit;
 mod extract;
 mod format;
 mod image;
@@ -27,6 +28,7 @@ mod walk;
 
 pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
 pub use directory::{DirectoryEntry, ReadDir};
+pub use entry_limit::EntryLimit;
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, Setback, SetbackCause, XattrSelection, extract,
 };
@@ -36,7 +38,7 @@ pub use floe_engine::{
 };
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
-    Timestamp,
+    Timestamp, Xattr,
 };
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;

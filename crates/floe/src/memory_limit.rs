@@ -5,13 +5,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::process::{Resource, getrlimit};
+
+/// What a thread that decodes may need: its stack, a decoded block of 12 MiB, and what is read and decoded with.
+const THREAD_BYTES: u64 = 32 << 20;
+
+/// How many of `wanted` threads that decode the limit of the address space has room for; at least 1.
+pub(crate) fn threads_within_limit(wanted: usize) -> usize {
+    let room = address_space_left().map_or(u64::MAX, |left| left / THREAD_BYTES);
+    wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+}
+
+/// How many more bytes of address space this process may take; `None` where `RLIMIT_AS` does not limit it.
+fn address_space_left() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    let said = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let taken = said.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(taken.saturating_mul(rustix::param::page_size() as u64)))
+}
+
 /// How many bytes of memory this process, and what shares its limits, may use: the machine's memory, or less where a
-/// control group of either version limits it. Without `/proc`, as many as there can be.
+/// control group of either version, or `RLIMIT_AS`, limits it. Without `/proc`, as many as there can be.
 pub(crate) fn memory_limit_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let machine = memory_of_machine(&read("/proc/meminfo"));
     let groups = group_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
-    groups.iter().filter_map(|group| limit_of(group)).chain(machine).min().unwrap_or(u64::MAX)
+    groups
+        .iter()
+        .filter_map(|group| limit_of(group))
+        .chain(machine)
+        .chain(address_space_left())
+        .min()
+        .unwrap_or(u64::MAX)
 }
 
 fn memory_of_machine(meminfo: &str) -> Option<u64> {

@@ -4,7 +4,7 @@ use std::{collections::HashSet, ffi::OsStr, fmt, os::unix::ffi::OsStrExt, sync::
 
 use floe_image::{Attr, Error, FileSystem, FileType, Nid, Place};
 
-use crate::ReadDir;
+use crate::{EntryLimit, ReadDir};
 
 /// How deep directories may lie in one another. A path that `open` takes has at most 2,048 names.
 const DEPTH_MAX: usize = 4096;
@@ -12,6 +12,7 @@ const DEPTH_MAX: usize = 4096;
 /// Visits an inode and all that lies below it, directories before their content, in the order of the image.
 ///
 /// Each directory is entered once: one that is found again, be it in itself or elsewhere, is an error and is passed by.
+/// The walk ends where there are more entries than the image has room for ([`EntryLimit`]).
 /// After an error the walk goes on with what follows.
 pub struct Walk {
     file_system: Arc<dyn FileSystem>,
@@ -19,6 +20,7 @@ pub struct Walk {
     path: Vec<u8>,
     levels: Vec<Level>,
     entered: HashSet<Nid>,
+    limit: EntryLimit,
 }
 
 /// What a [`Walk`] found.
@@ -42,14 +44,21 @@ pub struct WalkError {
 }
 
 struct Level {
+    directory: Nid,
     entries: ReadDir,
     path_len: usize,
 }
 
 impl Walk {
     pub(crate) fn new(file_system: Arc<dyn FileSystem>, nid: Nid, path: &[u8]) -> Self {
-        let mut walk =
-            Self { file_system, start: None, path: path.to_vec(), levels: Vec::new(), entered: HashSet::new() };
+        let mut walk = Self {
+            file_system,
+            start: None,
+            path: path.to_vec(),
+            levels: Vec::new(),
+            entered: HashSet::new(),
+            limit: EntryLimit::default(),
+        };
         walk.start = Some(walk.visit(nid));
         walk
     }
@@ -72,7 +81,7 @@ impl Walk {
                 return Err(failed(Error::corrupt("directories more than 4096 deep", Place::inode(nid))));
             }
             let entries = ReadDir::new(Arc::clone(&self.file_system), nid);
-            self.levels.push(Level { entries, path_len: self.path.len() });
+            self.levels.push(Level { directory: nid, entries, path_len: self.path.len() });
         }
         Ok(WalkEntry { path: self.path.clone(), depth, attr })
     }
@@ -94,6 +103,10 @@ impl Iterator for Walk {
                 }
                 Some(Err(error)) => return Some(Err(WalkError { path: self.path.clone(), error })),
                 Some(Ok(entry)) => {
+                    if let Err(error) = self.limit.take(self.file_system.as_ref(), level.directory) {
+                        self.levels.clear();
+                        return Some(Err(WalkError { path: self.path.clone(), error }));
+                    }
                     if !self.path.ends_with(b"/") {
                         self.path.push(b'/');
                     }

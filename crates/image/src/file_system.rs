@@ -2,7 +2,9 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp};
+use crate::{
+    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr,
+};
 
 /// What `statfs` and the tools say of a whole image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +86,13 @@ pub trait FileSystem: Send + Sync {
         visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
+    /// How many directory entries the image has room for, if each stands in one directory alone, as it must. A walk of
+    /// the whole tree that finds more goes through directories that share their content, of which a small image can have
+    /// more than anybody can go through.
+    fn entry_count_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -99,8 +108,24 @@ pub trait FileSystem: Send + Sync {
     /// The full names of all extended attributes, in the order of the format.
     ///
     /// # Errors
-    /// The attributes cannot be read or break the format.
+    /// The attributes cannot be read or break the format, or there are more names than Linux lists: 64 KiB.
     fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>>;
+
+    /// Visits all extended attributes, each by its full name and its value, in the order of the format, until the
+    /// visitor breaks off. This reads them once, where asking for each by its name reads them all each time.
+    ///
+    /// # Errors
+    /// As [`FileSystem::xattr_names`]. Attributes before the fault were visited.
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
+        for name in self.xattr_names(nid)? {
+            if let Some(value) = self.xattr(nid, &name)?
+                && visit(Xattr { name: &name, value: &value }).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
 
     /// Appends to `extents` where the bytes of `range` are: in order, without gaps or overlaps, covering what of
     /// `range` lies within the file's size. The first and the last extent may reach beyond `range` (never beyond the

@@ -13,8 +13,10 @@ mod error;
 mod extent;
 mod file_system;
 mod range;
+mod range_set;
 mod reader;
 mod source;
+mod xattr;
 
 pub use attr::{Attr, DeviceNumber, FileType, Nid, Timestamp};
 pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
@@ -25,5 +27,7 @@ pub use error::{Error, Place, Result};
 pub use extent::{Extent, ExtentData};
 pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};
 pub use range::ByteRange;
+pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};
 pub use source::ImageSource;
+pub use xattr::Xattr;

@@ -7,6 +7,7 @@
 //! Memory is in proportion to the number of inodes and of distinct data blocks: about 100 bytes for each.
 
 mod block;
+mod claims;
 mod directory;
 mod file;
 mod finding;
@@ -38,9 +39,15 @@ pub struct Summary {
     pub warning_count: u64,
 }
 
-/// Checks an image: `found` is told what is wrong, and `to_decode` is given what is left to be done.
-pub fn run(squashfs: &Squashfs, found: &mut dyn FnMut(Finding), to_decode: &mut dyn FnMut(BlockToDecode)) -> Summary {
-    let mut report = Report { found, to_decode, summary: Summary::default() };
+/// Checks an image: `found` is told what is wrong, and `to_decode` is given what is left to be done. Ends soon once
+/// `is_cancelled`.
+pub fn run(
+    squashfs: &Squashfs,
+    found: &mut dyn FnMut(Finding),
+    to_decode: &mut dyn FnMut(BlockToDecode),
+    is_cancelled: &dyn Fn() -> bool,
+) -> Summary {
+    let mut report = Report { found, to_decode, is_cancelled, summary: Summary::default() };
     tables::check(squashfs, &mut report);
     tree::check(squashfs, &mut report);
     report.summary
@@ -50,17 +57,29 @@ pub fn run(squashfs: &Squashfs, found: &mut dyn FnMut(Finding), to_decode: &mut 
 struct Report<'run> {
     found: &'run mut dyn FnMut(Finding),
     to_decode: &'run mut dyn FnMut(BlockToDecode),
+    is_cancelled: &'run dyn Fn() -> bool,
     summary: Summary,
 }
 
 impl Report<'_> {
+    /// Whether the check is to end before its end.
+    fn is_cancelled(&self) -> bool {
+        (self.is_cancelled)()
+    }
+
+    /// Whether a further finding is told, not only counted.
+    fn tells(&self) -> bool {
+        self.summary.error_count.saturating_add(self.summary.warning_count) < FINDINGS_MAX
+    }
+
     fn add(&mut self, finding: Finding) {
+        let is_told = self.tells();
         let count = match finding.severity {
             Severity::Error => &mut self.summary.error_count,
             Severity::Warning => &mut self.summary.warning_count,
         };
         *count = count.saturating_add(1);
-        if self.summary.error_count.saturating_add(self.summary.warning_count) <= FINDINGS_MAX {
+        if is_told {
             (self.found)(finding);
         }
     }

@@ -22,7 +22,7 @@ pub use compressor::{Compression, CompressorOptions};
 pub(crate) use directory::{ListedInode, ListingPosition, Name};
 pub(crate) use inode::{DirectoryInode, Inode, InodeData, RegularInode};
 pub(crate) use location_list::LocationList;
-pub(crate) use metadata::TableRange;
+pub(crate) use metadata::{MetadataPosition, TableRange};
 pub use squashfs::Squashfs;
 pub(crate) use superblock::SUPERBLOCK_BYTES;
 pub use superblock::{Flags, Superblock, is_squashfs};

@@ -17,7 +17,7 @@ use memo_reader::MemoReader;
 /// Runs a check and decodes what it hands out.
 fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
     let (mut found, mut blocks) = (Vec::new(), Vec::new());
-    let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block));
+    let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block), &|| false);
     assert_eq!(summary.block_count, blocks.len() as u64);
     assert_eq!(summary.error_count + summary.warning_count, found.len() as u64);
     for block in &blocks {

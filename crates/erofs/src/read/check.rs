@@ -4,6 +4,8 @@
 //! [`Check::data`] names the runs of stored bytes of one, and may be called on many threads at once. Nothing here starts
 //! threads or decodes file data: that is the caller's.
 
+mod content;
+mod encoded_blocks;
 mod finding;
 mod inodes;
 mod marks;
@@ -38,13 +40,21 @@ pub struct Check {
     opening: Vec<Finding>,
 }
 
-/// A part of a file whose data is to be checked.
+/// A part of a file whose data is to be checked. What several files share is in a part of one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataPart {
     /// The file.
     pub nid: Nid,
-    /// The part. What is encoded belongs to the part that it begins in.
-    pub range: ByteRange,
+    pub(crate) data: PartData,
+}
+
+/// What there is to be checked in a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PartData {
+    /// Bytes of a device, as they are.
+    Stored { device: DeviceId, range: ByteRange },
+    /// The blocks that begin in this range of the file.
+    Encoded { range: ByteRange },
 }
 
 /// A run of stored bytes that a file's data comes from.
@@ -79,12 +89,15 @@ impl Check {
     }
 
     /// Walks the tree from the root: the superblock, every inode with its xattrs and its map, the order of directory
-    /// entries, the bounds of data, overlaps, link counts and cycles. Tells `report` what is wrong.
-    pub fn walk(&self, report: &mut dyn FnMut(Finding)) -> Walked {
+    /// entries, the bounds of data, overlaps, link counts and cycles. Tells `report` what is wrong, and ends soon once
+    /// `is_cancelled`.
+    ///
+    /// Time and memory are in proportion to the bytes of the image, whatever sizes it claims.
+    pub fn walk(&self, report: &mut dyn FnMut(Finding), is_cancelled: &dyn Fn() -> bool) -> Walked {
         for finding in &self.opening {
             report(finding.clone());
         }
-        tree::walk(&self.volume, &self.prefixes, report)
+        tree::walk(&self.volume, &self.prefixes, report, is_cancelled)
     }
 
     /// Gives the runs of a part to `each`, which reads and decodes them; tells `report` what `each` found wrong.
@@ -95,34 +108,36 @@ impl Check {
         each: &mut dyn FnMut(DataRun) -> Result<()>,
         report: &mut dyn FnMut(Finding),
     ) {
-        if let Err(error) = self.runs(part, &mut |run| {
+        let mut each = |run| {
             if let Err(error) = each(run) {
                 let path = walked.path(&self.volume, part.nid);
                 report(Finding::of(error.for_inode(part.nid), path));
             }
-        }) {
+        };
+        let result = match part.data {
+            PartData::Stored { device, range } => {
+                each(DataRun::Plain { device, offset: range.offset(), len: range.len() });
+                Ok(())
+            }
+            PartData::Encoded { range } => self.blocks(walked, part.nid, range, &mut each),
+        };
+        if let Err(error) = result {
             let path = walked.path(&self.volume, part.nid);
             report(Finding::of(error.for_inode(part.nid), path));
         }
     }
 
-    fn runs(&self, part: &DataPart, each: &mut dyn FnMut(DataRun)) -> Result<(), Error> {
-        let inode = Inode::read(&self.volume, part.nid)?;
+    /// Gives the blocks that begin in `range` of a file and that are decoded for this file.
+    fn blocks(&self, walked: &Walked, nid: Nid, range: ByteRange, each: &mut dyn FnMut(DataRun)) -> Result<(), Error> {
+        let inode = Inode::read(&self.volume, nid)?;
         let mut mapper = Mapper::new(&self.volume, &inode)?;
-        let (mut position, end) = (part.range.offset(), part.range.end().min(inode.size));
+        let (mut position, end) = (range.offset(), range.end().min(inode.size));
         while position < end {
             let piece = mapper.piece_at(position)?;
-            let wanted = piece.range.intersection(part.range);
-            match piece.data {
-                PieceData::Stored { device, offset } => {
-                    let offset = offset.saturating_add(wanted.offset() - piece.range.offset());
-                    each(DataRun::Plain { device, offset, len: wanted.len() });
-                }
-                PieceData::Encoded(block) if piece.range.offset() >= part.range.offset() => {
-                    each(DataRun::Encoded(block));
-                }
-                // What is in metadata or in the packed inode is checked there.
-                PieceData::Encoded(_) | PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
+            if let PieceData::Encoded(block) = piece.data
+                && walked.blocks.is_decoded_for(&block, nid, piece.range.offset())
+            {
+                each(DataRun::Encoded(block));
             }
             position = piece.range.end();
         }

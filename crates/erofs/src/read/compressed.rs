@@ -93,14 +93,14 @@ impl CompressedLayout {
         }
     }
 
-    /// Looks at what the index says of the inside of an extent.
+    /// Looks at what the index says of the inside of an extent; gives the number of records there.
     ///
     /// # Errors
     /// The index cannot be read or contradicts itself.
-    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<()> {
+    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<u64> {
         match self {
             Self::Lclusters(map) => map.check_extent(inode, window, range),
-            Self::Fragment { .. } | Self::Extents(_) => Ok(()),
+            Self::Fragment { .. } | Self::Extents(_) => Ok(0),
         }
     }
 }

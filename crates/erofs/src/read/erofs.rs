@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Result, SeekTarget, Timestamp,
+    Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -18,6 +18,13 @@ use super::{
     xattr_prefixes::{self, LongPrefix},
 };
 use crate::format;
+
+/// How many bytes of directories there are for each byte of an image, at most: directories may be compressed, but entries
+/// have numbers and names of their own.
+const ENTRIES_RATIO_MAX: u64 = 16;
+
+/// The bytes of the shortest entry: a record, and a name of one byte.
+const ENTRY_BYTES_MIN: u64 = 13;
 
 /// An EROFS image as a file system.
 pub struct Erofs {
@@ -49,7 +56,7 @@ impl Erofs {
         Inode::read(&self.volume, nid)
     }
 
-    fn xattrs<'inode>(&'inode self, inode: &'inode Inode) -> Result<Option<Xattrs<'inode>>> {
+    fn xattrs_of<'inode>(&'inode self, inode: &'inode Inode) -> Result<Option<Xattrs<'inode>>> {
         Xattrs::new(&self.volume, inode, &self.prefixes)
     }
 }
@@ -102,6 +109,14 @@ impl FileSystem for Erofs {
         Directory::new(&self.volume, &self.inode(directory)?)?.read(cursor, visit)
     }
 
+    fn entry_count_max(&self) -> u64 {
+        let volume = &self.volume;
+        if volume.devices.has_any() {
+            return u64::MAX;
+        }
+        volume.image_len.saturating_mul(ENTRIES_RATIO_MAX) / ENTRY_BYTES_MIN
+    }
+
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
         let inode = self.inode(nid)?;
         if inode.file_type != FileType::Symlink {
@@ -112,12 +127,17 @@ impl FileSystem for Erofs {
 
     fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let inode = self.inode(nid)?;
-        self.xattrs(&inode)?.map_or(Ok(None), |xattrs| xattrs.value(name))
+        self.xattrs_of(&inode)?.map_or(Ok(None), |xattrs| xattrs.value(name))
     }
 
     fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(nid)?;
-        self.xattrs(&inode)?.map_or(Ok(Vec::new()), |xattrs| xattrs.names())
+        self.xattrs_of(&inode)?.map_or(Ok(Vec::new()), |xattrs| xattrs.names())
+    }
+
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
+        let inode = self.inode(nid)?;
+        self.xattrs_of(&inode)?.map_or(Ok(()), |xattrs| xattrs.each(visit))
     }
 
     fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {

@@ -74,13 +74,13 @@ impl<'volume> Mapper<'volume> {
         layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
     }
 
-    /// Looks at what the index says of the inside of an extent that it gave.
+    /// Looks at what the index says of the inside of an extent that it gave; gives the number of records there.
     ///
     /// # Errors
     /// The map cannot be read or contradicts itself.
-    pub(super) fn check_extent(&mut self, range: ByteRange) -> Result<()> {
+    pub(super) fn check_extent(&mut self, range: ByteRange) -> Result<u64> {
         let layout = self.compressed.as_ref();
-        layout.map_or(Ok(()), |layout| layout.check_extent(self.inode, &mut self.window, range))
+        layout.map_or(Ok(0), |layout| layout.check_extent(self.inode, &mut self.window, range))
     }
 
     /// Appends the extents of what of `range` is before the inode's end.

@@ -147,10 +147,11 @@ impl LclusterMap {
 
     /// Looks at what the lclusters between the beginning and the end of an extent say, so that it is found from each of them.
     /// Reads from within an extent rely on it, while [`LclusterMap::extent_at`] of its first byte never asks most of them.
+    /// Gives their number.
     ///
     /// # Errors
     /// The index cannot be read or contradicts itself.
-    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<()> {
+    pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<u64> {
         let head = range.offset() >> self.lcluster_size_log2;
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
         for number in head.saturating_add(1)..=last {
@@ -168,7 +169,7 @@ impl LclusterMap {
             };
             return Err(Error::corrupt(rule, Place::inode_at(inode.nid, self.start_of(number))));
         }
-        Ok(())
+        Ok(last.saturating_sub(head))
     }
 
     fn tail_at(&self, head: u64) -> Option<Tail> {

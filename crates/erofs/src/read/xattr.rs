@@ -1,6 +1,11 @@
 //! Extended attributes (docs/format/erofs.md, Extended attributes).
 
-use floe_image::{Bytes, Error, Place, Result};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::ControlFlow,
+};
+
+use floe_image::{Bytes, Error, Place, Result, Xattr};
 use xxhash_rust::xxh32::xxh32;
 
 use super::{
@@ -13,6 +18,26 @@ use crate::format::{self, XattrEntry, XattrIbodyHeader};
 
 /// The size of the header.
 const HEADER_LEN: usize = XattrIbodyHeader::SIZE;
+
+/// How many bytes the names of an inode's attributes take at most, each with a zero byte behind it: as many as Linux lists.
+const NAMES_BYTES_MAX: usize = 65_536;
+
+/// What was found odd about shared attributes, by their number: they are looked at once, not for each inode that has them.
+#[derive(Default)]
+pub(super) struct SharedOddities {
+    known: HashMap<u32, Oddity>,
+}
+
+/// What is odd about an attribute.
+#[derive(Clone, Copy)]
+enum Oddity {
+    /// This.
+    Is(&'static str),
+    /// Nothing, but that an inode hides it whose filter has this bit.
+    HiddenBy(u32),
+    /// Nothing.
+    None,
+}
 
 /// The extended attributes of an inode.
 pub(super) struct Xattrs<'volume> {
@@ -78,47 +103,106 @@ impl<'volume> Xattrs<'volume> {
     /// The full names of all attributes, inline ones first. What has a prefix that is not known is left out.
     ///
     /// # Errors
-    /// The attributes cannot be read or break the format.
+    /// The attributes cannot be read or break the format, or their names take more than 64 KiB.
     pub(super) fn names(&self) -> Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
+        let (mut names, mut bytes) = (Vec::new(), 0usize);
         self.visit(|stored| {
-            if let Some((base, infix)) = self.prefix(stored.index)
-                && let Some(prefix) = short_prefix(base)
-            {
-                names.push([prefix, infix, &stored.name].concat());
+            if let Some(name) = self.full_name(stored) {
+                bytes = bytes.saturating_add(name.len()).saturating_add(1);
+                names.push(name);
             }
-            true
+            bytes <= NAMES_BYTES_MAX
         })?;
-        Ok(names)
+        if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(names) }
+    }
+
+    /// Visits all attributes by their full names, inline ones first, until `visit` breaks off. Of two of one name, the
+    /// first counts. What [`Xattrs::value`] does not give is left out.
+    ///
+    /// # Errors
+    /// As [`Xattrs::names`].
+    pub(super) fn each(&self, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
+        let (mut seen, mut bytes, mut is_over) = (HashSet::new(), 0usize, false);
+        self.visit(|stored| {
+            let Some(name) = self.full_name(stored) else { return true };
+            bytes = bytes.saturating_add(name.len()).saturating_add(1);
+            if bytes > NAMES_BYTES_MAX {
+                return false;
+            }
+            let Some((index, rest)) = split_name(&name) else { return true };
+            let is_hidden = self.filter_excludes(index, rest);
+            let acl = if rest.is_empty() { posix_acl::as_getxattr(&stored.value) } else { None };
+            let value = if rest.is_empty() { acl.as_deref() } else { Some(&*stored.value) };
+            if let Some(value) = value
+                && !is_hidden
+                && !seen.contains(&name)
+            {
+                is_over = visit(Xattr { name: &name, value }).is_break();
+            }
+            seen.insert(name);
+            !is_over
+        })?;
+        if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(()) }
     }
 
     /// What is odd about the attributes, though they can be read: one phrase each.
     ///
     /// # Errors
     /// The attributes cannot be read or break the format.
-    pub(super) fn oddities(&self) -> Result<Vec<&'static str>> {
+    pub(super) fn oddities(&self, shared: &mut SharedOddities) -> Result<Vec<&'static str>> {
         let mut oddities = Vec::new();
-        self.visit(|stored| {
-            let Some((base, infix)) = self.prefix(stored.index) else {
-                oddities.push("xattr of a long prefix that does not exist");
-                return true;
-            };
-            let rest = [infix, &stored.name].concat();
-            let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
-            if base == format::XATTR_INDEX_NONE {
-                // Room that is left free, or a note of the tool that made the image; no file system shows it.
-            } else if short_prefix(base).is_none() {
-                oddities.push("xattr of a prefix that does not exist");
-            } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
-                oddities.push("ACL that is none");
-            } else if !is_acl && rest.is_empty() {
-                oddities.push("xattr without a name");
-            } else if self.filter_excludes(base, &rest) {
-                oddities.push("xattr that the inode's filter hides");
-            }
+        self.visit_inline(|stored| {
+            oddities.extend(self.told(self.oddity(stored)));
             true
         })?;
+        for id in self.shared_ids()? {
+            let oddity = match shared.known.get(&id) {
+                Some(known) => *known,
+                None => {
+                    let found = self.oddity(&self.shared(id)?);
+                    shared.known.insert(id, found);
+                    found
+                }
+            };
+            oddities.extend(self.told(oddity));
+        }
         Ok(oddities)
+    }
+
+    fn told(&self, oddity: Oddity) -> Option<&'static str> {
+        match oddity {
+            Oddity::Is(rule) => Some(rule),
+            Oddity::HiddenBy(bit) => {
+                (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr that the inode's filter hides")
+            }
+            Oddity::None => None,
+        }
+    }
+
+    fn oddity(&self, stored: &Stored) -> Oddity {
+        let Some((base, infix)) = self.prefix(stored.index) else {
+            return Oddity::Is("xattr of a long prefix that does not exist");
+        };
+        let rest = [infix, &stored.name].concat();
+        let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
+        if base == format::XATTR_INDEX_NONE {
+            // Room that is left free, or a note of the tool that made the image; no file system shows it.
+            Oddity::None
+        } else if short_prefix(base).is_none() {
+            Oddity::Is("xattr of a prefix that does not exist")
+        } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
+            Oddity::Is("ACL that is none")
+        } else if !is_acl && rest.is_empty() {
+            Oddity::Is("xattr without a name")
+        } else {
+            self.filter_bit(base, &rest).map_or(Oddity::None, Oddity::HiddenBy)
+        }
+    }
+
+    /// The full name of an attribute; `None` where its prefix is not known.
+    fn full_name(&self, stored: &Stored) -> Option<Vec<u8>> {
+        let (base, infix) = self.prefix(stored.index)?;
+        short_prefix(base).map(|prefix| [prefix, infix, &stored.name].concat())
     }
 
     /// The short prefix and the infix that an entry's name begins with.
@@ -138,36 +222,59 @@ impl<'volume> Xattrs<'volume> {
 
     /// Whether the inode's filter says that it has no such attribute.
     fn filter_excludes(&self, index: u8, rest: &[u8]) -> bool {
+        self.filter_bit(index, rest).is_some_and(|bit| self.header.h_name_filter >> bit & 1 != 0)
+    }
+
+    /// The bit of filters that says that there is no such attribute; `None` where the image has no filters.
+    fn filter_bit(&self, index: u8, rest: &[u8]) -> Option<u32> {
         let superblock = &self.volume.superblock;
         if !superblock.features.has_compatible(format::FEATURE_COMPAT_XATTR_FILTER)
             || superblock.raw.xattr_filter_reserved != 0
         {
-            return false;
+            return None;
         }
-        let bit = xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(index))) % format::XATTR_FILTER_BITS;
-        self.header.h_name_filter >> bit & 1 != 0
+        Some(xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(index))) % format::XATTR_FILTER_BITS)
     }
 
     /// Visits all attributes, inline ones first, until `visit` says `false`.
     fn visit(&self, mut visit: impl FnMut(&Stored) -> bool) -> Result<()> {
-        let shared_end = HEADER_LEN + usize::from(self.header.h_shared_count) * 4;
-        let body_len = usize::try_from(self.inode.xattr_len).unwrap_or(usize::MAX);
-        let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, body_len, self.inode.nid)?;
-        let mut at = shared_end;
-        while at < body.len() {
-            let (stored, end) = entry_at(&body, at).ok_or(self.corrupt("xattr past the inode's xattrs"))?;
-            if !visit(&stored) {
-                return Ok(());
-            }
-            at = end;
+        if !self.visit_inline(&mut visit)? {
+            return Ok(());
         }
-        let shared = body.get(HEADER_LEN..shared_end).unwrap_or_default();
-        for id in shared.as_chunks().0 {
-            if !visit(&self.shared(u32::from_le_bytes(*id))?) {
+        for id in self.shared_ids()? {
+            if !visit(&self.shared(id)?) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Visits the attributes that stand with the inode until `visit` says `false`; gives what it said last.
+    fn visit_inline(&self, mut visit: impl FnMut(&Stored) -> bool) -> Result<bool> {
+        let body_len = usize::try_from(self.inode.xattr_len).unwrap_or(usize::MAX);
+        let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, body_len, self.inode.nid)?;
+        let mut at = self.shared_end();
+        while at < body.len() {
+            let (stored, end) = entry_at(&body, at).ok_or(self.corrupt("xattr past the inode's xattrs"))?;
+            if !visit(&stored) {
+                return Ok(false);
+            }
+            at = end;
+        }
+        Ok(true)
+    }
+
+    /// The numbers of the shared attributes that the inode has.
+    fn shared_ids(&self) -> Result<Vec<u32>> {
+        let end = self.shared_end();
+        let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, end, self.inode.nid)?;
+        let ids = body.get(HEADER_LEN..end).unwrap_or_default();
+        Ok(ids.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect())
+    }
+
+    /// Where the numbers of the shared attributes end, from the header on.
+    fn shared_end(&self) -> usize {
+        HEADER_LEN + usize::from(self.header.h_shared_count) * 4
     }
 
     /// The shared attribute of number `id`.
@@ -185,6 +292,10 @@ impl<'volume> Xattrs<'volume> {
         let len = XattrEntry::SIZE + usize::from(raw.e_name_len) + usize::from(raw.e_value_size);
         let bytes = self.volume.metadata(space, position, len, self.inode.nid)?;
         entry_at(&bytes, 0).map(|(stored, _)| stored).ok_or(self.corrupt("shared xattr is short"))
+    }
+
+    fn too_many_names(&self) -> Error {
+        self.corrupt("xattr names of more than 64 KiB")
     }
 
     fn corrupt(&self, rule: &'static str) -> Error {

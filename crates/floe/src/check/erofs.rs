@@ -1,23 +1,17 @@
 //! The check of an EROFS image.
 
 use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
     io,
     sync::{
-        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use floe_engine::Blocking;
 use floe_erofs::check::{Check, DataRun};
-use floe_image::{DeviceId, ImageSource, StoredBlock};
+use floe_image::ImageSource;
 
 use super::{Finding, Run};
-
-/// In how many parts the blocks that were decoded are remembered, so that threads do not wait for one another.
-const SHARD_COUNT: usize = 32;
 
 /// Where the superblock has log2 of the block size, in bytes (docs/format/erofs.md, Superblock).
 const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
@@ -35,15 +29,14 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
             return Ok(0);
         }
     };
-    let walked = check.walk(&mut |finding| run.report(&finding.into()));
+    let walked = check.walk(&mut |finding| run.report(&finding.into()), &|| run.is_cancelled());
     if run.options.data {
-        let (parts, next, decoded) = (walked.parts(), AtomicUsize::new(0), DecodedBlocks::default());
+        let (parts, next) = (walked.parts(), AtomicUsize::new(0));
         let work = |bytes: &mut super::CheckedBytes<'_>| {
             while let Some(part) = parts.get(next.fetch_add(1, Relaxed)).filter(|_| !run.is_cancelled()) {
                 let mut each = |data| match data {
                     DataRun::Plain { device, offset, len } => bytes.read(device, offset, len),
-                    DataRun::Encoded(block) if decoded.take(&block) => bytes.decode(&block).map(drop),
-                    DataRun::Encoded(_) => Ok(()),
+                    DataRun::Encoded(block) => bytes.decode(&block).map(drop),
                 };
                 check.data(&walked, part, &mut each, &mut |finding| run.report(&finding.into()));
             }
@@ -59,25 +52,5 @@ pub(super) fn block_size(source: &dyn ImageSource) -> u32 {
     match source.read_at(BLOCK_SIZE_LOG2_OFFSET, &mut log2) {
         Ok(()) => 1u32.checked_shl(log2[0].into()).unwrap_or(0),
         Err(_) => 0,
-    }
-}
-
-/// Which blocks were decoded, and how many bytes of each: several files may share one.
-#[derive(Default)]
-struct DecodedBlocks {
-    shards: [Mutex<HashMap<(DeviceId, u64), u32>>; SHARD_COUNT],
-    hasher: RandomState,
-}
-
-impl DecodedBlocks {
-    /// Whether more of this block is to be decoded than was before; that is then taken as done.
-    fn take(&self, block: &StoredBlock) -> bool {
-        let key = (block.device, block.offset);
-        let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
-        let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
-        let known = shard.entry(key).or_insert(0);
-        let is_new = *known < block.decoded_len.bytes();
-        *known = (*known).max(block.decoded_len.bytes());
-        is_new
     }
 }

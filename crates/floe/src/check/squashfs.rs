@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, mpsc::sync_channel},
+    sync::{Mutex, PoisonError, mpsc::sync_channel},
 };
 
 use floe_engine::Blocking;
@@ -53,11 +53,12 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
             }
         };
         let found = &mut |finding: check::Finding| run.report(&finding.into());
-        let summary = check::run(&squashfs, found, &mut |block| {
+        let to_decode = &mut |block| {
             if run.options.data {
                 give(Some(block));
             }
-        });
+        };
+        let summary = check::run(&squashfs, found, to_decode, &|| run.is_cancelled());
         give(None);
         drop(sender);
         summary

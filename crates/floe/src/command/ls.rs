@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use floe::{Attr, Error, FileType, Image, Nid};
+use floe::{Attr, EntryLimit, Error, FileType, Image, Nid};
 
 use crate::{
     exit::Exit, fail::Fail, image_arguments::ImageArguments, inode_record::InodeRecord, iso_time::IsoTime,
@@ -70,6 +70,9 @@ struct Lister<'a> {
     output: &'a mut dyn Write,
     exit: u8,
     entered: HashSet<Nid>,
+    limit: EntryLimit,
+    /// Whether there were more entries than an image can have.
+    is_over: bool,
     has_listed: bool,
 }
 
@@ -83,8 +86,9 @@ struct Row {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let image = arguments.image.open()?;
     Output::run(|output| {
-        let (entered, has_listed) = (HashSet::new(), false);
-        let mut lister = Lister { arguments, image: &image, output, exit: Exit::Done.code(), entered, has_listed };
+        let (entered, limit, exit) = (HashSet::new(), EntryLimit::default(), Exit::Done.code());
+        let mut lister =
+            Lister { arguments, image: &image, output, exit, entered, limit, is_over: false, has_listed: false };
         lister.list_paths()?;
         Ok(lister.exit)
     })
@@ -122,6 +126,9 @@ impl Lister<'_> {
                 continue;
             }
             let below = self.list_directory(&path, nid, with_headers)?;
+            if self.is_over {
+                return Ok(());
+            }
             if self.arguments.recursive {
                 directories.extend(below.into_iter().rev());
             }
@@ -145,6 +152,13 @@ impl Lister<'_> {
                     continue;
                 }
             };
+            if self.arguments.recursive
+                && let Err(error) = self.limit.take(self.image.file_system().as_ref(), nid)
+            {
+                self.complain(&format_args!("{}: {error}", Shown(path)));
+                self.is_over = true;
+                break;
+            }
             let is_plain = !(self.arguments.long || self.arguments.json || self.arguments.inode);
             if entry.file_type == FileType::Directory {
                 below.push((join(path, &entry.name), entry.nid));

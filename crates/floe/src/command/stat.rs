@@ -1,16 +1,19 @@
 //! `floe stat`: shows attributes.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    ops::ControlFlow,
+};
 
 use clap::Args;
-use floe::{Attr, Error, FileSystemInfo, FileType, Image};
+use floe::{Attr, Error, FileSystemInfo, FileType, Image, Xattr};
 use serde::Serialize;
 
 use crate::{
     exit::Exit,
     fail::Fail,
     image_arguments::ImageArguments,
-    inode_record::InodeRecord,
+    inode_record::{InodeRecord, hex},
     iso_time::IsoTime,
     mode_text::ModeText,
     output::Output,
@@ -152,19 +155,13 @@ fn write_inode(
     let (mode, uid, gid) = (attr.permissions, attr.uid, attr.gid);
     writeln!(output, "Access: ({mode:04o}/{})  Uid: {uid}  Gid: {gid}", ModeText(attr))?;
     writeln!(output, "Modify: {:#}", IsoTime(attr.modified))?;
-    match file_system.xattr_names(attr.nid) {
-        Err(error) => fault = Some(error),
-        Ok(names) => {
-            for name in names {
-                match file_system.xattr(attr.nid, &name) {
-                    Ok(value) => {
-                        writeln!(output, " Xattr: {} = {}", Shown(&name), value_text(&value.unwrap_or_default()))?
-                    }
-                    Err(error) => fault = Some(error),
-                }
-            }
-        }
-    }
+    let mut written = Ok(());
+    let read = file_system.xattrs(attr.nid, &mut |Xattr { name, value }| {
+        written = writeln!(output, " Xattr: {} = {}", Shown(name), value_text(value));
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    written?;
+    fault = read.err().or(fault);
     Ok(fault.map_or(Ok(()), Err))
 }
 
@@ -185,7 +182,7 @@ fn kind(attr: &Attr) -> &'static str {
 fn value_text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
-        _ => "0x".to_owned() + &value.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+        _ => format!("0x{}", hex(value)),
     }
 }
 

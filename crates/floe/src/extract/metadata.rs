@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::ControlFlow,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -12,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
-use crate::{Attr, FileType, Image};
+use crate::{Attr, FileType, Image, Xattr};
 
 /// The bits that give a program its owner's rights.
 const SET_ID_BITS: u16 = 0o6000;
@@ -115,21 +116,23 @@ impl<'a> Metadata<'a> {
         if self.options.xattrs == XattrSelection::None {
             return Ok(());
         }
-        let file_system = self.image.file_system();
-        for name in file_system.xattr_names(attr.nid).map_err(Failed::Image)? {
+        let mut outcome = Ok(());
+        let read = self.image.file_system().xattrs(attr.nid, &mut |Xattr { name, value }| {
             if self.options.xattrs == XattrSelection::User && !name.starts_with(b"user.") {
-                continue;
+                return ControlFlow::Continue(());
             }
-            let Some(value) = file_system.xattr(attr.nid, &name).map_err(Failed::Image)? else { continue };
-            match set(&name, &value) {
+            match set(name, value) {
                 Ok(()) => {}
                 // Some file systems have room for a few kilobytes of attributes only, and call that a lack of space.
                 Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
                     self.ledger.count_denied(Denied::Xattr);
                 }
-                Err(error) => return Err(failed("cannot set an extended attribute", error)),
+                Err(error) => outcome = Err(failed("cannot set an extended attribute", error)),
             }
-        }
+            if outcome.is_ok() && !self.ledger.is_over() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        outcome?;
+        read.map_err(Failed::Image)?;
         Ok(())
     }
 }

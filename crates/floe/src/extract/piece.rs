@@ -8,7 +8,8 @@ pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// How much of a file is mapped at a time.
 const MAP_BYTES: u64 = 16 << 20;
 
-/// The next run of data in `range` of a file, of at most `len_max` bytes; `None` where the rest is a hole.
+/// The next run of data in `range` of a file, of at most `len_max` bytes; `None` where the rest is a hole, or when all
+/// `is_over`.
 ///
 /// # Errors
 /// The map cannot be read or breaks the format.
@@ -18,9 +19,10 @@ pub(super) fn next_data(
     range: ByteRange,
     len_max: u64,
     extents: &mut Vec<Extent>,
+    is_over: impl Fn() -> bool,
 ) -> floe_image::Result<Option<ByteRange>> {
     let mut position = range.offset();
-    while position < range.end() {
+    while position < range.end() && !is_over() {
         let step = ByteRange::new(position, MAP_BYTES).intersection(range);
         extents.clear();
         file_system.map(nid, step, extents)?;

@@ -3,18 +3,22 @@
 use std::{
     collections::HashMap,
     io,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, mpsc::SyncSender},
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat},
+    io::Errno,
+};
 
 use super::{
-    ExtractEvent, ExtractOptions, Ledger,
+    Descriptors, ExtractEvent, ExtractOptions, Ledger,
     ledger::SetbackCause,
     names::Names,
     selection::Selected,
     task::{Item, Link, Position, Task, tasks},
-    tree::{Directories, TreeDirectory},
+    tree::{Directories, Identity, TreeDirectory},
 };
 use crate::{Attr, FileType, Image, Nid};
 
@@ -33,6 +37,7 @@ pub(super) struct Planner<'a> {
     made: Vec<Arc<TreeDirectory>>,
     on_the_way: HashMap<Vec<Vec<u8>>, Arc<TreeDirectory>>,
     directories: Directories,
+    threads: usize,
     items: Vec<Item>,
     items_max: usize,
     first_names: HashMap<Nid, (Arc<TreeDirectory>, Box<[u8]>)>,
@@ -54,6 +59,7 @@ impl<'a> Planner<'a> {
         ledger: &'a Ledger<'a>,
         sender: SyncSender<Task>,
         root: Arc<TreeDirectory>,
+        descriptors: Descriptors,
     ) -> Self {
         Self {
             image,
@@ -63,7 +69,8 @@ impl<'a> Planner<'a> {
             made: vec![Arc::clone(&root)],
             root,
             on_the_way: HashMap::new(),
-            directories: Directories::default(),
+            directories: Directories::new(descriptors.directories_max),
+            threads: descriptors.threads,
             items: Vec::new(),
             items_max: ITEMS_MIN,
             first_names: HashMap::new(),
@@ -209,7 +216,7 @@ impl<'a> Planner<'a> {
 
     fn flush(&mut self) {
         let items = std::mem::take(&mut self.items);
-        tasks(items, self.options.jobs.max(1), |task| {
+        tasks(items, self.threads, |task| {
             // The workers stay until the sender is gone.
             let _ = self.sender.send(task);
         });
@@ -217,8 +224,9 @@ impl<'a> Planner<'a> {
 
     fn make_directory(&mut self, parent: &Arc<TreeDirectory>, name: &[u8], attr: Attr) -> Option<Arc<TreeDirectory>> {
         match self.try_make_directory(parent, name) {
-            Ok(is_old) => {
-                let made = TreeDirectory::new(self.made.len(), parent, name, attr, is_old);
+            Ok((opened, identity, is_old)) => {
+                let made = TreeDirectory::new(self.made.len(), (parent, name), identity, attr, is_old);
+                self.directories.keep(self.made.len(), opened);
                 self.made.push(Arc::clone(&made));
                 Some(made)
             }
@@ -229,23 +237,30 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Makes a directory, open to this user only until it is finished; says whether it was there before.
-    fn try_make_directory(&mut self, parent: &Arc<TreeDirectory>, name: &[u8]) -> io::Result<bool> {
+    /// Makes a directory, open to this user only until it is finished, and opens it; says whether it was there before.
+    fn try_make_directory(
+        &mut self,
+        parent: &Arc<TreeDirectory>,
+        name: &[u8],
+    ) -> io::Result<(OwnedFd, Identity, bool)> {
         let inside = self.directories.open(parent)?;
         let mode = Mode::RWXU;
-        match mkdirat(inside, name, mode) {
-            Err(rustix::io::Errno::EXIST) => {}
-            made => return made.map(|()| false).map_err(io::Error::from),
-        }
+        let is_old = match mkdirat(inside, name, mode) {
+            Err(Errno::EXIST) => true,
+            made => made.map(|()| false)?,
+        };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(inside, name, flags, Mode::empty()) {
-            Ok(_) => Ok(true),
-            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) if self.options.force => {
+        let (opened, is_old) = match openat(inside, name, flags, Mode::empty()) {
+            Ok(opened) => (opened, is_old),
+            Err(Errno::NOTDIR | Errno::LOOP) if self.options.force => {
                 unlinkat(inside, name, AtFlags::empty())?;
                 mkdirat(inside, name, mode)?;
-                Ok(false)
+                (openat(inside, name, flags, Mode::empty())?, false)
             }
-            Err(_) => Err(rustix::io::Errno::EXIST.into()),
-        }
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::EXIST.into()),
+            Err(error) => return Err(error.into()),
+        };
+        let identity = Identity::of(opened.as_fd())?;
+        Ok((opened, identity, is_old))
     }
 }

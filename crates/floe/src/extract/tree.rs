@@ -12,12 +12,15 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2},
+    io::Errno,
+};
 
 use crate::Attr;
 
-/// How many directories one thread keeps open.
-const OPEN_DIRECTORIES_MAX: usize = 64;
+/// How long a path may be that is opened in one call.
+const WAY_BYTES_MAX: usize = 4000;
 
 /// A directory of the target.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ pub(super) struct TreeDirectory {
     /// Its place in the order of making; the root's is 0.
     index: usize,
     place: DirectoryPlace,
+    identity: Identity,
     pub(super) attr: Attr,
     /// Whether it was there before.
     pub(super) is_old: bool,
@@ -34,6 +38,20 @@ pub(super) struct TreeDirectory {
 enum DirectoryPlace {
     Root(OwnedFd),
     In { parent: Arc<TreeDirectory>, name: Box<[u8]> },
+}
+
+/// Which directory of the machine it is: its device and inode number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// The identity of what is open.
+    pub(super) fn of(opened: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        fstat(opened).map(|said| Self { device: said.st_dev, inode: said.st_ino })
+    }
 }
 
 impl TreeDirectory {
@@ -48,13 +66,20 @@ impl TreeDirectory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty())?;
         let is_old = made.is_err() && std::fs::read_dir(path)?.next().is_some();
-        Ok(Arc::new(Self { index: 0, place: DirectoryPlace::Root(opened), attr, is_old }))
+        let identity = Identity::of(opened.as_fd())?;
+        Ok(Arc::new(Self { index: 0, place: DirectoryPlace::Root(opened), identity, attr, is_old }))
     }
 
-    /// A directory `name` in `parent`.
-    pub(super) fn new(index: usize, parent: &Arc<Self>, name: &[u8], attr: Attr, is_old: bool) -> Arc<Self> {
+    /// A directory `name` in `parent`, which is `identity`.
+    pub(super) fn new(
+        index: usize,
+        (parent, name): (&Arc<Self>, &[u8]),
+        identity: Identity,
+        attr: Attr,
+        is_old: bool,
+    ) -> Arc<Self> {
         let place = DirectoryPlace::In { parent: Arc::clone(parent), name: name.into() };
-        Arc::new(Self { index, place, attr, is_old })
+        Arc::new(Self { index, place, identity, attr, is_old })
     }
 
     /// The directory it lies in and its name there; `None` for the root.
@@ -90,46 +115,149 @@ impl TreeDirectory {
     }
 }
 
-/// Directories that a thread has open.
-#[derive(Default)]
+/// Directories that a thread has open: a few of them, so that all threads together stay within the limit of the process.
+/// Those that were closed are opened again from the nearest one that is open.
 pub(super) struct Directories {
     open: HashMap<usize, OwnedFd>,
+    open_max: usize,
 }
 
 impl Directories {
-    /// Opens a directory for looking names up in it. Each name on the way must be a real directory.
+    /// Keeps at most `open_max` directories open; at least 1.
+    pub(super) fn new(open_max: usize) -> Self {
+        Self { open: HashMap::new(), open_max: open_max.max(1) }
+    }
+
+    /// Opens a directory for looking names up in it. Each name on the way must be a real directory, and the directory
+    /// the one that was made or found there at first.
     pub(super) fn open<'s>(&'s mut self, directory: &'s TreeDirectory) -> io::Result<BorrowedFd<'s>> {
         if let DirectoryPlace::Root(root) = &directory.place {
             return Ok(root.as_fd());
         }
         if !self.open.contains_key(&directory.index) {
-            self.open_way(directory)?;
+            let opened = match self.open_way(directory) {
+                Err(Errno::MFILE | Errno::NFILE) if !self.open.is_empty() => {
+                    self.open.clear();
+                    self.open_way(directory)?
+                }
+                opened => opened?,
+            };
+            if Identity::of(opened.as_fd())? != directory.identity {
+                return Err(io::Error::other("another directory took its place"));
+            }
+            self.keep(directory.index, opened);
         }
         Ok(self.open[&directory.index].as_fd())
     }
 
-    fn open_way(&mut self, directory: &TreeDirectory) -> io::Result<()> {
-        let mut way = Vec::new();
-        let mut nearest = directory;
-        while let Some((parent, name)) = nearest.parent_and_name()
-            && !self.open.contains_key(&nearest.index)
-        {
-            way.push((nearest.index, name));
-            nearest = parent;
+    /// Keeps a directory open that was just opened.
+    pub(super) fn keep(&mut self, index: usize, opened: OwnedFd) {
+        if self.open.len() >= self.open_max {
+            self.open.clear();
         }
-        let mut current = match &nearest.place {
-            DirectoryPlace::Root(root) => root.try_clone()?,
-            DirectoryPlace::In { .. } => self.open[&nearest.index].try_clone()?,
-        };
-        for (index, name) in way.into_iter().rev() {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let next = openat(&current, name, flags, Mode::empty())?;
-            if self.open.len() >= OPEN_DIRECTORIES_MAX {
-                self.open.clear();
+        self.open.insert(index, opened);
+    }
+
+    /// Opens a directory from the nearest one that is open.
+    fn open_way(&self, directory: &TreeDirectory) -> rustix::io::Result<OwnedFd> {
+        let (mut names, mut nearest) = (Vec::new(), directory);
+        let start = loop {
+            match (&nearest.place, self.open.get(&nearest.index)) {
+                (DirectoryPlace::Root(root), _) => break root.as_fd(),
+                (_, Some(opened)) => break opened.as_fd(),
+                (DirectoryPlace::In { parent, name }, None) => {
+                    names.push(name.as_ref());
+                    nearest = parent;
+                }
             }
-            current = next.try_clone()?;
-            self.open.insert(index, next);
+        };
+        names.reverse();
+        let mut reached: Option<OwnedFd> = None;
+        let mut rest = names.as_slice();
+        while !rest.is_empty() {
+            let from = reached.as_ref().map_or(start, AsFd::as_fd);
+            let (opened, left) = open_below(from, rest)?;
+            (reached, rest) = (Some(opened), left);
         }
-        Ok(())
+        reached.ok_or(Errno::NOENT)
+    }
+}
+
+/// Opens as many of `names`, each in the one before it, as one call takes; gives those that are left. No link is
+/// followed, and nothing outside of `from` is reached.
+fn open_below<'n>(from: BorrowedFd<'_>, names: &'n [&'n [u8]]) -> rustix::io::Result<(OwnedFd, &'n [&'n [u8]])> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (mut path, mut count) = (Vec::new(), 0);
+    for name in names {
+        if count > 0 && path.len() + 1 + name.len() > WAY_BYTES_MAX {
+            break;
+        }
+        if count > 0 {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        count += 1;
+    }
+    if count > 1 {
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match openat2(from, path.as_slice(), flags, Mode::empty(), beneath) {
+            // Kernels before 5.6, and filters of containers, do not have it: one name at a time, then.
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
+            opened => return Ok((opened?, &names[count..])),
+        }
+    }
+    let [name, left @ ..] = names else { return Err(Errno::NOENT) };
+    Ok((openat(from, *name, flags, Mode::empty())?, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use floe_image::{DeviceNumber, FileType, Nid, Timestamp};
+
+    use super::*;
+
+    fn attr() -> Attr {
+        Attr {
+            nid: Nid(1),
+            inode_number: 1,
+            file_type: FileType::Directory,
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            link_count: 2,
+            modified: Timestamp { seconds: 0, nanoseconds: 0 },
+            device: DeviceNumber::default(),
+            blocks_512: 0,
+        }
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_directory_is_not_entered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, outside) = (folder.path().join("target"), folder.path().join("outside"));
+        fs::create_dir_all(outside.join("b")).expect("made");
+        let root = TreeDirectory::open_root(&target, attr()).expect("made");
+        fs::create_dir_all(target.join("a/b")).expect("made");
+        let directory = |index, parent, name: &str, path: &str| {
+            let opened = fs::File::open(target.join(path)).expect("there");
+            let identity = Identity::of(opened.as_fd()).expect("known");
+            TreeDirectory::new(index, (parent, name.as_bytes()), identity, attr(), false)
+        };
+        let a = directory(1, &root, "a", "a");
+        let b = directory(2, &a, "b", "a/b");
+        let open = || Directories::new(1).open(&b).map(drop).map_err(|error| error.to_string());
+        assert_eq!(open(), Ok(()));
+        fs::rename(target.join("a"), target.join("moved")).expect("moved");
+        symlink(&outside, target.join("a")).expect("made");
+        assert!(open().is_err(), "a link is followed");
+        fs::remove_file(target.join("a")).expect("removed");
+        fs::create_dir_all(target.join("a/b")).expect("made");
+        assert_eq!(open(), Err("another directory took its place".to_owned()));
+        fs::remove_dir_all(target.join("a")).expect("removed");
+        fs::rename(target.join("moved"), target.join("a")).expect("moved back");
+        assert_eq!(open(), Ok(()));
     }
 }

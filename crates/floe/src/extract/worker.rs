@@ -211,7 +211,8 @@ impl<'a> Worker<'a> {
             if progress.file.is_some() {
                 let rest = ByteRange::between(progress.next, attr.size);
                 let file_system = self.image.file_system().as_ref();
-                break next_data(file_system, attr.nid, rest, PART_BYTES, &mut self.extents)
+                let is_over = || self.ledger.is_over();
+                break next_data(file_system, attr.nid, rest, PART_BYTES, &mut self.extents, is_over)
                     .map_err(SetbackCause::Image);
             }
             let created = self.create(&large.item).and_then(|file| {

@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod hostile_erofs;
+pub(crate) mod hostile_squashfs;
 pub(crate) mod program;
 mod served;
 

@@ -34,9 +34,6 @@ impl BlockToDecode {
                 Finding::error("block decodes to fewer bytes than files need of it", place)
             }
         };
-        Some(match &self.path {
-            Some(path) => finding.at(path.to_vec()),
-            None => finding,
-        })
+        Some(Finding { path: self.path.as_ref().map(|path| path.to_vec()), ..finding })
     }
 }

@@ -16,6 +16,7 @@ impl Tree<'_, '_> {
         let InodeData::Directory(data) = &inode.data else { return };
         let mut headers = HashMap::new();
         match self.check_dirents(directory, data, &mut headers) {
+            Ok(_) if self.report.is_cancelled() => {}
             Ok(subdirectory_count) => {
                 let expected = subdirectory_count.saturating_add(OWN_LINKS);
                 if inode.link_count != expected {
@@ -38,10 +39,19 @@ impl Tree<'_, '_> {
         headers: &mut HashMap<u32, (ListingPosition, Box<[u8]>)>,
     ) -> Result<u32> {
         let squashfs = self.squashfs;
-        let mut listing = squashfs.listing(directory.nid, data, squashfs.listing_start(data));
+        let start = squashfs.listing_start(data);
+        let mut listing = squashfs.listing(directory.nid, data, start);
         let mut name = Name::new();
         let mut subdirectory_count = 0_u32;
+        let rule = "directory that shares its listing with another one";
+        let mut claimed = start.metadata;
         while let Some(listed) = listing.next(&mut name)? {
+            let end = listing.position();
+            self.listing_claims.begin(claimed, rule, Place::inode(directory.nid)).advance(end)?;
+            claimed = end;
+            if self.report.is_cancelled() {
+                break;
+            }
             if data.index_count > 0 && listing.was_first_under_header() {
                 let header = listing.header();
                 headers.insert(header.offset, (header, name.as_bytes().into()));
@@ -85,7 +95,10 @@ impl Tree<'_, '_> {
     ) -> Result<()> {
         let mut entries = self.squashfs.index_entries(directory.nid, data);
         let mut name = Name::new();
+        let place = Place::inode(directory.nid);
+        let mut claim = self.inode_claims.begin(data.index, "inode that overlaps another one", place);
         while let Some(entry) = entries.next(&mut name)? {
+            claim.advance(entries.position())?;
             let header = headers.get(&entry.offset);
             if !header.is_some_and(|(position, first)| *position == entry && **first == *name.as_bytes()) {
                 return Err(Error::corrupt(

@@ -10,6 +10,9 @@ use floe_image::{ByteRange, Error, ExtentData, Place, Result};
 use super::{BlockToDecode, Finding, Reached, tree::Tree};
 use crate::read::{Inode, RegularInode, SizeWord};
 
+/// How many size words of a list are claimed at a time.
+const WORDS_PER_CLAIM: u64 = 64;
+
 /// What is remembered of regular files.
 #[derive(Default)]
 pub(super) struct Files {
@@ -43,9 +46,17 @@ impl Files {
         let squashfs = tree.squashfs;
         let block_size = u64::from(squashfs.superblock.block_size());
         let mut left = file.size;
-        let mut path: Option<Arc<[u8]>> = None;
+        let mut path: Option<Option<Arc<[u8]>>> = None;
         let mut list = squashfs.block_list(reached.nid, file, 0)?;
+        let rule = "inode that overlaps another one";
+        let mut claim = tree.inode_claims.begin(file.block_list, rule, Place::inode(reached.nid));
         while let Some(block) = list.next()? {
+            if block.index.is_multiple_of(WORDS_PER_CLAIM) || block.index.saturating_add(1) == file.block_count {
+                claim.advance(list.position())?;
+                if tree.report.is_cancelled() {
+                    break;
+                }
+            }
             let len = u32::try_from(left.min(block_size)).unwrap_or(u32::MAX);
             left = left.saturating_sub(block_size);
             let end = block.offset.saturating_add(u64::from(block.size.stored_len()));
@@ -57,8 +68,8 @@ impl Files {
             if let ExtentData::Encoded { block, .. } = data
                 && self.blocks.insert((block.offset, len))
             {
-                let path = path.get_or_insert_with(|| tree.paths.path(reached.path).into());
-                let (nid, path) = (Some(reached.nid), Some(Arc::clone(path)));
+                let path = path.get_or_insert_with(|| tree.paths.path(reached.path).map(Into::into));
+                let (nid, path) = (Some(reached.nid), path.clone());
                 tree.report.decode(BlockToDecode { block, needed_bytes: len, nid, path });
             }
         }
@@ -83,7 +94,11 @@ impl Files {
     /// Hands out the fragment blocks, once for all the files in each.
     pub(super) fn check_fragments(self, tree: &mut Tree<'_, '_>) {
         let squashfs = tree.squashfs;
+        let mut given = HashSet::new();
         for index in 0..squashfs.superblock.fragment_count {
+            if tree.report.is_cancelled() {
+                return;
+            }
             // What cannot be read was found with the tables.
             let Ok(fragment) = squashfs.fragment(index) else { continue };
             let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
@@ -94,11 +109,15 @@ impl Files {
             }
             let Some(block) = squashfs.fragment_block(&fragment) else { continue };
             let need = self.fragments.get(&index);
+            // What several entries name is decoded once, for what is needed of it.
+            if !given.insert((block.offset, block.stored_len, need.map_or(0, |need| need.bytes))) {
+                continue;
+            }
             tree.report.decode(BlockToDecode {
                 block,
                 needed_bytes: need.map_or(0, |need| need.bytes),
                 nid: need.map(|need| need.file.nid),
-                path: need.map(|need| tree.paths.path(need.file.path).into()),
+                path: need.and_then(|need| tree.paths.path(need.file.path)).map(Into::into),
             });
         }
     }

@@ -43,13 +43,6 @@ impl Finding {
             other => Self::error(other.to_string(), Place::UNKNOWN),
         }
     }
-
-    /// The same at a path.
-    #[must_use]
-    pub(super) fn at(mut self, path: Vec<u8>) -> Self {
-        self.path = Some(path);
-        self
-    }
 }
 
 impl fmt::Display for Finding {

@@ -1,5 +1,8 @@
 //! Paths of directories, kept as one name each.
 
+/// The longest path that is told: longer ones cannot be opened, and make many findings slow to tell.
+const PATH_BYTES_MAX: usize = 4096;
+
 /// Which directory's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PathId(usize);
@@ -17,12 +20,16 @@ impl Paths {
         PathId(self.names.len().saturating_sub(1))
     }
 
-    /// The whole path, beginning with `/`.
-    pub(super) fn path(&self, id: PathId) -> Vec<u8> {
-        let mut names = Vec::new();
+    /// The whole path, beginning with `/`; `None` where it is too long to be told.
+    pub(super) fn path(&self, id: PathId) -> Option<Vec<u8>> {
+        let (mut names, mut len) = (Vec::new(), 0_usize);
         let mut next = Some(id);
         // A parent was added before its children, so that this ends.
         while let Some((parent, name)) = next.and_then(|id| self.names.get(id.0)) {
+            len = len.saturating_add(name.len()).saturating_add(1);
+            if len > PATH_BYTES_MAX {
+                return None;
+            }
             names.push(name);
             next = *parent;
         }
@@ -34,7 +41,7 @@ impl Paths {
         if path.is_empty() {
             path.push(b'/');
         }
-        path
+        Some(path)
     }
 }
 
@@ -49,7 +56,12 @@ mod tests {
         let one = paths.add(Some(root), b"one");
         let two = paths.add(Some(one), b"two");
         for (id, expected) in [(root, &b"/"[..]), (one, b"/one"), (two, b"/one/two")] {
-            assert_eq!(paths.path(id), expected);
+            assert_eq!(paths.path(id).as_deref(), Some(expected));
         }
+        let mut deep = two;
+        for _ in 0..5000 {
+            deep = paths.add(Some(deep), b"x");
+        }
+        assert_eq!(paths.path(deep), None);
     }
 }

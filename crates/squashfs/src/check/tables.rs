@@ -1,10 +1,10 @@
 //! The superblock and the tables, apart from the tree.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use floe_image::{Place, Result};
 
-use super::{Finding, Report};
+use super::{Finding, Report, claims::Claims};
 use crate::{
     Squashfs,
     format::{self, XattrId},
@@ -14,13 +14,20 @@ use crate::{
 pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
     check_superblock(squashfs, report);
     for index in 0..squashfs.superblock.fragment_count {
+        if report.is_cancelled() {
+            return;
+        }
         if let Err(error) = squashfs.fragment(index) {
             report.add(Finding::of(&error));
         }
     }
     let Some(sets) = squashfs.xattr_sets() else { return };
+    let mut seen = SeenXattrs::default();
     for index in 0..sets.entry_count() {
-        let checked = sets.entry(&squashfs.metadata, index).and_then(|set| check_xattrs(squashfs, &set, report));
+        if report.is_cancelled() {
+            return;
+        }
+        let checked = sets.entry(&squashfs.metadata, index).and_then(|set| seen.check(squashfs, &set, report));
         if let Err(error) = checked {
             report.add(Finding::of(&error));
         }
@@ -52,31 +59,59 @@ fn check_superblock(squashfs: &Squashfs, report: &mut Report<'_>) {
     );
 }
 
-/// Reads a set of attributes, names and values.
-fn check_xattrs(squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> Result<()> {
-    let place = Place::at(squashfs.xattr_attributes().map_or(0, |table| table.start));
-    let mut names = HashSet::new();
-    let mut bytes = Some(0_u64);
-    let mut attributes = squashfs.xattr_list(set)?;
-    while let Some(attribute) = attributes.next()? {
-        if XattrPrefix::from_kind(attribute.kind).is_none() {
-            report.add(Finding::warning("attribute with an unknown prefix, which is not shown", place));
+/// What was read of the attributes.
+#[derive(Default)]
+struct SeenXattrs {
+    /// The sets, by where their attributes stand and how many there are.
+    sets: HashSet<(u64, u32)>,
+    claims: Claims,
+    /// The lengths of values that stand elsewhere: many attributes may share one.
+    values: HashMap<u64, usize>,
+}
+
+impl SeenXattrs {
+    /// Reads a set of attributes, names and values. What several sets share is read once.
+    fn check(&mut self, squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> Result<()> {
+        if !self.sets.insert((set.xattr, set.count)) {
+            return Ok(());
         }
-        if attribute.name.is_empty() || attribute.name.contains(&0) {
-            report.add(Finding::error("attribute whose name is empty or holds a NUL", place));
+        let place = Place::at(squashfs.xattr_attributes().map_or(0, |table| table.start));
+        let mut names = HashSet::new();
+        let mut bytes = Some(0_u64);
+        let mut attributes = squashfs.xattr_list(set)?;
+        let mut claim = self.claims.begin(attributes.position(), "attribute set that overlaps another one", place);
+        while let Some(attribute) = attributes.next()? {
+            claim.advance(attributes.position())?;
+            if report.is_cancelled() {
+                return Ok(());
+            }
+            if XattrPrefix::from_kind(attribute.kind).is_none() {
+                report.add(Finding::warning("attribute with an unknown prefix, which is not shown", place));
+            }
+            if attribute.name.is_empty() || attribute.name.contains(&0) {
+                report.add(Finding::error("attribute whose name is empty or holds a NUL", place));
+            }
+            let reference = attribute.value_reference()?;
+            let known = reference.and_then(|reference| self.values.get(&reference).copied());
+            let value_len = match known {
+                Some(len) => len,
+                None => attribute.value()?.len(),
+            };
+            if let Some(reference) = reference {
+                self.values.insert(reference, value_len);
+            }
+            let name_len = attribute.full_name().map(|name| name.len().saturating_add(1));
+            let len = name_len.map(|len| u64::try_from(len.saturating_add(value_len)).unwrap_or(u64::MAX));
+            bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
+            let prefix = attribute.kind & format::XATTR_PREFIX_MASK;
+            if !names.insert((prefix, attribute.name)) {
+                report.add(Finding::error("attribute that an inode has twice", place));
+            }
         }
-        let value = attribute.value()?;
-        let name_len = attribute.full_name().map(|name| name.len().saturating_add(1));
-        let len = name_len.map(|len| u64::try_from(len.saturating_add(value.len())).unwrap_or(u64::MAX));
-        bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
-        let prefix = attribute.kind & format::XATTR_PREFIX_MASK;
-        if !names.insert((prefix, attribute.name)) {
-            report.add(Finding::error("attribute that an inode has twice", place));
+        if let Some(bytes) = bytes.filter(|bytes| *bytes != u64::from(set.size)) {
+            let rule = format!("attributes that take {bytes} bytes where their set says {}", set.size);
+            report.add(Finding::warning(rule, place));
         }
+        Ok(())
     }
-    if let Some(bytes) = bytes.filter(|bytes| *bytes != u64::from(set.size)) {
-        let rule = format!("attributes that take {bytes} bytes where their set says {}", set.size);
-        report.add(Finding::warning(rule, place));
-    }
-    Ok(())
 }

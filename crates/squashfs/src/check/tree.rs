@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use floe_image::{Error, FileSystem, Nid, Place};
 
-use super::{Finding, Reached, Report, file::Files, path::Paths};
+use super::{Finding, Reached, Report, claims::Claims, file::Files, path::Paths};
 use crate::{
     Squashfs,
-    read::{Inode, InodeData},
+    read::{Inode, InodeData, MetadataPosition},
 };
 
 /// What is remembered of an inode.
@@ -30,6 +30,9 @@ pub(super) struct Tree<'run, 'report> {
     faulty: HashSet<Nid>,
     pending: Vec<(Reached, Inode)>,
     files: Files,
+    /// What of the inode table belongs to which inode, and of the directory table to which directory.
+    pub(super) inode_claims: Claims,
+    pub(super) listing_claims: Claims,
 }
 
 pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
@@ -41,10 +44,12 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
         faulty: HashSet::new(),
         pending: Vec::new(),
         files: Files::default(),
+        inode_claims: Claims::default(),
+        listing_claims: Claims::default(),
     };
     let root = Reached { nid: squashfs.superblock.root, path: tree.paths.add(None, b"") };
     tree.reach(root);
-    while let Some((directory, inode)) = tree.pending.pop() {
+    while let Some((directory, inode)) = tree.pending.pop().filter(|_| !tree.report.is_cancelled()) {
         tree.check_directory(directory, &inode);
     }
     let files = std::mem::take(&mut tree.files);
@@ -104,8 +109,12 @@ impl Tree<'_, '_> {
                 let finding = Finding::error("symbolic link without a target", Place::inode(reached.nid));
                 self.complain(reached, finding);
             }
-            InodeData::Symlink { .. } => {
-                if let Err(error) = self.squashfs.read_link(reached.nid) {
+            InodeData::Symlink { target, size } => {
+                let place = Place::inode(reached.nid);
+                let mut claim = self.inode_claims.begin(*target, "inode that overlaps another one", place);
+                let end = MetadataPosition { offset: target.offset.saturating_add(*size), ..*target };
+                let read = claim.advance(end).and_then(|()| self.squashfs.read_link(reached.nid));
+                if let Err(error) = read {
                     self.complain_of(reached, &error);
                 }
             }
@@ -114,41 +123,45 @@ impl Tree<'_, '_> {
     }
 
     fn check_link_counts(&mut self) {
-        let mut findings = Vec::new();
-        for (nid, seen) in &self.inodes {
+        let inodes = std::mem::take(&mut self.inodes);
+        for (nid, seen) in &inodes {
+            if self.report.is_cancelled() {
+                break;
+            }
             if !seen.is_directory && seen.link_count != seen.dirent_count {
                 let rule = format!("{} links are counted where {} dirents are", seen.link_count, seen.dirent_count);
-                findings.push((Reached { nid: *nid, path: seen.path }, Finding::error(rule, Place::inode(*nid))));
+                let reached = Reached { nid: *nid, path: seen.path };
+                self.complain(reached, Finding::error(rule, Place::inode(*nid)));
             }
         }
-        for (reached, finding) in findings {
-            self.complain(reached, finding);
-        }
+        self.inodes = inodes;
     }
 
     /// Compares inode numbers with each other and with the export table.
     fn check_numbers(&mut self) {
-        let mut numbers = HashMap::new();
-        let mut findings = Vec::new();
-        for (nid, seen) in &self.inodes {
+        let inodes = std::mem::take(&mut self.inodes);
+        let mut numbers = HashSet::new();
+        for (nid, seen) in &inodes {
+            if self.report.is_cancelled() {
+                break;
+            }
             let reached = Reached { nid: *nid, path: seen.path };
-            if numbers.insert(seen.number, *nid).is_some() {
-                findings.push((reached, Finding::error("inode number that another inode has too", Place::inode(*nid))));
+            if !numbers.insert(seen.number) {
+                let finding = Finding::error("inode number that another inode has too", Place::inode(*nid));
+                self.complain(reached, finding);
             }
             let Some(export) = &self.squashfs.export else { continue };
             let cursor = export.cursor_at(&self.squashfs.metadata, seen.number.saturating_sub(1));
             match cursor.and_then(|mut cursor| cursor.read_u64()) {
                 Ok(reference) if reference == nid.0 => {}
                 Ok(_) => {
-                    let rule = "export table leads to another inode";
-                    findings.push((reached, Finding::error(rule, Place::inode(*nid))));
+                    let finding = Finding::error("export table leads to another inode", Place::inode(*nid));
+                    self.complain(reached, finding);
                 }
-                Err(error) => findings.push((reached, Finding::of(&error))),
+                Err(error) => self.complain_of(reached, &error),
             }
         }
-        for (reached, finding) in findings {
-            self.complain(reached, finding);
-        }
+        self.inodes = inodes;
     }
 
     /// Looks for inodes that no directory names.
@@ -157,6 +170,9 @@ impl Tree<'_, '_> {
         let mut scanned_count = 0_u64;
         let mut unreached_count = 0_u64;
         for inode in squashfs.scan_inodes() {
+            if self.report.is_cancelled() {
+                return;
+            }
             match inode {
                 Ok(inode) => {
                     scanned_count = scanned_count.saturating_add(1);
@@ -189,7 +205,8 @@ impl Tree<'_, '_> {
     /// Reports what is wrong with an inode.
     pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
-        self.report.add(finding.at(self.paths.path(reached.path)));
+        let path = if self.report.tells() { self.paths.path(reached.path) } else { None };
+        self.report.add(Finding { path, ..finding });
     }
 
     /// Reports why an inode cannot be read.

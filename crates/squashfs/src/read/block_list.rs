@@ -5,7 +5,7 @@ use floe_image::{Error, Nid, Place, Result};
 use super::{
     RegularInode, Squashfs,
     block_index::{Checkpoint, SharedBlockIndex},
-    metadata::MetadataCursor,
+    metadata::{MetadataCursor, MetadataPosition},
 };
 use crate::format::{BLOCK_UNCOMPRESSED, BLOCK_WORD_MAX};
 
@@ -95,6 +95,11 @@ impl Squashfs {
 }
 
 impl BlockList<'_> {
+    /// Where the next size word stands.
+    pub(crate) const fn position(&self) -> MetadataPosition {
+        self.cursor.position()
+    }
+
     /// The next block; `None` at the end of the list.
     pub(crate) fn next(&mut self) -> Result<Option<BlockWord>> {
         if self.index >= self.count {

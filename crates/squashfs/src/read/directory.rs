@@ -115,6 +115,11 @@ impl Listing<'_> {
         self.offset
     }
 
+    /// Where what comes next stands.
+    pub(crate) const fn position(&self) -> MetadataPosition {
+        self.cursor.position()
+    }
+
     /// Where the header of the last dirent is.
     pub(crate) const fn header(&self) -> ListingPosition {
         self.header_position

@@ -59,6 +59,11 @@ impl Squashfs {
 }
 
 impl IndexEntries<'_> {
+    /// Where the next entry stands.
+    pub(crate) const fn position(&self) -> MetadataPosition {
+        self.cursor.position()
+    }
+
     /// The next header that the index knows, the first name under it put into `name`; `None` at the end.
     pub(crate) fn next(&mut self, name: &mut Name) -> Result<Option<ListingPosition>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };

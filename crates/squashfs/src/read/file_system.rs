@@ -1,14 +1,17 @@
 //! The contract of formats, for SquashFS.
 
-use std::{cmp::Ordering, ops::ControlFlow, sync::Arc};
+use std::{cmp::Ordering, collections::HashSet, ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
-    FileType, Nid, Place, Result, SeekTarget, Timestamp,
+    FileType, Nid, Place, Result, SeekTarget, Timestamp, Xattr,
 };
 
-use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs};
+use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
 use crate::format::{self, XattrId};
+
+/// The bytes of the shortest dirent, whose name has one byte.
+const ENTRY_BYTES_MIN: u64 = 9;
 
 /// Names no inode: `..` of a directory whose parent cannot be found.
 const NO_NID: Nid = Nid(u64::MAX);
@@ -125,6 +128,10 @@ impl FileSystem for Squashfs {
         Ok(())
     }
 
+    fn entry_count_max(&self) -> u64 {
+        *self.entry_count_max.get_or_init(|| self.directory_table_bytes().wrapping_div(ENTRY_BYTES_MIN))
+    }
+
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
         let inode = self.inode(nid)?;
         let InodeData::Symlink { size, target } = inode.data else {
@@ -154,11 +161,35 @@ impl FileSystem for Squashfs {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(Vec::new()) };
         let mut attributes = self.xattr_list(&set).map_err(named)?;
-        let mut names = Vec::new();
+        let (mut names, mut bytes) = (Vec::new(), XattrBytes::of(nid));
         while let Some(attribute) = attributes.next().map_err(named)? {
-            names.extend(attribute.full_name());
+            let Some(name) = attribute.full_name() else { continue };
+            bytes.add_name(&name)?;
+            names.push(name);
         }
         Ok(names)
+    }
+
+    fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
+        let named = |error: Error| error.for_inode(nid);
+        let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(()) };
+        let mut attributes = self.xattr_list(&set).map_err(named)?;
+        let (mut seen, mut bytes) = (HashSet::new(), XattrBytes::of(nid));
+        while let Some(attribute) = attributes.next().map_err(named)? {
+            let Some(name) = attribute.full_name() else { continue };
+            bytes.add_name(&name)?;
+            // Of two of one name, the first is the one that is found.
+            if seen.contains(&name) {
+                continue;
+            }
+            let value = attribute.value().map_err(named)?;
+            bytes.add_value(&value)?;
+            if visit(Xattr { name: &name, value: &value }).is_break() {
+                break;
+            }
+            seen.insert(name);
+        }
+        Ok(())
     }
 
     fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
@@ -171,6 +202,19 @@ impl FileSystem for Squashfs {
 }
 
 impl Squashfs {
+    /// How many bytes the directory table decodes to, as far as it can be read.
+    fn directory_table_bytes(&self) -> u64 {
+        let (mut position, mut bytes) = (self.directory_table.start, 0_u64);
+        // Each block ends behind its beginning, so that this ends.
+        while position < self.directory_table.end
+            && let Ok((block, end)) = self.metadata.block(position)
+        {
+            bytes = bytes.saturating_add(u64::try_from(block.len()).unwrap_or(u64::MAX));
+            position = end;
+        }
+        bytes
+    }
+
     /// The id that an inode's index stands for.
     fn id(&self, inode: &Inode, index: u16) -> Result<u32> {
         let id = self.ids.get(usize::from(index)).copied();

@@ -1,6 +1,6 @@
 //! An opened image.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use floe_image::{BlockReader, Error, Place, Result};
 
@@ -41,6 +41,8 @@ pub struct Squashfs {
     pub(super) root_number: u32,
     pub(super) block_indexes: Arc<BlockIndexes>,
     pub(super) directory_numbers: Arc<DirectoryNumbers>,
+    /// How many dirents the directory table has room for, once that was asked.
+    pub(super) entry_count_max: Arc<OnceLock<u64>>,
 }
 
 impl Squashfs {
@@ -71,6 +73,7 @@ impl Squashfs {
             root_number: 0,
             block_indexes: Arc::default(),
             directory_numbers: Arc::default(),
+            entry_count_max: Arc::default(),
         };
         let root = squashfs.inode(superblock.root)?;
         if root.directory().is_err() {

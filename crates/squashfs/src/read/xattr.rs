@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use floe_image::{BlockReader, DeviceId, Error, Place, Result};
+use floe_image::{BlockReader, DeviceId, Error, Nid, Place, Result};
 
 use super::{
     Inode, Squashfs,
@@ -14,6 +14,13 @@ const VALUE_BYTES_MAX: u32 = 65_536;
 
 /// The most attributes of an inode: more names would not fit into the 64 KiB that the kernel lists.
 const ATTRIBUTES_MAX: u32 = 65_536;
+
+/// How many bytes the names of an inode's attributes take at most, each with a zero byte behind it: as many as Linux lists.
+const NAMES_BYTES_MAX: usize = 65_536;
+
+/// How many bytes the values of an inode's attributes take at most when they are asked for together. A few bytes of an
+/// image can name one value of 64 KiB again and again.
+const VALUES_BYTES_MAX: usize = 16 << 20;
 
 /// The table of attributes and of sets of them (section "Attributes").
 pub(super) struct XattrTable {
@@ -145,6 +152,33 @@ impl Squashfs {
     }
 }
 
+/// Counts the names and values of one inode.
+pub(super) struct XattrBytes {
+    names: usize,
+    values: usize,
+    place: Place,
+}
+
+impl XattrBytes {
+    pub(super) const fn of(nid: Nid) -> Self {
+        Self { names: 0, values: 0, place: Place::inode(nid) }
+    }
+
+    /// Adds a name; an error where there are more than Linux lists.
+    pub(super) fn add_name(&mut self, name: &[u8]) -> Result<()> {
+        self.names = self.names.saturating_add(name.len()).saturating_add(1);
+        let rule = "attribute names of more than 64 KiB";
+        if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
+    }
+
+    /// Adds a value; an error where there are too many to be read together.
+    pub(super) fn add_value(&mut self, value: &[u8]) -> Result<()> {
+        self.values = self.values.saturating_add(value.len());
+        let rule = "attribute values of more than 16 MiB";
+        if self.values > VALUES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
+    }
+}
+
 /// Reads the attributes of a set, one after another.
 pub(crate) struct XattrList<'image> {
     cursor: MetadataCursor<'image>,
@@ -165,6 +199,11 @@ pub(crate) struct Xattr<'image> {
 }
 
 impl<'image> XattrList<'image> {
+    /// Where the next attribute stands.
+    pub(crate) const fn position(&self) -> MetadataPosition {
+        self.cursor.position()
+    }
+
     /// The next attribute; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Xattr<'image>>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
@@ -188,6 +227,16 @@ impl Xattr<'_> {
     pub(crate) fn is_named(&self, full_name: &[u8]) -> bool {
         let prefix = XattrPrefix::from_kind(self.kind);
         prefix.and_then(|prefix| full_name.strip_prefix(prefix.name())).is_some_and(|rest| rest == self.name)
+    }
+
+    /// Where the value stands, if it does so elsewhere.
+    pub(crate) fn value_reference(&self) -> Result<Option<u64>> {
+        if self.kind & format::XATTR_VALUE_OUT_OF_LINE == 0 {
+            return Ok(None);
+        }
+        let mut cursor = self.value.clone();
+        let _: XattrVal = cursor.read()?;
+        cursor.read_u64().map(Some)
     }
 
     /// The value.

@@ -1,8 +1,8 @@
 //! What is looked at in one inode.
 
-use floe_image::{ByteRange, DeviceId, Error, FileType, Place, Result, StoredLen};
+use floe_image::{ByteRange, DeviceId, Error, FileType, Nid, Place, Result, StoredLen};
 
-use super::{DataPart, PART_BYTES, Severity, tree::Walker};
+use super::{DataPart, PART_BYTES, PartData, Severity, tree::Walker};
 use crate::{
     format,
     read::{
@@ -22,16 +22,22 @@ use crate::{
 const KNOWN_ADVISE: u16 = 0x3f;
 
 impl Walker<'_> {
-    /// Looks at an inode, its xattrs and its map.
-    pub(super) fn inode(&mut self, inode: &Inode) {
+    /// Looks at an inode, its xattrs and its map; says whether its content can be looked at.
+    pub(super) fn inode(&mut self, inode: &Inode) -> bool {
         let nid = inode.nid;
         let body = ByteRange::between(inode.position, inode.body_end());
         if inode.space == Space::Image && self.marks.metadata(DeviceId(0), body) {
             self.tell(Severity::Error, "inode overlaps data", Place::inode(nid));
         }
-        self.bodies.push((inode.space, body, nid));
+        let [in_image, in_metabox] = &mut self.bodies;
+        let bodies = if inode.space == Space::Image { in_image } else { in_metabox };
+        if bodies.insert(body) {
+            // What it has was looked at as a part of the other one; if all overlap, that would never end.
+            self.tell(Severity::Error, "inode overlaps another one", Place::inode(nid));
+            return false;
+        }
         match Xattrs::new(self.volume, inode, self.prefixes).and_then(|xattrs| match xattrs {
-            Some(xattrs) => xattrs.oddities(),
+            Some(xattrs) => xattrs.oddities(&mut self.shared_xattrs),
             None => Ok(Vec::new()),
         }) {
             Ok(oddities) => {
@@ -41,9 +47,12 @@ impl Walker<'_> {
             }
             Err(error) => self.tell_error(nid, error),
         }
-        if let Err(error) = self.data_of(inode) {
+        let data = self.data_of(inode);
+        let is_sound = data.is_ok();
+        if let Err(error) = data {
             self.tell_error(nid, error);
         }
+        is_sound
     }
 
     fn data_of(&mut self, inode: &Inode) -> Result<()> {
@@ -59,16 +68,8 @@ impl Walker<'_> {
             Layout::Compressed { .. } if inode.size != 0 => Some(self.compressed_map(inode, &mut mapper)?),
             _ => self.map(inode, &mut mapper).map(|()| None)?,
         };
-        if let Some(bytes) = stored_bytes {
+        if let Some(bytes) = stored_bytes.filter(|_| !self.is_cancelled()) {
             self.block_count(inode, bytes);
-        }
-        if inode.file_type == FileType::Regular {
-            let mut position = 0;
-            while position < inode.size {
-                let range = ByteRange::new(position, PART_BYTES).intersection(ByteRange::new(0, inode.size));
-                self.leave(DataPart { nid: inode.nid, range });
-                position = range.end();
-            }
         }
         Ok(())
     }
@@ -93,12 +94,14 @@ impl Walker<'_> {
         let mut window = Window::new(self.volume, inode.space, inode.nid);
         let mut names_device = false;
         let mut position = 0;
-        while position < inode.size {
+        while position < inode.size && !self.is_cancelled() {
+            self.take_records(inode.nid, 1)?;
             let piece = mapper.piece_at(position)?;
             if let Layout::Chunked(chunks) = inode.layout {
                 names_device |= chunks::record_at(inode, chunks, &mut window, position)?.stored_id != 0;
             }
             self.piece(inode, &piece)?;
+            self.content(inode, &piece)?;
             position = piece.range.end();
         }
         if names_device && !self.volume.devices.has_any() {
@@ -115,12 +118,13 @@ impl Walker<'_> {
             self.tell(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
         }
         let (mut position, mut stored) = (0, 0u64);
-        while position < inode.size {
+        while position < inode.size && !self.is_cancelled() {
             let Some(extent) = mapper.compressed_extent_at(position)? else { break };
             if extent.range.offset() != position {
                 return Err(Error::corrupt("extents overlap", Place::inode_at(inode.nid, position)));
             }
-            mapper.check_extent(extent.range)?;
+            let record_count = mapper.check_extent(extent.range)?;
+            self.take_records(inode.nid, record_count.max(1))?;
             let piece = extent.piece_at(self.volume, inode.nid, position)?;
             match extent.source {
                 Pcluster::Stored { position: start, len, inline: None, .. } => {
@@ -131,12 +135,69 @@ impl Walker<'_> {
                 Pcluster::Fragment { .. } => self.piece(inode, &piece)?,
                 Pcluster::Stored { .. } | Pcluster::None => {}
             }
+            self.content(inode, &piece)?;
             position = extent.range.end();
             if position <= piece.range.offset() {
                 break;
             }
         }
         Ok(stored)
+    }
+
+    /// Leaves the data of a file to be read, and looks whether that of a directory is its own.
+    fn content(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {
+        match inode.file_type {
+            FileType::Regular => {
+                self.leave(inode.nid, piece);
+                Ok(())
+            }
+            FileType::Directory if !self.contents.take(piece) => {
+                Err(Error::corrupt("directory with the content of another one", Place::inode(inode.nid)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves a piece of a file for the check of data: stored bytes that no other file has, and encoded blocks.
+    fn leave(&mut self, nid: Nid, piece: &Piece) {
+        match piece.data {
+            PieceData::Stored { device, offset } => {
+                let parts = &mut self.walked.parts;
+                self.read.entry(device).or_default().insert_each_new(
+                    ByteRange::new(offset, piece.range.len()),
+                    |mut new| {
+                        while !new.is_empty() {
+                            let stored = ByteRange::new(new.offset(), PART_BYTES).intersection(new);
+                            new = ByteRange::between(stored.end(), new.end());
+                            match parts.last_mut() {
+                                Some(DataPart { nid: last, data: PartData::Stored { device: before, range } })
+                                    if (*last, *before, range.end()) == (nid, device, stored.offset())
+                                        && range.len() + stored.len() <= PART_BYTES =>
+                                {
+                                    *range = ByteRange::between(range.offset(), stored.end());
+                                }
+                                _ => parts.push(DataPart { nid, data: PartData::Stored { device, range: stored } }),
+                            }
+                        }
+                    },
+                );
+            }
+            PieceData::Encoded(block) => {
+                if !self.walked.blocks.add(&block, nid, piece.range.offset()) {
+                    return;
+                }
+                match self.walked.parts.last_mut() {
+                    Some(DataPart { nid: last, data: PartData::Encoded { range } })
+                        if *last == nid && piece.range.end() - range.offset() <= PART_BYTES =>
+                    {
+                        *range = ByteRange::between(range.offset(), piece.range.end());
+                    }
+                    _ => self.walked.parts.push(DataPart { nid, data: PartData::Encoded { range: piece.range } }),
+                }
+            }
+            // What is in metadata or in the packed inode is checked there.
+            PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
+        }
     }
 
     fn piece(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {

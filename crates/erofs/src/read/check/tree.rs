@@ -1,34 +1,52 @@
 //! The walk of the tree.
 
-use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use floe_image::{ByteRange, DeviceId, Error, FileType, Nid, Place, Result};
+use floe_image::{ByteRange, ByteRangeSet, DeviceId, Error, FileType, Nid, Place, Result};
 
-use super::{DataPart, Finding, Severity, marks::Marks};
+use super::{DataPart, Finding, Severity, content::Contents, encoded_blocks::EncodedBlocks, marks::Marks};
 use crate::{
     format::{INODE_SLOT_SIZE, SUPER_OFFSET},
     read::{
         directory::{self, Directory},
         inode::Inode,
         volume::{Space, Volume},
+        xattr::SharedOddities,
         xattr_prefixes::LongPrefix,
     },
 };
 
-/// How deep a path may be; what is deeper is a fault of the check.
-const DEPTH_MAX: usize = 65_536;
+/// The longest path that a finding is told with: longer ones cannot be opened, and make many findings slow to tell.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// How many names are read again for the paths of findings; the findings after that are told without.
+const PATH_NAMES_MAX: u64 = 1 << 18;
+
+/// How many bytes of metadata there are for each byte of an image, at most, where metadata is compressed. The codec with
+/// the least overhead reaches that with zeros; inodes and their maps do not come near it.
+const METADATA_RATIO_MAX: u64 = 256;
+
+/// The bytes that a record of a map takes, at least: one of a compact index.
+const RECORD_BYTES_MIN: u64 = 2;
 
 /// What a walk found out.
-#[derive(Default)]
 pub struct Walked {
     seen: HashMap<Nid, Seen>,
-    parts: Vec<DataPart>,
+    pub(super) parts: Vec<DataPart>,
+    pub(super) blocks: EncodedBlocks,
+    /// How many more names are read for paths.
+    path_names_left: AtomicU64,
 }
 
 /// What is remembered of an inode.
 struct Seen {
-    /// The directory that names it first; `None` for the root and what has no name.
-    parent: Option<Nid>,
+    /// The entry that names it first; `None` for the root and what has no name.
+    entry: Option<EntryPlace>,
     is_directory: bool,
     /// How many links it says it has.
     link_count: u32,
@@ -36,7 +54,24 @@ struct Seen {
     links_found: u32,
 }
 
+/// Where an entry stands.
+#[derive(Clone, Copy)]
+struct EntryPlace {
+    directory: Nid,
+    block: u64,
+    index: usize,
+}
+
 impl Walked {
+    fn new() -> Self {
+        Self {
+            seen: HashMap::new(),
+            parts: Vec::new(),
+            blocks: EncodedBlocks::default(),
+            path_names_left: AtomicU64::new(PATH_NAMES_MAX),
+        }
+    }
+
     /// The parts of files whose data is to be checked, in the order in which the files were found.
     pub fn parts(&self) -> &[DataPart] {
         &self.parts
@@ -47,15 +82,18 @@ impl Walked {
         self.seen.len()
     }
 
-    /// The path of an inode, by way of the directories that name it first.
+    /// The path of an inode, by way of the directories that name it first; `None` where it is not told.
     pub(super) fn path(&self, volume: &Volume, nid: Nid) -> Option<Vec<u8>> {
-        let (mut names, mut child) = (Vec::new(), nid);
-        while let Some(parent) = self.seen.get(&child)?.parent {
-            if names.len() >= DEPTH_MAX {
+        let (mut names, mut len, mut child) = (Vec::new(), 0, nid);
+        while let Some(entry) = self.seen.get(&child)?.entry {
+            self.path_names_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
+            let name = name_of(volume, entry)?;
+            len += name.len() + 1;
+            if len > PATH_BYTES_MAX {
                 return None;
             }
-            names.push(name_of(volume, parent, child)?);
-            child = parent;
+            names.push(name);
+            child = entry.directory;
         }
         if names.is_empty() {
             return (child == volume.superblock.root).then(|| b"/".to_vec());
@@ -64,31 +102,33 @@ impl Walked {
     }
 }
 
-/// The name of `child` in `parent`.
-fn name_of(volume: &Volume, parent: Nid, child: Nid) -> Option<Vec<u8>> {
-    let inode = Inode::read(volume, parent).ok()?;
-    let mut directory = Directory::new(volume, &inode).ok()?;
-    for number in 0..volume.superblock.block_size.blocks(inode.size) {
-        let block = directory.block(number).ok()?;
-        for index in 0..block.entry_count() {
-            let Ok(entry) = block.entry(index) else { break };
-            if entry.nid == child && !matches!(entry.name, b"." | b"..") {
-                return Some(entry.name.to_vec());
-            }
-        }
-    }
-    None
+/// The name in an entry.
+fn name_of(volume: &Volume, place: EntryPlace) -> Option<Vec<u8>> {
+    let inode = Inode::read(volume, place.directory).ok()?;
+    let block = Directory::new(volume, &inode).ok()?.block(place.block).ok()?;
+    Some(block.entry(place.index).ok()?.name.to_vec())
 }
 
 /// Walks the tree.
-pub(super) fn walk(volume: &Volume, prefixes: &[LongPrefix], report: &mut dyn FnMut(Finding)) -> Walked {
+pub(super) fn walk(
+    volume: &Volume,
+    prefixes: &[LongPrefix],
+    report: &mut dyn FnMut(Finding),
+    is_cancelled: &dyn Fn() -> bool,
+) -> Walked {
+    let metabox_len = volume.space_len(Space::Metabox).min(volume.image_len.saturating_mul(METADATA_RATIO_MAX));
     let mut walker = Walker {
         volume,
         prefixes,
         report,
-        walked: Walked::default(),
+        is_cancelled,
+        walked: Walked::new(),
         marks: Marks::new(volume.superblock.block_size.bytes()),
-        bodies: Vec::new(),
+        bodies: [ByteRangeSet::default(), ByteRangeSet::default()],
+        contents: Contents::default(),
+        shared_xattrs: SharedOddities::default(),
+        read: HashMap::new(),
+        records_left: volume.image_len.saturating_add(metabox_len) / RECORD_BYTES_MIN,
         pending: Vec::new(),
         data_end: 0,
     };
@@ -98,7 +138,7 @@ pub(super) fn walk(volume: &Volume, prefixes: &[LongPrefix], report: &mut dyn Fn
         walker.add(&special.inode, None);
     }
     walker.visit(superblock.root, None, None);
-    while let Some(nid) = walker.pending.pop() {
+    while let Some(nid) = walker.pending.pop().filter(|_| !is_cancelled()) {
         walker.directory(nid);
     }
     walker.finish();
@@ -109,10 +149,18 @@ pub(super) struct Walker<'walk> {
     pub(super) volume: &'walk Volume,
     pub(super) prefixes: &'walk [LongPrefix],
     report: &'walk mut dyn FnMut(Finding),
-    walked: Walked,
+    is_cancelled: &'walk dyn Fn() -> bool,
+    pub(super) walked: Walked,
     pub(super) marks: Marks,
-    /// What each inode takes of the metadata.
-    pub(super) bodies: Vec<(Space, ByteRange, Nid)>,
+    /// What inodes take of the metadata of the image and of the metabox.
+    pub(super) bodies: [ByteRangeSet; 2],
+    /// What directories take.
+    pub(super) contents: Contents,
+    pub(super) shared_xattrs: SharedOddities,
+    /// The stored bytes that are left to be read, or are in [`Walked::parts`] already.
+    pub(super) read: HashMap<DeviceId, ByteRangeSet>,
+    /// How many more records of maps there is room for.
+    records_left: u64,
     /// Directories that are to be read.
     pending: Vec<Nid>,
     /// The end of the last data of the image itself.
@@ -132,13 +180,25 @@ impl Walker<'_> {
         (self.report)(Finding::of(error.for_inode(nid), path));
     }
 
-    /// Leaves a part of a file for the check of data.
-    pub(super) fn leave(&mut self, part: DataPart) {
-        self.walked.parts.push(part);
+    /// Whether the check is to end before its end.
+    pub(super) fn is_cancelled(&self) -> bool {
+        (self.is_cancelled)()
     }
 
-    /// Looks at an inode that `parent` names `name`, and gives its type.
-    fn visit(&mut self, nid: Nid, parent: Option<Nid>, name: Option<&[u8]>) -> Option<FileType> {
+    /// Takes records of the map of inode `nid` from those there is room for, so that the time that maps take is bounded
+    /// by the size of the image, though the maps of all its inodes may overlap.
+    ///
+    /// # Errors
+    /// There is no room for so many.
+    pub(super) fn take_records(&mut self, nid: Nid, count: u64) -> Result<()> {
+        let left = self.records_left.checked_sub(count);
+        let rule = "maps of inodes overlap: they have more records than the image has room for";
+        self.records_left = left.ok_or(Error::corrupt(rule, Place::inode(nid)))?;
+        Ok(())
+    }
+
+    /// Looks at an inode that an entry names `name`, and gives its type.
+    fn visit(&mut self, nid: Nid, entry: Option<EntryPlace>, name: Option<&[u8]>) -> Option<FileType> {
         if let Some(seen) = self.walked.seen.get_mut(&nid) {
             if seen.is_directory {
                 self.tell(Severity::Error, "directory under two names", Place::inode(nid));
@@ -149,11 +209,11 @@ impl Walker<'_> {
         }
         match Inode::read(self.volume, nid) {
             Ok(inode) => {
-                self.add(&inode, parent);
+                self.add(&inode, entry);
                 Some(inode.file_type)
             }
             Err(error) => {
-                let path = parent.and_then(|parent| self.walked.path(self.volume, parent)).zip(name);
+                let path = entry.and_then(|entry| self.walked.path(self.volume, entry.directory)).zip(name);
                 let path = path.map(|(path, name)| match path.as_slice() {
                     b"/" => [b"/", name].concat(),
                     path => [path, b"/", name].concat(),
@@ -165,12 +225,12 @@ impl Walker<'_> {
     }
 
     /// Looks at an inode for the first time.
-    fn add(&mut self, inode: &Inode, parent: Option<Nid>) {
+    fn add(&mut self, inode: &Inode, entry: Option<EntryPlace>) {
         let is_directory = inode.file_type == FileType::Directory;
         let (link_count, links_found) = (inode.link_count, if is_directory { 2 } else { 1 });
-        self.walked.seen.insert(inode.nid, Seen { parent, is_directory, link_count, links_found });
-        self.inode(inode);
-        if is_directory {
+        self.walked.seen.insert(inode.nid, Seen { entry, is_directory, link_count, links_found });
+        let is_sound = self.inode(inode);
+        if is_directory && is_sound {
             self.pending.push(inode.nid);
         }
     }
@@ -194,6 +254,9 @@ impl Walker<'_> {
                 self.tell(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
             }
             for index in 0..block.entry_count() {
+                if self.is_cancelled() {
+                    return Ok(());
+                }
                 let entry = block.entry(index)?;
                 match previous.as_slice().cmp(entry.name) {
                     Ordering::Less => {}
@@ -201,12 +264,13 @@ impl Walker<'_> {
                     Ordering::Greater => self.tell(Severity::Error, "dirents are not sorted", Place::inode(nid)),
                 }
                 previous = entry.name.to_vec();
-                let parent = self.walked.seen.get(&nid).and_then(|seen| seen.parent).unwrap_or(nid);
+                let parent = self.walked.seen.get(&nid).and_then(|seen| seen.entry).map_or(nid, |own| own.directory);
                 let expected = match entry.name {
                     b"." => (nid, &mut has_self),
                     b".." => (parent, &mut has_parent),
                     name => {
-                        let found = self.visit(entry.nid, Some(nid), Some(name));
+                        let place = EntryPlace { directory: nid, block: number, index };
+                        let found = self.visit(entry.nid, Some(place), Some(name));
                         self.entry_type(nid, entry.file_type, found);
                         continue;
                     }
@@ -245,11 +309,17 @@ impl Walker<'_> {
 
     /// What can only be said at the end.
     fn finish(&mut self) {
+        if self.is_cancelled() {
+            return;
+        }
         let superblock = &self.volume.superblock;
         let wrong = self.walked.seen.iter().filter(|(_, seen)| seen.link_count != seen.links_found);
         let mut wrong: Vec<(Nid, u32)> = wrong.map(|(nid, seen)| (*nid, seen.links_found)).collect();
         wrong.sort_unstable();
         for (nid, found) in wrong {
+            if self.is_cancelled() {
+                return;
+            }
             if self.volume.special(nid).is_none() {
                 self.tell(Severity::Warning, format!("wrong link count: {found} were found"), Place::inode(nid));
             }
@@ -263,17 +333,6 @@ impl Walker<'_> {
         }
         if superblock.block_size.blocks(self.data_end) > superblock.block_count {
             self.tell(Severity::Warning, "data past the block count", Place::at(SUPER_OFFSET));
-        }
-        if self.marks.is_full() {
-            self.tell(Severity::Warning, "too many blocks to look for all overlaps", Place::UNKNOWN);
-        }
-        let mut bodies = std::mem::take(&mut self.bodies);
-        bodies.sort_unstable_by_key(|(space, range, nid)| (*space == Space::Metabox, range.offset(), *nid));
-        for pair in bodies.windows(2) {
-            let [(space, range, _), (next_space, next_range, next)] = pair else { continue };
-            if space == next_space && next_range.offset() < range.end() {
-                self.tell(Severity::Error, "inode overlaps another one", Place::inode(*next));
-            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, ops::ControlFlow};
 
-use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid};
+use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid, Place};
 
 use super::{Erofs, InodeReport, inode};
 
@@ -25,9 +25,11 @@ pub struct Unreadable {
 }
 
 /// Visits all paths, each directory before what is in it, until `visit` breaks off. What cannot be read is told with its
-/// path and left out; a directory that was met before is not entered again.
+/// path and left out; a directory that was met before is not entered again. Where directories share their content, it ends
+/// with more entries than the image has room for.
 pub fn entries(erofs: &Erofs, visit: &mut dyn FnMut(Result<Entry, Unreadable>) -> ControlFlow<()>) {
     let mut entered = HashSet::new();
+    let mut left = erofs.entry_count_max();
     let mut pending = vec![(b"/".to_vec(), erofs.root())];
     while let Some((path, nid)) = pending.pop() {
         let report = match inode(erofs, nid) {
@@ -39,13 +41,24 @@ pub fn entries(erofs: &Erofs, visit: &mut dyn FnMut(Result<Entry, Unreadable>) -
         };
         if report.attr.file_type == FileType::Directory && entered.insert(nid) {
             let from = pending.len();
+            let mut is_full = false;
             let read = erofs.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+                let Some(fewer) = left.checked_sub(1) else {
+                    is_full = true;
+                    return ControlFlow::Break(());
+                };
+                left = fewer;
                 if !matches!(dirent.name, b"." | b"..") {
                     let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
                     pending.push(([&path, separator, dirent.name].concat(), dirent.nid));
                 }
                 ControlFlow::Continue(())
             });
+            if is_full {
+                let rule = "directories share their content: more entries than the image has room for";
+                let _ = visit(Err(Unreadable { path, error: Error::corrupt(rule, Place::inode(nid)) }));
+                return;
+            }
             if let Some(children) = pending.get_mut(from..) {
                 children.reverse();
             }
