@@ -1,6 +1,9 @@
 //! One image, open for reading.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use floe_engine::{Engine, Reader};
 use floe_image::{Attr, BlockReader, FileSystem, ImageSource, Nid, Result};
@@ -41,6 +44,7 @@ pub struct Image {
     offset: u64,
     /// The image itself, without its extra devices.
     source: Arc<dyn ImageSource>,
+    device_paths: Vec<PathBuf>,
 }
 
 impl Image {
@@ -55,9 +59,12 @@ impl Image {
         let image_len = source.len();
         let failed = |error| OpenError::Image { path: path.to_owned(), error };
         let engine = Engine::new(vec![Arc::clone(&source)], &options.engine).map_err(failed)?;
-        let slots = match format {
-            Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
-            Format::Squashfs if options.devices.is_empty() => Vec::new(),
+        let (slots, device_paths) = match format {
+            Format::Erofs => {
+                let added = add_devices(&engine, path, options)?;
+                (added.slots, added.paths)
+            }
+            Format::Squashfs if options.devices.is_empty() => (Vec::new(), Vec::new()),
             Format::Squashfs => {
                 let given_count = options.devices.len();
                 return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
@@ -70,7 +77,7 @@ impl Image {
         if is_alone {
             check_flat(path, &slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
     }
 
     /// What reads it: the engine and the format together.
@@ -106,6 +113,11 @@ impl Image {
     /// The byte of the file at which it begins.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The files of its extra devices, in the order of its table.
+    pub fn device_paths(&self) -> &[PathBuf] {
+        &self.device_paths
     }
 
     /// The inode of `/`.

@@ -195,6 +195,7 @@ impl Switches {
             "offset" if value == "auto" => open.offset = Offset::Auto,
             "offset" => open.offset = Offset::At(quantity::bytes(value)?),
             "device" => open.devices.push(PathBuf::from(value)),
+            "device-directory" => open.device_directory = Some(PathBuf::from(value)),
             "threads" => mount.threads = number(value)?,
             "max-background" => mount.background_max = number(value)?,
             "read-ahead" => {

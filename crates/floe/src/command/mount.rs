@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// An extra device of an EROFS image, in the order of its table; may be given several times
     #[arg(long, value_name = "FILE")]
     device: Vec<PathBuf>,
+    /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
+    #[arg(long, value_name = "DIR")]
+    device_directory: Option<PathBuf>,
     /// The budget of the cache of decoded blocks
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     cache: Option<u64>,
@@ -78,6 +81,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   overflow-directory=DIR where that file is, if not in memory [TMPDIR, else /var/tmp]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
+  device-directory=DIR   where the other extra devices are, under the names that the image gives them
   threads=N, clone_fd, max_background=N
   read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
   readdir=plus|plain|auto
@@ -141,6 +145,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         switches.mount.allow_other = Some(true);
     }
     switches.open.devices.extend(arguments.device);
+    if arguments.device_directory.is_some() {
+        switches.open.device_directory = arguments.device_directory;
+    }
     let Arguments { image, directory, daemon: in_background, .. } = arguments;
     fulfil(Order { in_background, ..Order::new(image, directory, switches) })
 }
@@ -185,7 +192,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let source = Arc::new(status::Source {
         image: image.clone(),
         path: absolute(&path),
-        devices: open.devices,
+        devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
         options,
