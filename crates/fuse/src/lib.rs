@@ -35,7 +35,7 @@ mod unmount;
 
 pub use mount::{Ended, Mount};
 pub use mount_error::MountError;
-pub use mount_options::{FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
+pub use mount_options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
 pub use mount_table::{MountEntry, MountTable};
 pub use mountpoint::Mountpoint;
 pub use request_counts::{FaultKind, RequestCounts, RequestKind};

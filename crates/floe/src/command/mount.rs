@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -26,6 +26,7 @@ use crate::{
     fault_log,
     idle::unmount_when_idle,
     mount_users::MountUsers,
+    output::remark,
     quantity, status,
     switches::{Strictness, Switches},
 };
@@ -88,9 +89,11 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   deadline=TIME|off      when a request that the source holds up gets EIO [60s]
   linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
   allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
+  allow_root             let root in, beside the user who mounts
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
-  nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
+  suid, dev              set-user-id bits and device files in the image have effect, for root's mounts [nosuid,nodev]
+  noexec, nosymfollow, auto_unmount, fsname=NAME, subtype=NAME, context=...
   account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
@@ -142,7 +145,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         switches.mount.threads = threads;
     }
     if arguments.allow_other {
-        switches.mount.allow_other = Some(true);
+        switches.mount.access = Some(Access::All);
     }
     switches.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
@@ -240,8 +243,7 @@ fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Optio
     match report {
         Some(report) => report.works(&message),
         None => {
-            // Whoever closed stdout does not want to know.
-            let _ = writeln!(io::stdout(), "{message}");
+            remark(format_args!("{message}\n"));
             Ok(())
         }
     }
