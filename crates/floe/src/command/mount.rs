@@ -21,6 +21,7 @@ use crate::{
     account::AccountFile,
     control,
     daemon::{self, Report, Role},
+    ending_signals::heeded,
     exit::Exit,
     fail::Fail,
     fault_log,
@@ -97,8 +98,9 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
-On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
-disappears from the tree, and is served until they are done; a second signal ends it at once.
+On SIGINT, SIGTERM and SIGHUP the image is unmounted, unless they were ignored from the start
+(nohup). While somebody uses it, it only disappears from the tree, and is served until they are
+done; a second signal ends it at once.
 
 Exit codes:
   0  it was unmounted; with --daemon: it works
@@ -182,7 +184,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
     // From here on signals wait for the mount, so that none leaves it behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
     let shown = absolute(&directory);
     let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
