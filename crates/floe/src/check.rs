@@ -88,7 +88,7 @@ pub fn check(
         .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
     let mut devices = vec![source];
     if format == Format::Erofs {
-        match add_devices(&engine, path, &open_options.devices) {
+        match add_devices(&engine, path, open_options) {
             Ok(added) if added.sources.is_empty() => {
                 let block_size = erofs::block_size(devices[0].as_ref());
                 check_flat(path, &added.slots, devices[0].len(), block_size)?;

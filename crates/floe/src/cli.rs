@@ -1,10 +1,14 @@
 //! The command line.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{cancellation, command, drop_in, exit::Exit, fail::Fail};
+use crate::{cancellation, command, drop_in, exit::Exit, fail::Fail, output::Output};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -44,7 +48,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Some(program) => program(&arguments),
         None => match Cli::try_parse_from(&arguments) {
             Ok(Cli { command }) => run_command(command),
-            Err(error) => wrong(&error).map_err(|fail| if is_check { fail.with_exit(Exit::CheckUsage) } else { fail }),
+            Err(error) => {
+                wrong(&error, &arguments).map_err(|fail| if is_check { fail.with_exit(Exit::CheckUsage) } else { fail })
+            }
         },
     };
     finish(result).into()
@@ -78,14 +84,26 @@ fn finish(result: Result<u8, Fail>) -> u8 {
 }
 
 /// What to say about a wrong command line: one line. Help and version are no mistakes.
-fn wrong(error: &clap::Error) -> Result<u8, Fail> {
+fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // Nothing is left to be done if nobody reads it.
-        let _ = error.print();
-        return Ok(Exit::Done.code());
+        let text = error.render();
+        return if io::stdout().is_terminal() { Output::print(text.ansi()) } else { Output::print(text) };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Err(Fail::usage("a command is missing; see floe --help"));
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let [_, image, directory, option, _] = arguments
+        && option == "-o"
+    {
+        // mount(8) calls mount.fuse3 for types that have no helper of their own, and that calls us in this way.
+        let (image, directory) = (image.display(), directory.display());
+        let program = std::env::current_exe().unwrap_or_else(|_| "floe".into());
+        return Err(Fail::usage(format!(
+            "{image} is no command: run floe mount {image} {directory}, or, for mount -t fuse.floe, make the link that \
+             mount looks for: ln -s {} /sbin/mount.fuse.floe",
+            program.display()
+        )));
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));

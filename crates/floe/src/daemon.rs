@@ -14,7 +14,7 @@ use std::{
 
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::fail::Fail;
+use crate::{fail::Fail, output::remark};
 
 /// Tells the program that it is the one in the background.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
@@ -64,7 +64,7 @@ pub(crate) fn start() -> Result<Role, Fail> {
             _ => Err(Fail::failed(format!("the one in the background ended early: {status}"))),
         };
     }
-    print!("{line}");
+    remark(line);
     Ok(Role::Foreground(0))
 }
 

@@ -1,8 +1,8 @@
 //! The extra devices of an EROFS image.
 
 use std::{
-    ffi::OsStr,
-    os::unix::ffi::OsStrExt,
+    fs::File,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,8 +10,10 @@ use std::{
 use floe_engine::{Blocking, Engine};
 use floe_erofs::{DeviceSlot, extra_devices};
 use floe_image::ImageSource;
+use floe_source::FileSource;
+use rustix::fs::{Mode, OFlags};
 
-use crate::{OpenError, sources::open_file};
+use crate::{OpenError, OpenOptions, sources::open_file};
 
 /// The extra devices of an image.
 pub(crate) struct AddedDevices {
@@ -19,35 +21,72 @@ pub(crate) struct AddedDevices {
     pub(crate) slots: Vec<DeviceSlot>,
     /// The files that were added, one for each slot; or none, where the devices are taken to stand in the image itself.
     pub(crate) sources: Vec<Arc<dyn ImageSource>>,
+    /// The paths of these files.
+    pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Adds the extra devices that the image at `path` names to its engine: those that were `given`, or those that stand
-/// beside the image under their tags. Where none of either is there, none is added: they may stand in the image itself.
+/// Adds the extra devices of the image at `path` to its engine: the files of [`OpenOptions::devices`] for the first slots
+/// of its table, those of [`OpenOptions::device_directory`] for the others. With neither, none is added: the devices may
+/// stand in the image itself. An image alone never makes Floe open another file.
 ///
 /// # Errors
 /// There are more or fewer than the image names, one cannot be opened, or the image breaks the format.
-pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, given: &[PathBuf]) -> Result<AddedDevices, OpenError> {
+pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
+    let OpenOptions { devices: given, device_directory, .. } = options;
     let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref())
         .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());
         return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count });
     }
-    let places: Vec<Option<PathBuf>> = match given {
-        [] => slots.iter().map(|slot| beside(path, &slot.tag)).collect(),
-        given => slots.iter().enumerate().map(|(index, _)| given.get(index).cloned()).collect(),
+    let mut added = AddedDevices { slots: Vec::new(), sources: Vec::new(), paths: Vec::new() };
+    if !given.is_empty() || device_directory.is_some() {
+        for (index, slot) in slots.iter().enumerate() {
+            let (place, source) = match (given.get(index), device_directory) {
+                (Some(place), _) => (place.clone(), open_file(place, 0)),
+                (None, Some(directory)) => {
+                    (directory.join(slot.tag.escape_ascii().to_string()), open_named(directory, &slot.tag))
+                }
+                (None, None) => return Err(missing(path, &slots, index)),
+            };
+            let source = source.map_err(|error| {
+                let (image, place, slot) = (path.to_owned(), place.clone(), slot_number(index));
+                OpenError::Device { image, slot, path: place, error }
+            })?;
+            engine.add_device(Arc::clone(&source));
+            added.sources.push(source);
+            added.paths.push(place);
+        }
+    }
+    Ok(AddedDevices { slots, ..added })
+}
+
+/// Opens the file in `directory` that has a device's tag as its name. The tag comes from the image, so it must be one
+/// name, and is never followed as a link: for one name `O_NOFOLLOW` ensures what `RESOLVE_BENEATH` and
+/// `RESOLVE_NO_SYMLINKS` ensure for paths, and Linux 5.4 has it.
+fn open_named(directory: &Path, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> {
+    let refused = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason.to_owned()));
+    if tag.is_empty() {
+        return refused("the image gives it no name: give its file with --device");
+    }
+    if tag == b"." || tag == b".." || tag.contains(&b'/') || tag.contains(&0) {
+        return refused("this name leads out of the directory of devices: give its file with --device");
+    }
+    let directory = rustix::fs::open(directory, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // A FIFO would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(&directory, tag, flags, Mode::empty()) {
+        Err(rustix::io::Errno::LOOP) => {
+            return refused("it is a symbolic link, which is not followed: give the file with --device");
+        }
+        result => File::from(result?),
     };
-    let mut sources = Vec::new();
-    if places.iter().all(Option::is_none) {
-        return Ok(AddedDevices { slots, sources });
-    }
-    for (index, place) in places.iter().enumerate() {
-        let place = place.as_deref().ok_or_else(|| missing(path, &slots, index))?;
-        let source = open_file(place, 0).map_err(|error| OpenError::File { path: place.to_owned(), error })?;
-        engine.add_device(Arc::clone(&source));
-        sources.push(source);
-    }
-    Ok(AddedDevices { slots, sources })
+    Ok(Arc::new(FileSource::new(file, 0, None)?))
+}
+
+/// The number of a device in the image; the image itself is 0.
+fn slot_number(index: usize) -> u16 {
+    u16::try_from(index + 1).unwrap_or(u16::MAX)
 }
 
 /// Whether an image of `image_len` bytes, without further files, is long enough to hold its devices itself.
@@ -67,12 +106,5 @@ pub(crate) fn check_flat(path: &Path, slots: &[DeviceSlot], image_len: u64, bloc
 
 fn missing(path: &Path, slots: &[DeviceSlot], index: usize) -> OpenError {
     let tag = slots.get(index).map(|slot| slot.tag.escape_ascii().to_string()).unwrap_or_default();
-    OpenError::MissingDevice { path: path.to_owned(), index: u16::try_from(index + 1).unwrap_or(u16::MAX), tag }
-}
-
-/// The file beside the image that has a device's tag as its name. A tag is no path: it never leads elsewhere.
-fn beside(image: &Path, tag: &[u8]) -> Option<PathBuf> {
-    let is_name = !tag.is_empty() && tag != b"." && tag != b".." && !tag.contains(&b'/') && !tag.contains(&0);
-    let place = is_name.then(|| image.with_file_name(OsStr::from_bytes(tag)))?;
-    (place.is_file() && place != image).then_some(place)
+    OpenError::MissingDevice { path: path.to_owned(), index: slot_number(index), tag }
 }

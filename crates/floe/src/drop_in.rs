@@ -25,7 +25,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("mkfs.erofs", mkfs_erofs::run),
     ("erofsfuse", fuse_tool::run_erofsfuse),
     ("squashfuse", fuse_tool::run_squashfuse),
-    ("squashfuse_ll", fuse_tool::run_squashfuse),
+    ("squashfuse_ll", fuse_tool::run_squashfuse_ll),
     ("unsquashfs", unsquashfs::run),
 ];
 

@@ -44,6 +44,7 @@ pub struct Image {
     offset: u64,
     /// The image itself, without its extra devices.
     source: Arc<dyn ImageSource>,
+    device_paths: Vec<PathBuf>,
 }
 
 impl Image {
@@ -63,9 +64,12 @@ impl Image {
             engine_options.overflow_directory = directory_of(path);
         }
         let engine = Engine::new(vec![Arc::clone(&source)], &engine_options).map_err(failed)?;
-        let slots = match format {
-            Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
-            Format::Squashfs if options.devices.is_empty() => Vec::new(),
+        let (slots, device_paths) = match format {
+            Format::Erofs => {
+                let added = add_devices(&engine, path, options)?;
+                (added.slots, added.paths)
+            }
+            Format::Squashfs if options.devices.is_empty() => (Vec::new(), Vec::new()),
             Format::Squashfs => {
                 let given_count = options.devices.len();
                 return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
@@ -78,7 +82,7 @@ impl Image {
         if is_alone {
             check_flat(path, &slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
     }
 
     /// What reads it: the engine and the format together.
@@ -114,6 +118,11 @@ impl Image {
     /// The byte of the file at which it begins.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The files of its extra devices, in the order of its table.
+    pub fn device_paths(&self) -> &[PathBuf] {
+        &self.device_paths
     }
 
     /// The inode of `/`.

@@ -18,10 +18,13 @@ pub(crate) struct ImageArguments {
     #[arg(long, value_name = "BYTES|auto", value_parser = offset)]
     pub(crate) offset: Option<Offset>,
 
-    /// An extra device of an EROFS image, in the order of its table; without this option they are looked for beside the
-    /// image under the names that it gives them
+    /// An extra device of an EROFS image, in the order of its table; may be given several times
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
+
+    /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
+    #[arg(long, value_name = "DIR")]
+    pub(crate) device_directory: Option<PathBuf>,
 }
 
 impl ImageArguments {
@@ -38,6 +41,11 @@ impl ImageArguments {
             read_around: false,
             ..OpenOptions::default().engine
         };
-        OpenOptions { offset: self.offset.unwrap_or_default(), devices: self.devices.clone(), engine }
+        OpenOptions {
+            offset: self.offset.unwrap_or_default(),
+            devices: self.devices.clone(),
+            device_directory: self.device_directory.clone(),
+            engine,
+        }
     }
 }

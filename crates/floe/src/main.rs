@@ -9,6 +9,7 @@ mod compress_hints;
 mod control;
 mod daemon;
 mod drop_in;
+mod ending_signals;
 mod erofs_report;
 mod exit;
 mod fail;

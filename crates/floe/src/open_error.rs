@@ -33,7 +33,18 @@ pub enum OpenError {
         /// What is wrong.
         error: floe_image::Error,
     },
-    /// The image needs an extra device that was neither given nor found beside it.
+    /// The file of an extra device cannot be used.
+    Device {
+        /// The image.
+        image: PathBuf,
+        /// The device's place in the table of the image; the first is 1.
+        slot: u16,
+        /// The file, as far as its name can be printed.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The image needs an extra device for which no file was given.
     MissingDevice {
         /// The image.
         path: PathBuf,
@@ -75,12 +86,16 @@ impl fmt::Display for OpenError {
                 }
             }
             Self::Image { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::Device { image, slot, path, error } => {
+                write!(formatter, "{}: extra device {slot}, {}: {error}", image.display(), path.display())
+            }
             Self::MissingDevice { path, index, tag } if tag.is_empty() => {
                 write!(formatter, "{}: needs extra device {index}: give its file with --device", path.display())
             }
             Self::MissingDevice { path, index, tag } => write!(
                 formatter,
-                "{}: needs extra device {index}, \"{tag}\": put it beside the image or give its file with --device",
+                "{}: needs extra device {index}, \"{tag}\": give its file with --device, or with --device-directory the \
+                 directory in which it has that name",
                 path.display()
             ),
             Self::TooManyDevices { path, given_count, expected_count } => write!(
@@ -95,7 +110,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::File { error, .. } => Some(error),
+            Self::File { error, .. } | Self::Device { error, .. } => Some(error),
             Self::Image { error, .. } => Some(error),
             _ => None,
         }

@@ -12,9 +12,11 @@ use crate::memory_limit::memory_limit_bytes;
 pub struct OpenOptions {
     /// Where in the file the image begins.
     pub offset: Offset,
-    /// The extra devices that an EROFS image names, in the order of its table. Where there are none here, they are
-    /// looked for beside the image, under the names that the image gives them.
+    /// The extra devices that an EROFS image names, in the order of its table.
     pub devices: Vec<PathBuf>,
+    /// The directory in which extra devices are opened that are not in `devices`, under the names that the image gives
+    /// them. Symbolic links there are not followed. None: the image names no files.
+    pub device_directory: Option<PathBuf>,
     /// The switches of the read engine.
     pub engine: EngineOptions,
 }
@@ -22,7 +24,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> Self {
         let engine = EngineOptions::for_memory(memory_limit_bytes());
-        Self { offset: Offset::default(), devices: Vec::new(), engine }
+        Self { offset: Offset::default(), devices: Vec::new(), device_directory: None, engine }
     }
 }
 

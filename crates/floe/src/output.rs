@@ -1,9 +1,12 @@
 //! Standard output.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, BufWriter, Write},
 };
+
+use floe_source::standard_output_was_closed;
 
 use crate::{exit::Exit, fail::Fail};
 
@@ -18,6 +21,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 impl Output {
     /// Opens it.
     pub(crate) fn open() -> Result<Self, Fail> {
+        if standard_output_was_closed() {
+            return Err(Fail::failed("standard output is closed"));
+        }
         let stdout = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3);
         let stdout = stdout.map_err(|error| Fail::failed(format!("standard output: {}", io::Error::from(error))))?;
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, File::from(stdout)) })
@@ -35,4 +41,15 @@ impl Output {
             Ok(exit) => Ok(exit),
         }
     }
+
+    /// Writes a text.
+    pub(crate) fn print(text: impl fmt::Display) -> Result<u8, Fail> {
+        Self::run(|writer| write!(writer, "{text}").map(|()| Exit::Done.code()))
+    }
+}
+
+/// Writes a text that is only about what was done, which is done also where nobody can be told.
+pub(crate) fn remark(text: impl fmt::Display) {
+    let mut stdout = io::stdout().lock();
+    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
 }

@@ -3,7 +3,7 @@
 use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use floe::{Offset, OpenOptions};
-use floe_fuse::{MountOptions, Readdir};
+use floe_fuse::{Access, MountOptions, Readdir};
 
 use crate::{fail::Fail, quantity};
 
@@ -50,7 +50,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nofail",
     "_netdev",
     "loop",
-    "default_permissions",
     "kernel_cache",
     "auto_cache",
     "noforget",
@@ -79,7 +78,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "noiversion",
     "silent",
     "loud",
-    "subtype",
     "comment",
     "entry_timeout",
     "attr_timeout",
@@ -140,8 +138,10 @@ impl Switches {
         let Self { mount, open, .. } = self;
         let flags = &mut mount.flags;
         match name {
-            "allow-other" => mount.allow_other = Some(true),
-            "private" => mount.allow_other = Some(false),
+            "allow-other" => mount.access = Some(Access::All),
+            "allow-root" => mount.access = Some(Access::OwnerAndRoot),
+            "private" => mount.access = Some(Access::Owner),
+            "default-permissions" => mount.checks_permissions = true,
             "acl" => mount.acl = true,
             "noacl" => mount.acl = false,
             "suid" => flags.nosuid = false,
@@ -197,6 +197,7 @@ impl Switches {
             "offset" if value == "auto" => open.offset = Offset::Auto,
             "offset" => open.offset = Offset::At(quantity::bytes(value)?),
             "device" => open.devices.push(PathBuf::from(value)),
+            "device-directory" => open.device_directory = Some(PathBuf::from(value)),
             "threads" => mount.threads = number(value)?,
             "max-background" => mount.background_max = number(value)?,
             "read-ahead" => {
@@ -218,6 +219,7 @@ impl Switches {
             "account" => *account = Some(PathBuf::from(value)),
             "decode-marks" => *decode_marks = Some(PathBuf::from(value)),
             "fsname" => *source = Some(value.to_owned()),
+            "subtype" => mount.subtype = value.to_owned(),
             _ => return Ok(false),
         }
         Ok(true)
@@ -281,8 +283,8 @@ mod tests {
     #[test]
     fn values_reach_their_switches() {
         let switches = taken(
-            "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,readdir=plain,\
-             max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,workers=inline,\
+            "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
+             max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
              account=/c,decode-marks=/d,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
         )
         .expect("all are known");
@@ -292,13 +294,14 @@ mod tests {
         assert_eq!(open.engine.workers.to_string(), "inline");
         assert_eq!(open.offset, Offset::At(4096));
         assert_eq!(open.devices, [PathBuf::from("/a,b"), PathBuf::from("/c")]);
+        assert_eq!(open.device_directory, Some("/d".into()));
         assert_eq!(mount.threads.get(), 3);
         assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
         assert_eq!(mount.linger, Some(Duration::from_micros(70)));
         assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
         assert_eq!((mount.background_max.get(), mount.read_ahead_bytes), (9, Some(1 << 20)));
         assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, false, true));
-        assert_eq!(mount.allow_other, Some(false));
+        assert_eq!((mount.access, mount.subtype.as_str()), (Some(Access::Owner), "kind"));
         assert_eq!(mount.kernel_options, ["context=system_u:object_r:a:s0:c1,c2"]);
         assert_eq!(source.as_deref(), Some("name"));
     }

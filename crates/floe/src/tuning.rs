@@ -1,7 +1,7 @@
 //! The switches of a mount that runs.
 
 use floe::{EngineOptions, OpenOptions};
-use floe_fuse::{MountOptions, Readdir};
+use floe_fuse::{Access, MountOptions, Readdir};
 use serde::{Deserialize, Serialize};
 
 use crate::{quantity, switches::Switches};
@@ -71,7 +71,16 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         ),
         ("deadline", mount.deadline.map_or_else(|| "off".to_owned(), |deadline| format!("{}ms", deadline.as_millis()))),
         ("linger", mount.linger.map_or_else(|| "off".to_owned(), |time| format!("{}us", time.as_micros()))),
-        ("allow-other", mount.allow_other.map_or_else(|| "auto".to_owned(), on_off)),
+        (
+            "access",
+            match mount.access {
+                None => "auto",
+                Some(Access::Owner) => "private",
+                Some(Access::OwnerAndRoot) => "allow_root",
+                Some(Access::All) => "allow_other",
+            }
+            .to_owned(),
+        ),
         ("acl", on_off(mount.acl)),
         ("uid", or_image(mount.uid)),
         ("gid", or_image(mount.gid)),

@@ -17,7 +17,12 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
 
 fn open(files: &Materialised) -> Image {
     let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
-    let options = OpenOptions { offset, devices: files.devices.clone(), engine: EngineOptions::default() };
+    let options = OpenOptions {
+        offset,
+        devices: files.devices.clone(),
+        device_directory: None,
+        engine: EngineOptions::default(),
+    };
     Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -47,6 +47,37 @@ fn signals_unmount() {
 }
 
 #[test]
+fn signals_that_were_ignored_from_the_start_stay_ignored() {
+    if !ready() {
+        return;
+    }
+    let place = Place::new();
+    // As nohup does it, and a shell without job control for what it starts in the background.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_floe"), "mount"]);
+    command.arg(demo()).arg(&place.path);
+    let mut serving = Serving::start(command, place);
+    for signal in [Signal::HUP, Signal::INT] {
+        serving.signal(signal);
+        thread::sleep(Duration::from_millis(300));
+        assert!(serving.place.is_mounted() && serving.is_running(), "{signal:?}");
+    }
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().0.code(), Some(0));
+    assert!(!serving.place.is_mounted());
+}
+
+#[test]
+fn mount_tells_which_link_it_lacks() {
+    // So does mount.fuse3, which mount(8) runs for types without a helper.
+    let (code, errors) = told(&run(floe().args(["/images/a.erofs", "/mnt", "-o", "rw,dev,suid"])));
+    let expected = "floe: /images/a.erofs is no command: run floe mount /images/a.erofs /mnt, or, for mount -t fuse.floe, \
+                    make the link that mount looks for: ln -s ";
+    assert!(code == Some(2) && errors.starts_with(expected), "{code:?}: {errors}");
+    assert!(errors.trim_end().ends_with("floe /sbin/mount.fuse.floe") && errors.lines().count() == 1, "{errors}");
+}
+
+#[test]
 fn an_unmount_from_outside_ends_the_program() {
     if !ready() {
         return;
@@ -78,6 +109,25 @@ fn who_was_unmounted_leaves_alone_what_was_mounted_since() {
         until("the others have ended", || processes_with(&name).len() == 1);
         assert!(place.is_mounted());
         assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+    }
+}
+
+#[test]
+fn a_signal_right_after_an_unmount_leaves_alone_what_was_mounted_since() {
+    if !ready() {
+        return;
+    }
+    for _ in 0..10 {
+        let mut serving = Serving::new(&demo(), NOTHING);
+        let path = &serving.place.path;
+        assert!(fs::symlink_metadata(path.join(FILE)).is_ok());
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).expect("an unmount");
+        // It gets the device number that has just become free.
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("successor", path, "tmpfs", flags, None).expect("a mount");
+        serving.signal(Signal::TERM);
+        assert_eq!(serving.end().0.code(), Some(0));
+        assert!(serving.place.mount_line().contains("successor"));
     }
 }
 
@@ -187,7 +237,10 @@ fn options_reach_the_mount() {
     assert_eq!(read_ahead.trim(), "512");
     let plain = Serving::new(&demo(), NOTHING);
     let line = plain.place.mount_line();
-    assert!(line.contains("allow_other") && !line.contains("nosuid") && !line.contains("nodev"), "{line}");
+    assert!(line.contains("allow_other") && line.contains(" ro,nosuid,nodev,relatime"), "{line}");
+    let asked = Serving::new(&demo(), ["-o", "suid,dev,subtype=kind,fsname=name"]);
+    let line = asked.place.mount_line();
+    assert!(line.contains(" fuse.kind name ") && !line.contains("nosuid") && !line.contains("nodev"), "{line}");
 }
 
 #[test]

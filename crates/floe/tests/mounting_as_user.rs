@@ -240,12 +240,15 @@ fn mount_finds_the_helper() {
         format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
-    let output = run(command.args(["-o", "noatime,nodev,x-a=b"]).arg(reachable.image()).arg(&place.path));
+    let output = run(command.args(["-o", "noatime,noexec,x-a=b"]).arg(reachable.image()).arg(&place.path));
     assert_eq!(told(&output), (Some(0), String::new()));
     let pid = server(&place);
     let line = mount_line(pid, &place);
     kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
-    assert!(line.as_ref().is_some_and(|line| line.contains(" ro,nodev") && line.contains("fuse.floe")), "{line:?}");
+    assert!(
+        line.as_ref().is_some_and(|line| line.contains(" ro,nosuid,nodev,noexec") && line.contains("fuse.floe")),
+        "{line:?}"
+    );
     until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
 }
 

@@ -4,10 +4,13 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
 };
 
 use floe::{ByteRange, Extent, ExtentData, FormatImage, Image, Nid, OpenOptions};
 use floe_testkit::skip::{self, Need};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn floe(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
@@ -139,6 +142,113 @@ fn a_launch_is_recorded_as_it_reads() {
         let same = Command::new("diff").args(["-r", "source", "mount"]).current_dir(folder).status();
         assert!(Command::new("umount").arg(folder.join("mount")).status().expect("umount runs").success());
         assert!(same.expect("diff runs").success(), "{mount:?}");
+    }
+}
+
+/// The lines of the mount table for `mount` in a folder, the oldest first.
+fn mount_lines(folder: &Path) -> Vec<String> {
+    let directory = folder.join("mount").canonicalize().expect("it is there");
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+    let is_ours = |line: &&str| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == directory);
+    table.lines().filter(is_ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn signals_end_the_command_and_what_it_read_is_recorded() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = scene();
+    let folder = scene.path();
+    fs::create_dir(folder.join("mount")).expect("made");
+    for arguments in [&["mkfs", "image", "source"][..], &["mount", "image", "mount", "--daemon"]] {
+        assert!(floe(folder, arguments).status.success(), "{arguments:?}");
+    }
+    let mounted = mount_lines(folder);
+    let killed = "the command does not end, and is killed";
+    for (signals, server, code, words) in [
+        (&[Signal::INT][..], "exec sleep 60", 130, ""),
+        (&[Signal::TERM], "exec sleep 60", 143, ""),
+        (&[Signal::HUP], "exec sleep 60", 129, ""),
+        (&[Signal::TERM], "trap 'exit 3' TERM; while :; do sleep 0.1; done", 3, ""),
+        (&[Signal::INT], "trap '' INT; while :; do sleep 0.1; done", 137, killed),
+        (&[Signal::INT, Signal::INT], "trap '' INT; while :; do sleep 0.1; done", 137, killed),
+    ] {
+        let case = format!("{signals:?}: {server}");
+        let _ = (fs::remove_file(folder.join("profile")), fs::remove_file(folder.join("ready")));
+        let script = format!("cat mount/d/31 > ready.new && mv ready.new ready; {server}");
+        let recorder = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(["record", "mount", "--output", "profile", "--", "sh", "-c", &script])
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        while !folder.join("ready").exists() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        // The shell sets its traps first.
+        thread::sleep(Duration::from_millis(300));
+        for signal in signals {
+            kill_process(Pid::from_child(&recorder), *signal).expect("it runs");
+            thread::sleep(Duration::from_millis(100));
+        }
+        let output = recorder.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(code), "{case}: {}", said(&output));
+        assert!(said(&output).contains(words), "{case}: {}", said(&output));
+        let profile = fs::read_to_string(folder.join("profile")).expect("written");
+        assert!(profile.contains("0 20480 /d/31"), "{case}: {profile}");
+        assert_eq!(mount_lines(folder), mounted, "{case}");
+        assert!(folder.join("mount/d/07").exists(), "{case}: what was mounted before is seen again");
+    }
+    assert!(floe(folder, &["umount", "mount"]).status.success());
+}
+
+#[test]
+fn the_flags_of_the_covered_mount_are_kept() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+        return;
+    }
+    let scene = scene();
+    let folder = scene.path();
+    fs::create_dir(folder.join("mount")).expect("made");
+    assert!(floe(folder, &["mkfs", "image", "source"]).status.success());
+    let words = |line: &str| -> Vec<String> {
+        const FLAGS: [&str; 6] = ["nosuid", "nodev", "noexec", "nosymfollow", "allow_other", "default_permissions"];
+        let fields = line.split([' ', ',']).filter(|word| FLAGS.contains(word));
+        fields.map(str::to_owned).collect()
+    };
+    for (options, more, is_kernel) in [
+        ("", "", false),
+        ("suid,dev", "", false),
+        ("noexec,nosymfollow", "", false),
+        ("private", "", false),
+        ("private,noexec", "allow_other,exec", false),
+        ("nosuid,nodev,noexec", "", true),
+        ("ro", "", true),
+    ] {
+        let mut mount = if is_kernel { Command::new("mount") } else { Command::new(env!("CARGO_BIN_EXE_floe")) };
+        match is_kernel {
+            true => mount.args(["-t", "erofs", "-o", &format!("ro,{options}"), "image", "mount"]),
+            false => mount.args(["mount", "image", "mount", "--daemon", "-o", options]),
+        };
+        assert!(mount.current_dir(folder).stdout(Stdio::null()).status().expect("it runs").success(), "{options}");
+        let covered = mount_lines(folder);
+        let arguments = ["record", "mount", "-o", more, "--image", "image", "--", "cat", "/proc/self/mountinfo"];
+        let output = floe(folder, &arguments);
+        assert!(output.status.success(), "{}", said(&output));
+        let table = String::from_utf8(output.stdout).expect("text");
+        let at = folder.join("mount").canonicalize().expect("it is there");
+        let line = table.lines().rfind(|line| line.contains(at.to_str().expect("text"))).expect("it is mounted");
+        let mut expected = words(&covered[0]);
+        if is_kernel {
+            expected.extend(["default_permissions".to_owned(), "allow_other".to_owned()]);
+        } else if !more.is_empty() {
+            expected.retain(|word| word != "noexec");
+            expected.push("allow_other".to_owned());
+        }
+        assert_eq!(words(line), expected, "{options}: {line}");
+        assert!(Command::new("umount").arg(&at).status().expect("it runs").success(), "{options}");
     }
 }
 

@@ -9,7 +9,7 @@ use fuser::{FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use crate::{
     attributes::{AttributeView, kind},
     deadline::Filling,
-    served::{ENDLESS, Served},
+    served::Served,
 };
 
 /// Fills a reply with names from `offset` on.
@@ -44,7 +44,7 @@ pub(crate) fn fill_plus(
         let is_dot = matches!(entry.name, b"." | b"..");
         let attr = if is_dot { refused(&entry, &served.attributes) } else { entry_attr(file_system, &entry, served)? };
         let name = OsStr::from_bytes(entry.name);
-        let is_full = reply.with(|reply| reply.add(attr.ino, entry.next.0, name, &ENDLESS, &attr, Generation(0)));
+        let is_full = reply.with(|reply| reply.add(attr.ino, entry.next.0, name, &served.keep, &attr, Generation(0)));
         if is_full != Some(false) && !is_dot {
             served.nodes.forget(attr.ino.0, 1);
         } else if attr.kind == fuser::FileType::RegularFile && !matches!(attr.size, 0 | u64::MAX) {

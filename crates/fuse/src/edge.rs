@@ -13,9 +13,9 @@ use std::{
 use floe_engine::Reader;
 use floe_image::{Error, FileSystem, FileType};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::{
@@ -23,9 +23,13 @@ use crate::{
     deadline::{Answer, Deadlines, Watched},
     directory,
     negotiation::{Circumstances, NeedlessOpens, negotiate},
-    served::{ENDLESS, Found, NAME_BYTES_MAX, Refusal, Served, Sized},
-    session_pool::{SessionPool, Turn, pending::Pending},
+    pending::Pending,
+    served::{Found, NAME_BYTES_MAX, Refusal, Served, Sized},
+    session_pool::{SessionPool, Turn},
 };
+
+/// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
+const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);
 
 /// A mounted image, as the kernel asks it.
 ///
@@ -55,6 +59,7 @@ impl FuseEdge {
         let file_system = Arc::clone(reader.file_system());
         let root = file_system.attr(file_system.root())?;
         let finds_by_number = file_system.nid_of(root.inode_number).is_some();
+        let has_acls = file_system.info().format != "squashfs";
         let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
         Ok(Self {
             reader,
@@ -62,7 +67,7 @@ impl FuseEdge {
             threads,
             deadlines,
             options: options.clone(),
-            circumstances: Circumstances { checks_permissions, finds_by_number },
+            circumstances: Circumstances { checks_permissions, finds_by_number, has_acls },
             needless: NeedlessOpens::default(),
         })
     }
@@ -136,10 +141,10 @@ impl Filesystem for FuseEdge {
         let name = name.as_bytes().to_vec();
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
         self.answer(request, reply, find, |served, reply, found| match found {
-            Found::Inode(attr, ttl) => reply.entry_with_ttls(&ttl, &ENDLESS, &attr, Generation(0)),
+            Found::Inode(attr, ttl) => reply.entry_with_ttls(&ttl, &served.keep, &attr, Generation(0)),
             // Node 0 says that there is no such name, and for how long; ENOENT would not be kept.
             Found::Nothing => {
-                reply.entry(&ENDLESS, &served.attributes.blank(0, FileType::Regular), Generation(0));
+                reply.entry(&served.keep, &served.attributes.blank(0, FileType::Regular), Generation(0));
             }
         });
     }
@@ -152,7 +157,7 @@ impl Filesystem for FuseEdge {
     fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.served.counts.note(RequestKind::Getattr);
         let attr = move |served: &Served, file_system: &dyn FileSystem| served.attr(file_system, node);
-        self.answer(request, reply, attr, |_, reply, attr| reply.attr(&ENDLESS, &attr));
+        self.answer(request, reply, attr, |served, reply, attr| reply.attr(&served.keep, &attr));
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
@@ -272,6 +277,28 @@ impl Filesystem for FuseEdge {
         self.served.counts.note(RequestKind::Lseek);
         let seek = move |served: &Served, file_system: &dyn FileSystem| served.seek(file_system, node, offset, whence);
         self.answer(request, reply, seek, |_, reply, offset| reply.offset(offset));
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        _: &[u8],
+        out_bytes_max: u32,
+        reply: ReplyIoctl,
+    ) {
+        let info = self.reader.file_system().info();
+        // As with the kernel's mounts: SquashFS has no labels, EROFS may have an empty one.
+        if command != GET_LABEL || info.format == "squashfs" {
+            return reply.error(Errno::ENOTTY);
+        }
+        let mut label = info.label;
+        label.truncate((out_bytes_max as usize).saturating_sub(1));
+        label.push(0);
+        reply.ioctl(0, &label);
     }
 
     // The kernel refuses every change by itself, as long as nobody remounts with "rw".

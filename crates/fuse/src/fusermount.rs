@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 
-use crate::{MountError, MountOptions, device_sys::DEVICE, mountpoint::Connected};
+use crate::{Access, MountError, MountOptions, device_sys::DEVICE, mountpoint::Connected};
 
 /// The variable that names the socket on which fusermount3 sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
@@ -93,16 +93,23 @@ fn program() -> Option<PathBuf> {
 
 /// The options, with what would end them too early escaped.
 fn arguments(options: &MountOptions) -> OsString {
-    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut arguments = format!("ro,subtype=floe,default_permissions,fsname={source}");
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut arguments = "ro".to_owned();
+    if !options.subtype.is_empty() {
+        arguments.push_str(&format!(",subtype={}", escaped(&options.subtype)));
+    }
+    arguments.push_str(&format!(",fsname={}", escaped(&options.source)));
+    let is_root = rustix::process::geteuid().is_root();
     for (is_set, name) in [
-        (
-            options.allow_other == Some(true) || rustix::process::geteuid().is_root() && options.others_may_enter(),
-            "allow_other",
-        ),
+        (options.checks_permissions, "default_permissions"),
+        (options.access() != Access::Owner, "allow_other"),
         (options.flags.nosuid, "nosuid"),
         (options.flags.nodev, "nodev"),
+        // Without these it is strict; it takes them from root alone.
+        (is_root && !options.flags.nosuid, "suid"),
+        (is_root && !options.flags.nodev, "dev"),
         (options.flags.noexec, "noexec"),
+        (options.flags.nosymfollow, "nosymfollow"),
         (options.auto_unmount, "auto_unmount"),
     ] {
         if is_set {
@@ -157,14 +164,14 @@ mod tests {
     #[test]
     fn sources_cannot_smuggle_options() {
         for (source, expected) in [
-            ("/a/b", "ro,subtype=floe,default_permissions,fsname=/a/b,nosuid"),
-            ("/a,suid", "ro,subtype=floe,default_permissions,fsname=/a\\,suid,nosuid"),
-            ("/a\\", "ro,subtype=floe,default_permissions,fsname=/a\\\\,nosuid"),
+            ("/a/b", "ro,subtype=s\\,suid,fsname=/a/b,default_permissions,nosuid,nodev"),
+            ("/a,suid", "ro,subtype=s\\,suid,fsname=/a\\,suid,default_permissions,nosuid,nodev"),
+            ("/a\\", "ro,subtype=s\\,suid,fsname=/a\\\\,default_permissions,nosuid,nodev"),
         ] {
             let options = MountOptions {
                 source: source.to_owned(),
-                allow_other: Some(false),
-                flags: crate::KernelFlags { nosuid: true, ..Default::default() },
+                subtype: "s,suid".to_owned(),
+                access: Some(Access::Owner),
                 ..MountOptions::default()
             };
             assert_eq!(arguments(&options), OsString::from(expected));

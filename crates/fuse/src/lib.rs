@@ -24,6 +24,7 @@ mod mount_table;
 mod mountpoint;
 mod negotiation;
 mod node_numbers;
+mod pending;
 mod read_ahead;
 mod request_counts;
 mod rescue;
@@ -33,7 +34,7 @@ mod unmount;
 
 pub use mount::{Ended, Mount};
 pub use mount_error::MountError;
-pub use mount_options::{FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
+pub use mount_options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
 pub use mount_table::{MountEntry, MountTable};
 pub use mountpoint::Mountpoint;
 pub use request_counts::{FaultKind, RequestCounts, RequestKind};

@@ -16,13 +16,14 @@ use floe_engine::Reader;
 use fuser::{Session, SessionACL};
 
 use crate::{
-    Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     deadline::Deadlines,
     device_sys,
     edge::FuseEdge,
     fusermount::AutoUnmount,
     kernel_pages::KernelPages,
     mountpoint::{Connected, connect},
+    pending::ConnectionEnd,
     read_ahead,
     rescue::Rescue,
 };
@@ -66,15 +67,17 @@ impl Mount {
     pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
-        let is_directory = matches!(mountpoint, Mountpoint::Directory(_));
-        let edge = FuseEdge::new(reader, options, is_directory, Arc::clone(&deadlines)).map_err(MountError::Image)?;
-        let counts = edge.parts().1.counts.clone();
+        let checks_permissions = options.checks_permissions && matches!(mountpoint, Mountpoint::Directory(_));
+        let edge =
+            FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let (_, served, connection) = edge.parts();
+        let counts = served.counts.clone();
         let (connected, directory) = match mountpoint {
             Mountpoint::Directory(directory) => (connect(&directory, options)?, Some(directory)),
             Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
         };
         let Connected { device, auto_unmount } = connected;
-        let unmounter = Unmounter::new(directory);
+        let unmounter = Unmounter::new(directory, &connection);
         let result = serve(edge, device, deadlines, options, &unmounter);
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
@@ -131,8 +134,12 @@ fn serve(
     let mut config = fuser::Config::default();
     config.n_threads = Some(NonZero::get(options.threads));
     config.clone_fd = options.clone_fd;
-    // The kernel lets in whom the mount lets in.
-    let session = Session::from_fd(edge, device, SessionACL::All, config).map_err(MountError::Handshake)?;
+    let allowed = match options.access() {
+        Access::OwnerAndRoot => SessionACL::RootAndOwner,
+        // The kernel lets in whom the mount lets in.
+        Access::Owner | Access::All => SessionACL::All,
+    };
+    let session = Session::from_fd(edge, device, allowed, config).map_err(MountError::Handshake)?;
     let file_system = Arc::clone(reader.file_system());
     reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served, file_system }));
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
@@ -147,7 +154,10 @@ fn serve(
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
         if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {
-            watchdog_unmounter.note_end();
+            // An aborted connection leaves a dead mount, which is to go.
+            if pending.connection_end() != Some(ConnectionEnd::Aborted) {
+                watchdog_unmounter.note_end();
+            }
             let _ = watchdog_ended.send(Ended::Stuck);
         }
     };

@@ -15,9 +15,12 @@ pub type ReadSink = Arc<dyn Fn(Nid, u64, u32) + Send + Sync>;
 pub struct MountOptions {
     /// What the mount table shows as the source: the path of the image.
     pub source: String,
-    /// Whether other users may enter the mount; none: where it is root's, as with a mount of the kernel. The modes and
-    /// owners in the image then decide, because the kernel checks them.
-    pub allow_other: Option<bool>,
+    /// The kind that the mount table shows behind `fuse.`; where it is empty, `fuse` alone.
+    pub subtype: String,
+    /// Who may enter the mount; none: everybody where it is root's, as with a mount of the kernel, else its owner alone.
+    pub access: Option<Access>,
+    /// Whether the kernel checks the modes and owners in the image. Where it does not, who may enter may read everything.
+    pub checks_permissions: bool,
     /// Whether the kernel checks permissions by the access control lists in the image.
     pub acl: bool,
     /// The flags that belong to the mount.
@@ -51,8 +54,21 @@ pub struct MountOptions {
     pub reads: Option<ReadSink>,
 }
 
-/// The flags that belong to a mount, not to the file system. It is always read-only.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Who may enter a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The user who mounted it.
+    Owner,
+    /// That user and root. The kernel lets everybody in, and requests of others are refused here; so nothing is kept in
+    /// the kernel's caches of names and attributes, which would answer them.
+    OwnerAndRoot,
+    /// Every user.
+    All,
+}
+
+/// The flags that belong to a mount, not to the file system. It is always read-only. By default an image gives nobody
+/// privileges: neither set-user-id bits nor device files have an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelFlags {
     /// Set-user-id and set-group-id bits have no effect.
     pub nosuid: bool,
@@ -62,6 +78,12 @@ pub struct KernelFlags {
     pub noexec: bool,
     /// Symbolic links are not followed.
     pub nosymfollow: bool,
+}
+
+impl Default for KernelFlags {
+    fn default() -> Self {
+        Self { nosuid: true, nodev: true, noexec: false, nosymfollow: false }
+    }
 }
 
 /// How directories are read.
@@ -89,7 +111,9 @@ impl Default for MountOptions {
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
             source: "floe".to_owned(),
-            allow_other: None,
+            subtype: "floe".to_owned(),
+            access: None,
+            checks_permissions: true,
             acl: true,
             flags: KernelFlags::default(),
             auto_unmount: false,
@@ -112,9 +136,10 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Whether other users may enter.
-    pub(crate) fn others_may_enter(&self) -> bool {
-        self.allow_other.unwrap_or_else(|| rustix::process::geteuid().is_root())
+    /// Who may enter.
+    pub(crate) fn access(&self) -> Access {
+        let is_root = || rustix::process::geteuid().is_root();
+        self.access.unwrap_or_else(|| if is_root() { Access::All } else { Access::Owner })
     }
 }
 

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::KernelFlags;
+
 /// How many symbolic links a path may lead through.
 const LINKS_MAX: usize = 40;
 
@@ -29,6 +31,12 @@ pub struct MountEntry {
     pub source: OsString,
     /// The user who mounted it, where FUSE says so.
     pub user_id: Option<u32>,
+    /// The flags of the mount.
+    pub flags: KernelFlags,
+    /// Whether users enter who did not mount it.
+    pub lets_others_in: bool,
+    /// Whether the kernel checks the modes and owners of its files.
+    pub checks_permissions: bool,
 }
 
 impl MountTable {
@@ -93,13 +101,24 @@ impl MountEntry {
         let mut device = std::str::from_utf8(fields.nth(2)?).ok()?.split(':');
         let device = (device.next()?.parse().ok()?, device.next()?.parse().ok()?);
         let mountpoint = unescaped(fields.nth(1)?).into();
+        let words: Vec<_> = fields.next()?.split(|byte| *byte == b',').collect();
+        let has = |word: &str| words.contains(&word.as_bytes());
+        let flags = KernelFlags {
+            nosuid: has("nosuid"),
+            nodev: has("nodev"),
+            noexec: has("noexec"),
+            nosymfollow: has("nosymfollow"),
+        };
         fields.find(|field| *field == b"-")?;
         let file_system = String::from_utf8(unescaped(fields.next()?).into_vec()).ok()?;
         let source = unescaped(fields.next()?);
-        let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
-        let user_id =
-            options.find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-        Some(Self { device, mountpoint, file_system, source, user_id })
+        let options: Vec<_> = fields.next().unwrap_or_default().split(|byte| *byte == b',').collect();
+        let value = |option: &[u8]| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok();
+        let user_id = options.iter().find_map(|option| value(option));
+        // Only FUSE has mounts that are for one user, or leave permissions to a program.
+        let is_granted = |option: &[u8]| user_id.is_none() || options.contains(&option);
+        let (lets_others_in, checks_permissions) = (is_granted(b"allow_other"), is_granted(b"default_permissions"));
+        Some(Self { device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions })
     }
 }
 
@@ -149,6 +168,20 @@ mod tests {
                 (entry.file_system.as_str(), source, entry.device, entry.is_fuse(), entry.user_id)
             });
             assert_eq!(found, expected, "{mountpoint}");
+        }
+    }
+
+    #[test]
+    fn flags_are_those_of_the_mount() {
+        let strict = KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: true };
+        let lax = KernelFlags { nosuid: false, nodev: false, noexec: false, nosymfollow: false };
+        for (line, expected) in [
+            ("ro,nosuid,nodev,noexec,nosymfollow - fuse.a a ro,user_id=0,allow_other", (strict, true, false)),
+            ("ro shared:1 - fuse.a nosuid ro,user_id=0,default_permissions", (lax, false, true)),
+            ("ro,relatime - erofs a ro,user_xattr", (lax, true, true)),
+        ] {
+            let entry = MountEntry::parse(format!("1 2 0:9 / /a {line}").as_bytes()).expect("an entry");
+            assert_eq!((entry.flags, entry.lets_others_in, entry.checks_permissions), expected, "{line}");
         }
     }
 

@@ -8,10 +8,7 @@ use std::{
 
 use rustix::mount::{MountFlags, mount};
 
-use crate::{MountError, MountOptions, MountTable, device_sys, fusermount, fusermount::AutoUnmount};
-
-/// The kind that the mount table shows.
-const FILE_SYSTEM: &str = "fuse.floe";
+use crate::{Access, MountError, MountOptions, MountTable, device_sys, fusermount, fusermount::AutoUnmount};
 
 /// Where an image is mounted.
 #[derive(Debug)]
@@ -55,6 +52,11 @@ impl Mountpoint {
             return Err(MountError::NotADirectory(path.to_owned()));
         }
         let directory = resolve(path).map_err(|error| MountError::Directory { path: path.to_owned(), error })?;
+        if directory == Path::new("/") {
+            // Paths would still lead to what is below, also that of an unmount, which would make it read-only.
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory");
+            return Err(MountError::Directory { path: path.to_owned(), error });
+        }
         if let Ok(table) = MountTable::read()
             && let Some(entry) = table.on(&directory).filter(|entry| entry.is_fuse())
         {
@@ -109,9 +111,11 @@ fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) ->
     let mode = fs::metadata(directory)?.mode();
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let number = device.as_raw_fd();
-    let mut data =
-        format!("fd={number},rootmode={mode:o},user_id={},group_id={},default_permissions", uid.as_raw(), gid.as_raw());
-    if options.others_may_enter() {
+    let mut data = format!("fd={number},rootmode={mode:o},user_id={},group_id={}", uid.as_raw(), gid.as_raw());
+    if options.checks_permissions {
+        data.push_str(",default_permissions");
+    }
+    if options.access() != Access::Owner {
         data.push_str(",allow_other");
     }
     for option in &options.kernel_options {
@@ -129,7 +133,8 @@ fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) ->
     }
     let data = std::ffi::CString::new(data).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let source = options.source.replace('\0', "");
-    mount(source.as_str(), directory, FILE_SYSTEM, flags, data.as_c_str())?;
+    let file_system = if options.subtype.is_empty() { "fuse".to_owned() } else { format!("fuse.{}", options.subtype) };
+    mount(source.as_str(), directory, file_system.as_str(), flags, data.as_c_str())?;
     Ok(())
 }
 

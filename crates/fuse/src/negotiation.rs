@@ -4,11 +4,14 @@ use std::num::NonZero;
 
 use fuser::{InitFlags, KernelConfig};
 
-use crate::{MountOptions, Readdir};
+use crate::{Access, MountOptions, Readdir};
 
 /// The largest write that the kernel may send. Nothing is ever written; but the kernel derives from it the largest read,
 /// 256 pages.
 pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// The kernel wants room for the largest write before it gives any request out: its header and 1 MiB.
+pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 
 /// What a read-only file system that never changes can always use, where the kernel has it.
 const ALWAYS: [InitFlags; 10] = [
@@ -41,6 +44,8 @@ pub(crate) struct Circumstances {
     pub(crate) checks_permissions: bool,
     /// Whether an inode is found by its number alone.
     pub(crate) finds_by_number: bool,
+    /// Whether the format has access control lists.
+    pub(crate) has_acls: bool,
 }
 
 /// Asks for everything that serves `options`.
@@ -55,10 +60,11 @@ pub(crate) fn negotiate(
         Readdir::Plus => wanted.push(InitFlags::FUSE_DO_READDIRPLUS),
         Readdir::Auto => wanted.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]),
     }
-    if options.acl {
+    let acl = options.acl && circumstances.has_acls;
+    if acl {
         wanted.push(InitFlags::FUSE_POSIX_ACL);
     }
-    if circumstances.checks_permissions || options.acl {
+    if circumstances.checks_permissions || acl {
         // The kernel refuses the mount if it does not check permissions itself; access control lists make it.
         wanted.push(InitFlags::FUSE_ALLOW_IDMAP);
     }
@@ -73,6 +79,10 @@ pub(crate) fn negotiate(
     let background = NonZero::get(options.background_max);
     let _ = config.set_max_background(background);
     let _ = config.set_congestion_threshold((background / 4 * 3).max(1));
+    if options.access() == Access::OwnerAndRoot {
+        // Where the kernel does not ask, nobody can be refused.
+        return NeedlessOpens::default();
+    }
     let capabilities = config.capabilities();
     NeedlessOpens {
         files: capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT),

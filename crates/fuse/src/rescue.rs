@@ -4,8 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The kernel wants room for the largest write before it gives any request out: its header and 1 MiB.
-const REQUEST_BYTES_MAX: usize = crate::negotiation::WRITE_BYTES_MAX as usize + 4096;
+use crate::negotiation::REQUEST_BYTES_MAX;
 
 const FORGET: u32 = 2;
 const INTERRUPT: u32 = 36;

@@ -6,15 +6,21 @@ use floe_image::{Attr, Error, FileSystem, Nid, SeekTarget};
 use fuser::{Errno, FileAttr, INodeNo};
 
 use crate::{
-    FaultSink, MountOptions, RequestCounts, attributes::AttributeView, caller::is_administrator, errno::errno_of,
-    node_numbers::NodeNumbers,
+    Access, FaultSink, MountOptions, RequestCounts, attributes::AttributeView, caller::is_administrator,
+    errno::errno_of, node_numbers::NodeNumbers,
 };
 
 /// How long the kernel may keep what it was told: the image never changes.
-pub(crate) const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
+const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The longest name that `statfs` tells of, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
+
+/// The namespaces of extended attributes.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", TRUSTED];
+
+/// The only attributes outside of them, which SquashFS does not have.
+const ACCESS_CONTROL_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// What only an administrator may see in a list of extended attributes.
 const TRUSTED: &[u8] = b"trusted.";
@@ -27,6 +33,8 @@ pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
     pub(crate) attributes: AttributeView,
     pub(crate) counts: RequestCounts,
+    /// How long the kernel may keep names and attributes.
+    pub(crate) keep: Duration,
     faults: Option<FaultSink>,
 }
 
@@ -72,6 +80,7 @@ impl Served {
             nodes: NodeNumbers::new(file_system, root.inode_number),
             attributes: AttributeView { block_size, uid: options.uid, gid: options.gid },
             counts: RequestCounts::default(),
+            keep: if options.access() == Access::OwnerAndRoot { Duration::ZERO } else { ENDLESS },
             faults: options.faults.clone(),
         }
     }
@@ -107,7 +116,7 @@ impl Served {
         }
         let attr = file_system.attr(nid)?;
         let node = self.nodes.learn(&attr)?;
-        let ttl = if NodeNumbers::is_alias(node) { Duration::ZERO } else { ENDLESS };
+        let ttl = if NodeNumbers::is_alias(node) { Duration::ZERO } else { self.keep };
         Ok(Found::Inode(self.attributes.file_attr(&attr, node), ttl))
     }
 
@@ -118,6 +127,7 @@ impl Served {
         name: &[u8],
         size_max: u32,
     ) -> Result<Sized, Refusal> {
+        check_xattr_name(file_system.info().format, name)?;
         let value = file_system.xattr(self.nid(node)?, name)?;
         Ok(sized(value.ok_or(Errno::ENODATA)?, size_max)?)
     }
@@ -157,6 +167,16 @@ impl Served {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         let found = file_system.seek(self.nid(node)?, offset, target)?.ok_or(Errno::ENXIO)?;
         Ok(i64::try_from(found).map_err(|_| Errno::EOVERFLOW)?)
+    }
+}
+
+/// Refuses names that are in no namespace of the format, as the kernel's mounts do. Names that are too long never get here.
+fn check_xattr_name(format: &str, name: &[u8]) -> Result<(), Errno> {
+    match NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
+        Some(b"") => Err(Errno::EINVAL),
+        Some(_) => Ok(()),
+        None if ACCESS_CONTROL_LISTS.contains(&name) && format != "squashfs" => Ok(()),
+        None => Err(Errno::EOPNOTSUPP),
     }
 }
 

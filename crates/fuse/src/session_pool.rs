@@ -3,16 +3,16 @@
 
 mod busy_polling;
 mod listeners;
-pub(crate) mod pending;
 
 use std::sync::Arc;
 
 use floe_engine::{Reader, Working};
 
-use self::{busy_polling::BusyPolling, listeners::Listeners, pending::Pending};
+use self::{busy_polling::BusyPolling, listeners::Listeners};
 use crate::{
     MountOptions,
     deadline::{Deadlines, Visit, has_answered},
+    pending::Pending,
 };
 
 /// The threads that take requests (leader and followers: one listens as long as one is enough, and before it waits for the

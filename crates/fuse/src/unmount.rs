@@ -4,14 +4,18 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
 use rustix::mount::UnmountFlags;
 
-use crate::{MountTable, fusermount, mountpoint::resolve};
+use crate::{
+    MountTable, fusermount,
+    mountpoint::resolve,
+    pending::{ConnectionEnd, Pending},
+};
 
 /// What becomes of those who still use a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,16 +97,18 @@ pub struct Unmounter {
     directory: Option<PathBuf>,
     device: Option<(u32, u32)>,
     has_ended: Arc<AtomicBool>,
+    /// Shows the connection as long as it is served.
+    connection: Weak<Pending>,
 }
 
 impl Unmounter {
     /// An unmounter of what was just mounted on a directory; without one, of nothing.
-    pub(crate) fn new(directory: Option<PathBuf>) -> Self {
+    pub(crate) fn new(directory: Option<PathBuf>, connection: &Arc<Pending>) -> Self {
         let device = directory.as_ref().and_then(|directory| {
             let table = MountTable::read().ok()?;
             Some(table.on(directory)?.device)
         });
-        Self { directory, device, has_ended: Arc::default() }
+        Self { directory, device, has_ended: Arc::default(), connection: Arc::downgrade(connection) }
     }
 
     /// Notes that the kernel has ended the connection: somebody has unmounted. What is seen from now on is another mount,
@@ -118,7 +124,8 @@ impl Unmounter {
 
     /// Whether the mount is still to be seen. Where it cannot be known, it is taken to be.
     pub fn is_mounted(&self) -> bool {
-        if self.has_ended.load(Relaxed) {
+        let connection_end = self.connection.upgrade().and_then(|connection| connection.connection_end());
+        if self.has_ended.load(Relaxed) || connection_end == Some(ConnectionEnd::Unmounted) {
             return false;
         }
         match (&self.directory, self.device, MountTable::read()) {

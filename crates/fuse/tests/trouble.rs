@@ -254,6 +254,41 @@ fn an_end_does_not_wait_for_a_stuck_source() {
 }
 
 #[test]
+fn the_root_directory_is_no_mountpoint() {
+    let found = Mountpoint::find(Path::new("/"));
+    assert!(matches!(&found, Err(MountError::Directory { .. })), "{found:?}");
+}
+
+#[test]
+fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
+    if !can_mount() {
+        return;
+    }
+    let gate = Arc::new(Gate::default());
+    let mut mount = TestMount::gated(tree(8), &gate, &with_deadline(300));
+    gate.close();
+    for index in 0..8 {
+        let path = mount.file(&index.to_string());
+        let result = within(Duration::from_secs(20), move || fs::read(path));
+        assert_eq!(errno(result), Some(libc::EIO));
+    }
+    let (unmounter, path) = (mount.unmounter(), mount.path().to_owned());
+    let (_, minor) = unmounter.device().expect("it is mounted");
+    let control = tempfile::tempdir().expect("a directory");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
+    let aborted = fs::write(control.path().join(minor.to_string()).join("abort"), "1");
+    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
+    aborted.expect("told to abort");
+    let mount = mount.take();
+    let ended = within(Duration::from_secs(20), move || mount.wait());
+    assert!(matches!(ended, Ended::Stuck), "{ended:?}");
+    let table = floe_fuse::MountTable::read().expect("a table");
+    assert!(table.on(&path).is_none(), "a dead mount is left");
+    gate.open();
+}
+
+#[test]
 fn a_mount_is_served_through_a_given_descriptor() {
     if !can_mount() {
         return;

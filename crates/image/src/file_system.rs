@@ -2,9 +2,7 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr,
-};
+use crate::{Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr};
 
 /// What `statfs` and the tools say of a whole image.
 #[derive(Clone, PartialEq, Eq, Debug)]

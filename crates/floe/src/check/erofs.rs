@@ -2,9 +2,7 @@
 
 use std::{
     io,
-    sync::{
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use floe_engine::Blocking;

@@ -13,7 +13,7 @@ use indicatif::BinaryBytes;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{cancellation, exit::Exit, fail::Fail};
+use crate::{cancellation, exit::Exit, fail::Fail, output::Output};
 
 /// The image. `cargo xtask fixtures --demo` makes it and its manifest.
 pub(crate) const IMAGE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs"));
@@ -73,31 +73,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let start = Instant::now();
     let image = Image::open(&path, &OpenOptions::default())?;
     let info = image.file_system().info();
-    println!(
-        "opened   {}: {}, {} inodes in {} blocks of {} bytes, in {}",
+    Output::print(format_args!(
+        "opened   {}: {}, {} inodes in {} blocks of {} bytes, in {}\n",
         at(&path),
         image.format(),
         info.inode_count,
         info.block_count,
         info.block_size,
         shown(start.elapsed())
-    );
+    ))?;
     let why_not = if arguments.no_mount {
         Some("as you wished".to_owned())
     } else {
         mount_and_read(&image, &folder.path().join("mount"), &expected)?
     };
     if let Some(reason) = why_not {
-        println!("no mount {reason}");
+        Output::print(format_args!("no mount {reason}\n"))?;
         let start = Instant::now();
         let tally = read_image(&image, &expected).map_err(Fail::failed)?;
-        say_read("read", &tally, start.elapsed(), "without a mount");
+        say_read("read", &tally, start.elapsed(), "without a mount")?;
     }
     if cancel.load(std::sync::atomic::Ordering::Relaxed) {
         return Err(Fail::failed("ended by a signal").with_exit(Exit::Interrupted));
     }
-    println!("next     floe mount IMAGE DIR");
-    Ok(Exit::Done.code())
+    Output::print("next     floe mount IMAGE DIR\n")
 }
 
 /// Mounts the image, reads all of it through the mount, twice, and unmounts. Gives why, if it cannot be mounted.
@@ -110,27 +109,28 @@ fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> 
         Ok(mount) => mount,
         Err(error) => return Ok(Some(format!("because {error}"))),
     };
-    println!("mounted  on {} through FUSE, in {}", directory.display(), shown(start.elapsed()));
+    let elapsed = shown(start.elapsed());
+    Output::print(format_args!("mounted  on {} through FUSE, in {elapsed}\n", directory.display()))?;
     for (turn, note) in [("read", "through the mount"), ("again", "from the kernel's caches")] {
         let start = Instant::now();
         let tally = read_mount(directory, expected).map_err(Fail::failed)?;
-        say_read(turn, &tally, start.elapsed(), note);
+        say_read(turn, &tally, start.elapsed(), note)?;
     }
     let start = Instant::now();
     let unmounted = mount.unmounter().unmount(Detach::Never);
     // Somebody may be looking at it.
     unmounted.or_else(|_| mount.unmounter().unmount(Detach::Lazily))?;
-    println!("unmounted in {}", shown(start.elapsed()));
+    Output::print(format_args!("unmounted in {}\n", shown(start.elapsed())))?;
     Ok(None)
 }
 
-fn say_read(turn: &str, tally: &Tally, elapsed: Duration, note: &str) {
+fn say_read(turn: &str, tally: &Tally, elapsed: Duration, note: &str) -> Result<u8, Fail> {
     let Tally { names, files, bytes } = tally;
-    println!(
-        "{turn:8} {names} names, {files} files with {} {note} in {}; every SHA-256 is as it should be",
+    Output::print(format_args!(
+        "{turn:8} {names} names, {files} files with {} {note} in {}; every SHA-256 is as it should be\n",
         BinaryBytes(*bytes),
         shown(elapsed)
-    );
+    ))
 }
 
 fn shown(elapsed: Duration) -> String {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -21,11 +21,13 @@ use crate::{
     account::AccountFile,
     control,
     daemon::{self, Report, Role},
+    ending_signals::heeded,
     exit::Exit,
     fail::Fail,
     fault_log,
     idle::unmount_when_idle,
     mount_users::MountUsers,
+    output::remark,
     quantity, status,
     switches::{Strictness, Switches},
 };
@@ -48,6 +50,9 @@ pub(crate) struct Arguments {
     /// An extra device of an EROFS image, in the order of its table; may be given several times
     #[arg(long, value_name = "FILE")]
     device: Vec<PathBuf>,
+    /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
+    #[arg(long, value_name = "DIR")]
+    device_directory: Option<PathBuf>,
     /// The budget of the cache of decoded blocks
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     cache: Option<u64>,
@@ -81,20 +86,24 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   overflow-directory=DIR where that file is; not in memory [the directory of the image]
   offset=BYTES|auto      where the image begins
   device=FILE            an extra device of an EROFS image
+  device-directory=DIR   where the other extra devices are, under the names that the image gives them
   threads=N, clone_fd, max_background=N
   read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
   readdir=plus|plain|auto
   deadline=TIME|off      when a request that the source holds up gets EIO [60s]
   linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
   allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
+  allow_root             let root in, beside the user who mounts
   acl, noacl             whether access control lists in the image decide too [acl]
   uid=N, gid=N           the owner and the group of everything
-  nosuid, nodev, noexec, nosymfollow, auto_unmount, fsname=NAME, context=...
+  suid, dev              set-user-id bits and device files in the image have effect, for root's mounts [nosuid,nodev]
+  noexec, nosymfollow, auto_unmount, fsname=NAME, subtype=NAME, context=...
   account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
-On SIGINT, SIGTERM and SIGHUP the image is unmounted. While somebody uses it, it only
-disappears from the tree, and is served until they are done; a second signal ends it at once.
+On SIGINT, SIGTERM and SIGHUP the image is unmounted, unless they were ignored from the start
+(nohup). While somebody uses it, it only disappears from the tree, and is served until they are
+done; a second signal ends it at once.
 
 Exit codes:
   0  it was unmounted; with --daemon: it works
@@ -141,9 +150,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         switches.mount.threads = threads;
     }
     if arguments.allow_other {
-        switches.mount.allow_other = Some(true);
+        switches.mount.access = Some(Access::All);
     }
     switches.open.devices.extend(arguments.device);
+    if arguments.device_directory.is_some() {
+        switches.open.device_directory = arguments.device_directory;
+    }
     let Arguments { image, directory, daemon: in_background, .. } = arguments;
     fulfil(Order { in_background, ..Order::new(image, directory, switches) })
 }
@@ -175,7 +187,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
     // From here on signals wait for the mount, so that none leaves it behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
     let shown = absolute(&directory);
     let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
@@ -191,7 +203,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let source = Arc::new(status::Source {
         image: image.clone(),
         path: absolute(&path),
-        devices: open.devices,
+        devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
         options,
@@ -239,8 +251,7 @@ fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Optio
     match report {
         Some(report) => report.works(&message),
         None => {
-            // Whoever closed stdout does not want to know.
-            let _ = writeln!(io::stdout(), "{message}");
+            remark(format_args!("{message}\n"));
             Ok(())
         }
     }

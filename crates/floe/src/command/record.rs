@@ -1,20 +1,23 @@
 //! `floe record`: writes down what a launch reads of a mounted image.
 
+mod launch;
+
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
     fs,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus},
+    process::ExitStatus,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use clap::Args;
 use floe::{ByteRange, Image, Nid};
-use floe_fuse::{Detach, Mount, MountTable, Mountpoint};
+use floe_fuse::{Access, Detach, Mount, MountEntry, MountTable, Mountpoint};
 use floe_mkfs::{Profile, ProfileRange};
 
+use self::launch::Launch;
 use crate::{
     exit::Exit,
     fail::Fail,
@@ -27,7 +30,8 @@ const READS_MAX: usize = 1 << 20;
 /// Record which parts of an image a command reads, in their order
 ///
 /// The image is mounted once more over DIR while the command runs, so that nothing is in memory yet and each first read
-/// is seen; then DIR is as before. With `floe mkfs --profile` an image has these parts in front.
+/// is seen; then DIR is as before. SIGINT, SIGTERM and SIGHUP end the command, as one ends a server, and what it has read so
+/// far is recorded; 5 seconds later, or at a second signal, it is killed. With `floe mkfs --profile` an image has these parts in front.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
@@ -65,11 +69,19 @@ type Reads = Arc<Mutex<Vec<(Nid, ByteRange)>>>;
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let directory = fs::canonicalize(&arguments.directory)
         .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.display())))?;
+    let table = MountTable::read().map_err(|error| Fail::failed(format!("the table of mounts: {error}")))?;
+    let covered = table.on(&directory);
     let path = match arguments.image {
         Some(image) => image,
-        None => mounted_image(&directory)?,
+        None => mounted_image(&directory, covered)?,
     };
     let mut switches = Switches::default();
+    if let Some(covered) = covered {
+        // The launch may and must not do what it may and must not on the mount that is covered.
+        switches.mount.flags = covered.flags;
+        switches.mount.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
+        switches.mount.checks_permissions = covered.checks_permissions;
+    }
     for list in &arguments.options {
         switches.take_list(list, Strictness::User)?;
     }
@@ -87,11 +99,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
             reads.push((nid, ByteRange::new(offset, len.into())));
         }
     }));
+    // Before the mount, so that no signal leaves it behind.
+    let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead, and more is recorded than is needed: {refusal}");
     }
-    let status = status_of(&arguments.command);
+    let status = launch.run(&arguments.command);
     if let Err(error) = mount.unmounter().unmount(Detach::Never) {
         eprintln!("floe: {error}; it goes when nobody uses it any more");
         mount.unmounter().unmount(Detach::Lazily)?;
@@ -113,24 +127,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 }
 
 /// The image that is mounted on a directory, by Floe or by the kernel.
-fn mounted_image(directory: &Path) -> Result<PathBuf, Fail> {
-    let table = MountTable::read().map_err(|error| Fail::failed(format!("the table of mounts: {error}")))?;
+fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf, Fail> {
     let advice = "name the image with --image";
-    let entry = table.on(directory);
     let entry = entry.ok_or_else(|| Fail::usage(format!("nothing is mounted on {}: {advice}", directory.display())))?;
     let source = PathBuf::from(&entry.source);
     if source.is_file() {
         return Ok(source);
     }
     Err(Fail::usage(format!("the image that is mounted on {} cannot be found: {advice}", directory.display())))
-}
-
-fn status_of(command: &[OsString]) -> Result<ExitStatus, Fail> {
-    let Some((program, arguments)) = command.split_first() else {
-        return Err(Fail::usage("a command is missing"));
-    };
-    let status = Command::new(program).args(arguments).status();
-    status.map_err(|error| Fail::failed(format!("{}: {error}", program.display())))
 }
 
 /// A shell's code for how a command ended.

@@ -72,12 +72,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         if !clears && !arguments.json {
             output.push(b'\n');
         }
-        let mut stdout = io::stdout().lock();
-        if let Err(error) = stdout.write_all(&output).and_then(|()| stdout.flush()) {
-            return match error.kind() {
-                io::ErrorKind::BrokenPipe => Ok(Exit::Done.code()),
-                _ => Err(Fail::failed(format!("standard output: {error}"))),
-            };
+        let mut has_reader = false;
+        Output::run(|writer| {
+            writer.write_all(&output)?;
+            writer.flush()?;
+            has_reader = true;
+            Ok(Exit::Done.code())
+        })?;
+        if !has_reader {
+            return Ok(Exit::Done.code());
         }
         thread::sleep(interval);
     }

@@ -19,9 +19,6 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// How long a mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The kind of file system that Floe's mounts have.
-const FILE_SYSTEM: &str = "fuse.floe";
-
 /// A mount of Floe, as who asks sees it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
@@ -40,7 +37,7 @@ impl Mounted {
         let table = MountTable::read().map_err(|error| Fail::failed(format!("the mount table: {error}")))?;
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
         let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
-        if entry.file_system != FILE_SYSTEM {
+        if !entry.is_fuse() {
             return Err(Fail::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
         }
         let user_id = geteuid().as_raw();

@@ -9,7 +9,7 @@ use std::{
 
 use floe::{EngineOptions, Offset, OpenError, OpenOptions, WorkerMode};
 
-use crate::fail::Fail;
+use crate::{fail::Fail, output::Output};
 
 /// A tool of erofs-utils.
 pub(super) struct ErofsTool {
@@ -77,30 +77,35 @@ impl ErofsTool {
     /// Ends because the image cannot be opened.
     pub(super) fn unopened(&self, error: &OpenError) -> Result<u8, Fail> {
         let errno = match error {
-            OpenError::File { error, .. } => error.raw_os_error().unwrap_or(5),
+            OpenError::File { error, .. } | OpenError::Device { error, .. } => error.raw_os_error().unwrap_or(5),
             _ => 22,
         };
         let exit = if self.usage_exit == 1 { 1 } else { u8::try_from(256 - errno.clamp(1, 255)).unwrap_or(1) };
-        self.failed(&error.to_string(), exit)
+        let message = match error {
+            OpenError::MissingDevice { path, index, .. } => {
+                format!("{}: needs extra device {index}: give its file with --device", path.display())
+            }
+            error => error.to_string(),
+        };
+        self.failed(&message, exit)
     }
 
     /// Answers the options that every tool has, or says that there is no such option.
     pub(super) fn standard(&self, option: &GivenOption) -> Result<u8, Fail> {
         match option.name.as_str() {
-            "h" | "help" => print!("{}", self.help),
-            "V" | "version" => println!("{} (floe) {}", self.name, env!("CARGO_PKG_VERSION")),
+            "h" | "help" => return Output::print(self.help),
+            "V" | "version" => {
+                return Output::print(format_args!("{} (floe) {}\n", self.name, env!("CARGO_PKG_VERSION")));
+            }
             name if name.chars().count() == 1 => {
                 eprintln!("{}: invalid option -- '{name}'", self.name);
-                self.hint();
-                return Ok(self.usage_exit);
             }
             name => {
                 eprintln!("{}: unrecognized option '--{name}'", self.name);
-                self.hint();
-                return Ok(self.usage_exit);
             }
         }
-        Ok(0)
+        self.hint();
+        Ok(self.usage_exit)
     }
 }
 
@@ -186,7 +191,7 @@ impl Wanted {
             ..EngineOptions::default()
         };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
-        OpenOptions { offset, devices: self.devices.clone(), engine }
+        OpenOptions { offset, devices: self.devices.clone(), device_directory: None, engine }
     }
 }
 

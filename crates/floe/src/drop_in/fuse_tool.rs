@@ -2,11 +2,14 @@
 
 use std::{ffi::OsString, num::NonZero, path::PathBuf, time::Duration};
 
+use floe_fuse::Access;
+
 use super::erofs_tool::number;
 use crate::{
     command::mount::{Order, fulfil, notify},
     exit::Exit,
     fail::Fail,
+    output::Output,
     switches::{Strictness, Switches},
 };
 
@@ -44,7 +47,7 @@ pub(super) fn run_erofsfuse(arguments: &[OsString]) -> Result<u8, Fail> {
     run("erofsfuse", EROFSFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
-/// Runs `squashfuse` or `squashfuse_ll`.
+/// Runs `squashfuse`.
 ///
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
@@ -52,8 +55,16 @@ pub(super) fn run_squashfuse(arguments: &[OsString]) -> Result<u8, Fail> {
     run("squashfuse", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
+/// Runs `squashfuse_ll`.
+///
+/// # Errors
+/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+pub(super) fn run_squashfuse_ll(arguments: &[OsString]) -> Result<u8, Fail> {
+    run("squashfuse_ll", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+}
+
 fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
-    let (mut switches, mut operands) = (Switches::default(), Vec::new());
+    let (mut switches, mut operands) = (as_libfuse(), Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
@@ -63,12 +74,10 @@ fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
         };
         match text {
             "-h" | "--help" => {
-                print!("{help}{FUSE_HELP}");
-                return Ok(0);
+                return Output::print(format_args!("{help}{FUSE_HELP}"));
             }
             "-V" | "--version" => {
-                println!("{name} (floe) {}", env!("CARGO_PKG_VERSION"));
-                return Ok(0);
+                return Output::print(format_args!("{name} (floe) {}\n", env!("CARGO_PKG_VERSION")));
             }
             "-f" | "-d" => fuse.in_background = false,
             "-s" => switches.mount.threads = NonZero::<usize>::MIN,
@@ -99,7 +108,11 @@ fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
     let Ok([image, directory]) = <[PathBuf; 2]>::try_from(operands) else {
         return Err(Fail::usage(format!("give an image and a directory: {name} [options] IMAGE MOUNTPOINT")));
     };
-    let FuseOptions { in_background, idle, notify_pipe } = fuse;
+    let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
+    // A mount that was given the name of a source has no subtype, unless that was given too.
+    let is_named = switches.source.is_some();
+    switches.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
+    switches.source.get_or_insert_with(|| switches.mount.subtype.clone());
     let pipe = notify_pipe.clone();
     let result = fulfil(Order { in_background, idle, notify_pipe, ..Order::new(image, directory, switches) });
     if let Some(pipe) = pipe
@@ -110,12 +123,24 @@ fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
     result
 }
 
+/// What these programs mount like where no option says otherwise. libfuse lets in the user who mounts alone, root too,
+/// ignores set-user-id bits and device files, and leaves permissions to the program, which checks none.
+fn as_libfuse() -> Switches {
+    let mut switches = Switches::default();
+    switches.mount.access = Some(Access::Owner);
+    switches.mount.checks_permissions = false;
+    switches.mount.acl = false;
+    switches
+}
+
 /// The options that only these programs have.
 #[derive(Default)]
 struct FuseOptions {
     in_background: bool,
     idle: Option<Duration>,
     notify_pipe: Option<PathBuf>,
+    /// The kind that the mount table shows behind `fuse.`.
+    subtype: Option<String>,
 }
 
 impl FuseOptions {
@@ -131,9 +156,9 @@ impl FuseOptions {
                         .map_err(|_| Fail::usage(format!("-o timeout: '{seconds}' is not a number of seconds")))?;
                     self.idle = Some(Duration::from_secs(seconds)).filter(|idle| !idle.is_zero());
                 }
+                Some(("subtype", subtype)) => self.subtype = Some(subtype.to_owned()),
                 Some(("max_idle_threads" | "max_threads", _)) => {}
                 None if option == "debug" => self.in_background = false,
-                None if option == "allow_root" => kept.push("allow_other"),
                 _ => kept.push(option),
             }
         }

@@ -7,7 +7,7 @@ mod superblock;
 
 use std::{
     ffi::OsString,
-    io::Write,
+    io::{self, Write},
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,7 +17,12 @@ use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Par
 
 use floe_engine::Blocking;
 
-use crate::{cancellation, fail::Fail, output::Output, shown::Shown};
+use crate::{
+    cancellation,
+    fail::Fail,
+    output::{Output, remark},
+    shown::Shown,
+};
 use arguments::{Arguments, Task};
 use listing::{Form, Listing};
 use pattern::Patterns;
@@ -150,7 +155,7 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
     }
     let parts = if is_partial { Parts::Only(&paths) } else { Parts::All };
     if !arguments.quiet {
-        println!("Parallel unsquashfs: Using {} processors", options.jobs);
+        remark(format_args!("Parallel unsquashfs: Using {} processors\n", options.jobs));
     }
     let form = arguments.form.filter(|_| arguments.info);
     let listing = Listing::new(arguments, image);
@@ -161,7 +166,7 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
             let mut line = Vec::new();
             // Writing to memory does not fail, and whoever closed stdout does not want to know.
             let _ = listing.write(&entry, &mut line);
-            let _ = std::io::stdout().write_all(&line);
+            let _ = io::stdout().write_all(&line);
         }
         ExtractEvent::Setback(setback) => {
             failures.fetch_add(1, Relaxed);
@@ -192,8 +197,10 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
 }
 
 fn say_created(summary: &ExtractSummary) {
-    let count = |count: u64, one: &str, many: &str| println!("created {count} {}", if count == 1 { one } else { many });
-    println!();
+    let count = |count: u64, one: &str, many: &str| {
+        remark(format_args!("created {count} {}\n", if count == 1 { one } else { many }));
+    };
+    remark("\n");
     count(summary.files, "file", "files");
     count(summary.directories, "directory", "directories");
     count(summary.symlinks, "symlink", "symlinks");

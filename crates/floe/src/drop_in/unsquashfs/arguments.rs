@@ -5,7 +5,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 use floe::{EngineOptions, Offset, OpenOptions, WorkerMode, XattrSelection};
 
 use super::{FATAL, default_target, listing::Form};
-use crate::quantity;
+use crate::{output::Output, quantity};
 
 const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to leave out (with -excludes) or to write (with -cat)]
@@ -138,12 +138,10 @@ impl Arguments {
                     value()?;
                 }
                 "v" | "version" => {
-                    println!("unsquashfs version {} (floe)", env!("CARGO_PKG_VERSION"));
-                    return Err(0);
+                    return Err(told(&format!("unsquashfs version {} (floe)\n", env!("CARGO_PKG_VERSION"))));
                 }
                 "h" | "help" | "ha" | "help-all" => {
-                    print!("{HELP}");
-                    return Err(0);
+                    return Err(told(HELP));
                 }
                 _ => return Err(wrong(&format!("{option} is an invalid option"))),
             }
@@ -167,8 +165,13 @@ impl Arguments {
             ..EngineOptions::default()
         };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
-        OpenOptions { offset, devices: Vec::new(), engine }
+        OpenOptions { offset, engine, ..OpenOptions::default() }
     }
+}
+
+/// Writes a text; gives the exit code.
+fn told(text: &str) -> u8 {
+    Output::print(text).unwrap_or_else(|fail| wrong(&fail.to_string()))
 }
 
 /// Says what is wrong with the command line.

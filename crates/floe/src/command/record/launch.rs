@@ -1,0 +1,86 @@
+//! The launch that is recorded.
+
+use std::{
+    ffi::OsString,
+    io,
+    process::{Child, Command, ExitStatus},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    iterator::{SignalsInfo, exfiltrator::WithOrigin},
+    low_level::siginfo::{Cause, Origin},
+};
+
+use crate::{ending_signals::heeded, fail::Fail};
+
+/// How long a command may take to end after a signal before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a command that was told to end has ended.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A launch that ends before the program that records it: a signal that asks to end goes to the command.
+pub(super) struct Launch {
+    signals: SignalsInfo<WithOrigin>,
+}
+
+impl Launch {
+    /// From here on signals end the command, not this program.
+    ///
+    /// # Errors
+    /// Signals cannot be watched for.
+    pub(super) fn prepare() -> Result<Self, Fail> {
+        let watched = [heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
+        let signals = SignalsInfo::<WithOrigin>::new(watched);
+        Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))? })
+    }
+
+    /// Runs a command to its end, which signals may bring on. Gives how it ended.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(super) fn run(mut self, command: &[OsString]) -> Result<ExitStatus, Fail> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Fail::usage("a command is missing"));
+        };
+        let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.display()));
+        let mut child = Command::new(program).args(arguments).spawn().map_err(failed)?;
+        loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                return Ok(status);
+            }
+            let ending = self.signals.wait().find(asks_to_end);
+            if let Some(origin) = ending {
+                return self.end(&mut child, origin.signal).map_err(failed);
+            }
+        }
+    }
+
+    /// Passes a signal on, and kills the command if it does not end by it, or at a second signal.
+    fn end(&mut self, child: &mut Child, signal: i32) -> io::Result<ExitStatus> {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            kill_process(Pid::from_child(child), signal)?;
+        }
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() >= GRACE || self.signals.pending().any(|origin| asks_to_end(&origin)) {
+                eprintln!("floe: the command does not end, and is killed");
+                child.kill()?;
+                return child.wait();
+            }
+            thread::sleep(GLANCE);
+        }
+    }
+}
+
+/// Whether a signal is for the command. One that a key at the terminal has sent went to the command too, which may go on.
+fn asks_to_end(origin: &Origin) -> bool {
+    origin.signal != SIGCHLD && !(matches!(origin.signal, SIGINT | SIGQUIT) && origin.cause == Cause::Kernel)
+}
