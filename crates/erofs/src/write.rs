@@ -15,7 +15,7 @@ mod lclusters;
 mod superblock;
 mod xattr;
 
-pub use chunk_map::{Chunk, ChunkMap};
+pub use chunk_map::{Chunk, ChunkMap, Chunks};
 pub use compressed_map::{CompressedExtent, CompressedMap, ExtentKind, MapForm, whole_fragment_map};
 pub use directory::{DirectoryEntry, directory_bytes, directory_len};
 pub use inode::{InodeData, InodeForm, InodeRecord, InodeRules};

@@ -1,10 +1,15 @@
 //! Work that a signal ends.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::Duration,
+};
 
 use signal_hook::{
     consts::{SIGABRT, SIGINT, SIGTERM},
     flag,
+    iterator::Signals,
 };
 
 use crate::{ending_signals::heeded, exit::Exit, fail::Fail};
@@ -32,4 +37,25 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Fail> {
 pub(crate) fn exit_on_abort(code: u8) -> Result<(), Fail> {
     let armed = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
     armed.map(drop).map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))
+}
+
+/// Ends the program some time after a signal, if it has not ended by then: a codec that works on a large block, or a read
+/// of a pipe, looks at no flag. `cleanup` is called before, and gives what is said.
+///
+/// # Errors
+/// Signals cannot be watched for, or there can be no thread.
+pub(crate) fn end_after_signal(
+    patience: Duration,
+    cleanup: impl FnOnce() -> String + Send + 'static,
+) -> Result<(), Fail> {
+    let failed = |error: std::io::Error| Fail::failed(format!("cannot watch for signals: {error}"));
+    let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM])).map_err(failed)?;
+    let watch = move || {
+        if signals.forever().next().is_some() {
+            thread::sleep(patience);
+            eprintln!("floe: {}", cleanup());
+            std::process::exit(Exit::Interrupted.code().into());
+        }
+    };
+    thread::Builder::new().name("floe-signals".into()).spawn(watch).map(drop).map_err(failed)
 }

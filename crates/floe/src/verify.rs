@@ -13,11 +13,11 @@ use std::{
 };
 
 use floe_engine::{EngineOptions, WorkerMode};
-use floe_image::Nid;
+use floe_image::{ByteRange, ExtentData, Nid};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{Image, OpenOptions};
+use crate::{Image, OpenError, OpenOptions};
 
 /// How much of the data is read back as a sample, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 20;
@@ -25,6 +25,11 @@ const SAMPLE_BYTES: u64 = 64 << 20;
 const SAMPLE_PLACES: u64 = 32;
 /// How many pieces or inodes a thread takes at a time: those that stand together are often in the same block.
 const BATCH_COUNT: usize = 32;
+/// What a piece of a hole counts for in a sample, in bytes, and how much of it is looked at at either end.
+const HOLE_WEIGHT: u64 = 4096;
+const HOLE_SAMPLE_LEN: usize = 1 << 20;
+/// How much of a hole is looked at at once, in bytes.
+const HOLE_STEP_LEN: u64 = 64 << 20;
 /// How often progress is told.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// How many inodes are compared between two looks at whether to go on.
@@ -61,20 +66,27 @@ impl Verifier for ImageVerifier {
             EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..Default::default() };
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
         let options = OpenOptions { devices, engine, ..OpenOptions::default() };
-        let image = Image::open(path, &options).map_err(|error| VerifyError::Fault(error.to_string()))?;
+        let image = Image::open(path, &options).map_err(|error| match error {
+            OpenError::Image { error, .. } if error.is_passing() => VerifyError::Unread(error.to_string()),
+            OpenError::File { .. } => VerifyError::Unread(error.to_string()),
+            error => VerifyError::Fault(error.to_string()),
+        })?;
         let nids = Metadata { image: &image, expected }.compare(self.jobs, progress)?;
-        let pieces = match self.thoroughness {
-            Thoroughness::Full => expected.pieces().iter().collect(),
-            Thoroughness::Sample => sample(expected.pieces()),
+        let (pieces, hole_part_len) = match self.thoroughness {
+            Thoroughness::Full => (expected.pieces().iter().collect(), usize::MAX),
+            Thoroughness::Sample => (sample(expected.pieces()), HOLE_SAMPLE_LEN),
         };
-        let content_bytes = Content { image: &image, expected, nids: &nids }.compare(&pieces, self.jobs, progress)?;
+        let content_bytes =
+            Content { image: &image, expected, nids: &nids, hole_part_len }.compare(&pieces, self.jobs, progress)?;
         Ok(Verified { inodes: expected.inode_count() as u64, content_bytes })
     }
 }
 
 /// Pieces from all over the image, some megabytes together at each place.
 fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
-    let total: u64 = pieces.iter().map(|piece| piece.len as u64).sum();
+    // What a hole costs does not depend on its length.
+    let len = |piece: &PieceDigest| if piece.hash.is_some() { piece.len as u64 } else { HOLE_WEIGHT };
+    let total: u64 = pieces.iter().map(len).sum();
     if total <= SAMPLE_BYTES {
         return pieces.iter().collect();
     }
@@ -82,14 +94,14 @@ fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
     let (mut before, mut wanted_from, mut left) = (0, 0, window);
     let mut chosen = Vec::new();
     for piece in pieces {
-        if before + piece.len as u64 > wanted_from {
+        if before + len(piece) > wanted_from {
             chosen.push(piece);
-            left = left.saturating_sub(piece.len as u64);
+            left = left.saturating_sub(len(piece));
             if left == 0 {
                 (wanted_from, left) = (wanted_from + period, window);
             }
         }
-        before += piece.len as u64;
+        before += len(piece);
     }
     chosen
 }
@@ -195,6 +207,8 @@ struct Content<'a> {
     image: &'a Image,
     expected: &'a Expected<'a>,
     nids: &'a [Nid],
+    /// How much of a hole is looked at from its beginning, and up to its end.
+    hole_part_len: usize,
 }
 
 impl Content<'_> {
@@ -214,11 +228,38 @@ impl Content<'_> {
             let place = format!("bytes {} to {}: {what}", piece.offset, piece.offset + piece.len as u64);
             fault(self.expected, piece.inode, &place)
         };
+        let Some(hash) = piece.hash else { return self.compare_hole(piece, &failed) };
+        let missing_len = piece.len.saturating_sub(buffer.len());
+        let no_memory = |_| VerifyError::Unread(format!("there is no memory for {} bytes", piece.len));
+        buffer.try_reserve_exact(missing_len).map_err(no_memory)?;
         buffer.resize(piece.len, 0);
         let read = self.image.read_at(self.nids[piece.inode], piece.offset, buffer);
         let len = read.map_err(|error| failed(&error.to_string()))?;
-        if len != piece.len || xxh64(buffer, 0) != piece.hash {
+        if len != piece.len || xxh64(buffer, 0) != hash {
             return Err(failed("the data is not what was read from the source"));
+        }
+        Ok(())
+    }
+}
+
+impl Content<'_> {
+    /// Looks whether the image has nothing where a hole is.
+    fn compare_hole(&self, piece: &PieceDigest, failed: &dyn Fn(&str) -> VerifyError) -> Result<(), VerifyError> {
+        let end = piece.offset + piece.len as u64;
+        let part_len = self.hole_part_len.min(piece.len) as u64;
+        let mut extents = Vec::new();
+        for (mut at, part_end) in [(piece.offset, piece.offset + part_len), (end - part_len, end)] {
+            while at < part_end {
+                let len = HOLE_STEP_LEN.min(part_end - at);
+                extents.clear();
+                let mapped =
+                    self.image.file_system().map(self.nids[piece.inode], ByteRange::new(at, len), &mut extents);
+                mapped.map_err(|error| failed(&error.to_string()))?;
+                if extents.iter().any(|extent| extent.data != ExtentData::Hole) {
+                    return Err(failed("there is data where the source has a hole"));
+                }
+                at += len;
+            }
         }
         Ok(())
     }
@@ -235,7 +276,7 @@ fn on_threads<Item: Sync>(
     let total = items.iter().map(&len).sum();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let first_fault = Mutex::new(None);
-    let work = || {
+    let work = &|| {
         let mut buffer = Vec::new();
         loop {
             let start = next.fetch_add(BATCH_COUNT, Relaxed);
@@ -254,7 +295,17 @@ fn on_threads<Item: Sync>(
         }
     };
     let told = thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(work)).collect();
+        let mut threads = Vec::new();
+        for _ in 0..jobs.get() {
+            match thread::Builder::new().spawn_scoped(scope, work) {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => {
+                    return Err(VerifyError::Unread(format!("cannot start a thread: {error}")));
+                }
+                // The others do its part.
+                Err(_) => break,
+            }
+        }
         loop {
             let told = report(progress, done.load(Relaxed), total);
             if told.is_err() {
@@ -292,7 +343,7 @@ mod tests {
     #[test]
     fn a_sample_comes_from_all_over_the_image() {
         for (count, len) in [(10, 1000), (100_000, 4000), (3000, 1 << 20), (100, 8 << 20)] {
-            let piece = |inode| PieceDigest { inode, offset: 0, len, hash: 0 };
+            let piece = |inode| PieceDigest { inode, offset: 0, len, hash: Some(0) };
             let pieces: Vec<PieceDigest> = (0..count).map(piece).collect();
             let chosen: Vec<usize> = sample(&pieces).iter().map(|piece| piece.inode).collect();
             let bytes = (chosen.len() * len) as u64;

@@ -1,9 +1,11 @@
 //! Tar archives as sources.
 
+mod acl;
 mod extensions;
 mod header;
 mod import;
 mod member;
+mod recognition;
 mod sparse;
 mod unpack;
 
@@ -28,6 +30,8 @@ pub(crate) struct Archive {
     len: u64,
     /// What it was when it was opened, if nothing was copied from it.
     identity: Option<Identity>,
+    /// For the names in access control lists.
+    accounts: acl::Accounts,
 }
 
 impl Archive {
@@ -43,8 +47,9 @@ impl Archive {
             let mut head = [0; unpack::MAGIC_LEN];
             let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
             if unpack::is_plain(&head[..len]) {
-                let identity = Some(Identity::of(&status));
-                return Ok(Self { file: Arc::new(file), path: path.into(), len: status.len(), identity });
+                let identity = Some(Identity::of_file(&file).map_err(Error::source(path, "look at"))?);
+                let (file, len, accounts) = (Arc::new(file), status.len(), acl::Accounts::default());
+                return Self { file, path: path.into(), len, identity, accounts }.recognize();
             }
         }
         Self::copied(file, path, options, progress)
@@ -57,7 +62,8 @@ impl Archive {
 
     fn copied(input: impl io::Read, path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
         let (file, len) = unpack::unpacked(input, path, &options.output, progress)?;
-        Ok(Self { file: Arc::new(file), path: path.into(), len, identity: None })
+        let accounts = acl::Accounts::default();
+        Self { file: Arc::new(file), path: path.into(), len, identity: None, accounts }.recognize()
     }
 
     /// Fills `output` with the bytes from `offset` on, all of which must be there.

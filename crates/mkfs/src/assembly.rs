@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use floe_erofs::write::{Chunk, CompressedExtent, ExtentKind};
+use floe_erofs::write::{Chunks, CompressedExtent, ExtentKind};
 use xxhash_rust::xxh64::xxh64;
 
 use crate::{
-    chunks::ChunkStore,
+    chunks::{ChunkStore, HashedChunk},
     compressors::Compressors,
     content::Content,
     error::Result,
     image_file::ImageFile,
+    memory::zeros,
     options::Options,
     packed::{Packed, Places},
     piece::{PieceData, PieceOutput, segment_end},
@@ -62,7 +63,8 @@ struct Current {
     /// How many bytes before the next piece are not stored yet.
     left_len: u64,
     extents: Vec<CompressedExtent>,
-    chunks: Vec<Chunk>,
+    /// `None` unless it is stored in chunks.
+    chunks: Option<Chunks>,
     inline: Vec<u8>,
     fragment_offset: Option<u64>,
 }
@@ -143,14 +145,10 @@ impl<'a> Assembler<'a> {
             PieceData::Repeat(None) => {}
             PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash)?,
             PieceData::Packed(bytes) => self.append_packed(&bytes)?,
-            PieceData::Chunks(bytes, chunks) => {
-                let block_size = self.options.block_size();
-                let (device, file) = match &mut self.blob {
-                    Some(blob) => (1, blob),
-                    None => (0, &mut *self.image),
-                };
-                let chunks = self.chunk_store.add(&bytes, &chunks, device, block_size, file)?;
-                self.current.chunks.extend(chunks);
+            PieceData::Chunks { chunk_len, chunks, bytes } => self.add_chunks(chunk_len, &chunks, &bytes)?,
+            PieceData::Hole { chunk_len } => {
+                let count = piece.len.div_ceil(chunk_len) as u64;
+                self.chunks_of_current(chunk_len).push_holes(count);
             }
         }
         if is_last { self.finish(size, content).map(Some) } else { Ok(None) }
@@ -158,8 +156,8 @@ impl<'a> Assembler<'a> {
 
     fn finish(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
         let current = std::mem::take(&mut self.current);
-        if !current.chunks.is_empty() {
-            return Ok(StoredFile::Chunked { chunks: current.chunks });
+        if let Some(chunks) = current.chunks {
+            return Ok(StoredFile::Chunked { chunks });
         }
         let Current { start, extents, inline, fragment_offset, is_source, algorithm, .. } = current;
         if extents.is_empty() {
@@ -179,6 +177,25 @@ impl<'a> Assembler<'a> {
             return self.copy_flat(size, content);
         }
         Ok(StoredFile::Compressed { algorithm, extents, inline, fragment_offset })
+    }
+
+    fn add_chunks(&mut self, chunk_len: usize, chunks: &[HashedChunk], bytes: &[u8]) -> Result<()> {
+        let block_size = self.options.block_size();
+        let (device, file) = match &mut self.blob {
+            Some(blob) => (1, blob),
+            None => (0, &mut *self.image),
+        };
+        let places = self.chunk_store.add(bytes, chunks, device, block_size, file)?;
+        let list = self.chunks_of_current(chunk_len);
+        places.into_iter().for_each(|place| list.push(place));
+        Ok(())
+    }
+
+    /// The chunks of the current file so far.
+    fn chunks_of_current(&mut self, chunk_len: usize) -> &mut Chunks {
+        let chunk_blocks_log2 = (chunk_len >> self.options.block_size_log2).max(1).ilog2();
+        let chunk_blocks_log2 = u8::try_from(chunk_blocks_log2).unwrap_or(u8::MAX);
+        self.current.chunks.get_or_insert_with(|| Chunks::new(chunk_blocks_log2))
     }
 
     fn add_flat(&mut self, bytes: &[u8], is_last: bool) -> Result<()> {
@@ -231,7 +248,7 @@ impl<'a> Assembler<'a> {
         let mut at = start;
         while at < end {
             let next = segment_end(at, end, self.options.segment_len() as u64, block_size);
-            let mut bytes = vec![0; usize::try_from(next - at).unwrap_or(usize::MAX)];
+            let mut bytes = zeros(usize::try_from(next - at).unwrap_or(usize::MAX))?;
             open.read_at(at, &mut bytes)?;
             let rule = if next < end { TailRule::Blocks } else { rule };
             let Some(compressor) = self.compressors.of(self.current.coding)? else { break };
@@ -354,7 +371,7 @@ impl<'a> Assembler<'a> {
     fn copy_flat(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
         self.current.start = self.image.len();
         let open = content.open()?;
-        let mut buffer = vec![0; COPY_LEN];
+        let mut buffer = zeros(COPY_LEN)?;
         let mut offset = 0;
         while offset < size {
             let len = usize::try_from(size - offset).unwrap_or(usize::MAX).min(COPY_LEN);

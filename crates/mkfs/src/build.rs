@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     archive::Archive,
+    changed::ChangedFiles,
     content::Content,
-    data::{self, Contents},
+    data::{self, Contents, StoredData},
     duplicates::duplicates,
     error::{Error, Result},
     excludes::Excludes,
@@ -62,37 +63,20 @@ fn build_with(
 ) -> Result<Summary> {
     let begin = Instant::now();
     options.check()?;
-    let tree = scan(options, sources, progress)?;
-    let visits = tree.in_order();
+    let (mut tree, mut warnings) = scan(options, sources, progress)?;
     let scan_time = begin.elapsed();
-    let xattrs = XattrTable::new(&tree, &visits, &options.xattrs)?;
-    let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(&tree, visit)).collect();
-    let same =
-        if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
-
-    let mut image = ImageFile::create(&options.output)?;
-    let (epoch, build_time) = times(&tree, &visits, options)?;
-    let mut record = superblock(options, epoch, build_time);
-    // The head is written last; its length does not depend on what is in it.
-    record.devices.extend(options.blob_device.iter().map(|_| Device { tag: Vec::new(), blocks: 0, unified_block: 0 }));
-    record.long_prefixes = xattrs.long_prefixes().to_vec();
-    image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
-    image.pad(options.block_size())?;
-    let data_start = image.len();
-    let launch = options.profile.as_ref().map(|profile| Launch::new(profile, &tree, &visits));
-    let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
-    let mut kinds = kinds(&tree, &visits);
-    if let Some(ranks) = &ranks {
-        // What a launch reads stays in its order.
-        let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
-        ranked.for_each(|(kind, _)| *kind = 0);
-    }
-    let codings = coding_numbers(&tree, &visits, options)?;
-    let to_store =
-        Contents { files: &contents, same: &same, kinds: &kinds, ranks: ranks.as_deref(), codings: &codings };
-    let mut stored = data::store(&to_store, &mut image, options, progress)?;
-    put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
+    let mut changed = ChangedFiles::new(&options.output);
+    let (visits, stored) = loop {
+        let visits = tree.in_order();
+        match StoredContents::new(&tree, &visits, options, progress) {
+            Err(Error::Changed { path }) if !options.strict => changed.replace(&mut tree, &visits, &path, progress)?,
+            stored => break (visits, stored?),
+        }
+    };
+    warnings.extend(changed.into_warnings());
     let data_time = begin.elapsed() - scan_time;
+    let StoredContents { xattrs, same, mut image, mut record, launch, data_start, mut stored } = stored;
+    let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(&tree, visit)).collect();
 
     let metadata_start = image.len();
     record.xattr_block = block_number(&image, options)?;
@@ -106,7 +90,7 @@ fn build_with(
         packed: stored.packed.as_ref(),
         xattrs: &xattrs,
         options,
-        rules: InodeRules { epoch, wide: options.wide, form: options.inode_form },
+        rules: InodeRules { epoch: record.epoch, wide: options.wide, form: options.inode_form },
     };
     let area = plan.write(&mut image)?;
     let metadata_len = image.len() - metadata_start;
@@ -147,6 +131,7 @@ fn build_with(
             let result = verifier.verify(&image.readable_path()?, blob.as_deref(), &expected, progress);
             Some(result.map_err(|error| match error {
                 VerifyError::Fault(fault) => Error::Verify(fault),
+                VerifyError::Unread(reason) => Error::Unverified(reason),
                 VerifyError::Cancelled => Error::Cancelled,
             })?)
         }
@@ -171,6 +156,7 @@ fn build_with(
         blob_bytes: stored.blob.as_ref().map_or(0, ImageFile::len),
         uuid: record.uuid,
         xattrs_left_out: xattrs.left_out(),
+        warnings,
         scan_time,
         data_time,
         profile_missing: launch.as_ref().map_or(0, Launch::missing),
@@ -185,27 +171,82 @@ fn build_with(
     Ok(summary)
 }
 
-fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Tree> {
+/// The content of all files in the image, and what stands before and after it.
+struct StoredContents<'a> {
+    xattrs: XattrTable,
+    /// For each place that of an earlier file with the same content.
+    same: Vec<Option<usize>>,
+    image: ImageFile,
+    record: SuperBlockRecord,
+    launch: Option<Launch<'a>>,
+    /// Where in the image the content begins.
+    data_start: u64,
+    stored: StoredData,
+}
+
+impl<'a> StoredContents<'a> {
+    /// Reads all that is read of the sources after they were listed.
+    fn new(tree: &Tree, visits: &[Visit], options: &'a Options, progress: &mut dyn Progress) -> Result<Self> {
+        let xattrs = XattrTable::new(tree, visits, &options.xattrs)?;
+        let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(tree, visit)).collect();
+        let same =
+            if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
+
+        let mut image = ImageFile::create(&options.output)?;
+        let (epoch, build_time) = times(tree, visits, options)?;
+        let mut record = superblock(options, epoch, build_time);
+        // The head is written last; its length does not depend on what is in it.
+        record.devices.extend(options.blob_device.iter().map(|_| Device {
+            tag: Vec::new(),
+            blocks: 0,
+            unified_block: 0,
+        }));
+        record.long_prefixes = xattrs.long_prefixes().to_vec();
+        image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
+        image.pad(options.block_size())?;
+        let data_start = image.len();
+        let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, visits));
+        let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
+        let mut kinds = kinds(tree, visits);
+        if let Some(ranks) = &ranks {
+            // What a launch reads stays in its order.
+            let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
+            ranked.for_each(|(kind, _)| *kind = 0);
+        }
+        let codings = coding_numbers(tree, visits, options)?;
+        let to_store =
+            Contents { files: &contents, same: &same, kinds: &kinds, ranks: ranks.as_deref(), codings: &codings };
+        let mut stored = data::store(&to_store, &mut image, options, progress)?;
+        put_links(tree, visits, &mut stored.files, options, &mut image)?;
+        Ok(Self { xattrs, same, image, record, launch, data_start, stored })
+    }
+}
+
+/// The tree of all sources, and what of them is left out: a line for each.
+fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
     if sources.is_empty() {
         return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
+    let mut warnings = Vec::new();
     let excludes = Excludes::new(options)?;
     for source in sources {
         match source {
             Source::Directory(path) => {
-                Scanner::new(&mut tree, options, &excludes).scan(path, progress)?;
+                warnings.extend(Scanner::new(&mut tree, options, &excludes).scan(path, progress)?);
             }
             Source::Tar(path) => {
-                Archive::open(path, options, progress)?.import(&mut tree, options, &excludes, progress)?
+                let archive = Archive::open(path, options, progress)?;
+                warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
             }
             Source::TarFromInput => {
-                Archive::from_input(options, progress)?.import(&mut tree, options, &excludes, progress)?
+                let archive = Archive::from_input(options, progress)?;
+                warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
             }
         }
     }
-    Ok(tree)
+    Ok((tree, warnings))
 }
 
 fn content<'a>(tree: &'a Tree, visit: &Visit) -> Option<&'a Content> {
@@ -281,7 +322,7 @@ fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &Me
 
 fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
     let mut features = 0;
-    if options.chunk_bytes.is_some() {
+    if options.chunk_bytes.is_some() || area.has_chunks {
         features |= format::FEATURE_INCOMPAT_CHUNKED_FILE;
     }
     if options.blob_device.is_some() {

@@ -9,8 +9,8 @@ use crate::{error::Result, image_file::ImageFile};
 
 /// A chunk of a piece: its length, and the digest of its content unless that is zeros.
 pub(crate) struct HashedChunk {
-    len: usize,
-    digest: Option<[u8; 32]>,
+    pub(crate) len: usize,
+    pub(crate) digest: Option<[u8; 32]>,
 }
 
 /// The chunks of a piece that begins with one.

@@ -3,17 +3,21 @@
 use std::{
     fs::File,
     io,
-    os::unix::fs::{FileExt, MetadataExt},
+    ops::Range,
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{Mode, OFlags, SeekFrom},
+    fs::{OFlags, SeekFrom, Stat},
     io::Errno,
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    source_root::{SourceRoot, is_gone},
+};
 
 /// What a file's blocks are counted in, in bytes.
 const BLOCKS_UNIT: u64 = 512;
@@ -22,7 +26,14 @@ const BLOCKS_UNIT: u64 = 512;
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// A file that is opened when it is read, and must then be the one that was listed.
-    Path { path: PathBuf, identity: Identity },
+    Listed {
+        root: Arc<SourceRoot>,
+        /// Its path below the root.
+        inner: Box<Path>,
+        identity: Identity,
+        /// How many bytes its blocks had.
+        allocated_len: u64,
+    },
     /// A part of a file that is open. It is not checked for changes if it is our own.
     Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
     /// Parts of a file that is open, with holes between them.
@@ -51,14 +62,20 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(metadata: &std::fs::Metadata) -> Self {
+    pub(crate) fn of(status: &Stat) -> Self {
+        let nanoseconds = |part| i64::try_from(part).unwrap_or(0);
         Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            device: status.st_dev,
+            inode: status.st_ino,
+            size: u64::try_from(status.st_size).unwrap_or(0),
+            modified: (status.st_mtime, nanoseconds(status.st_mtime_nsec)),
+            changed: (status.st_ctime, nanoseconds(status.st_ctime_nsec)),
         }
+    }
+
+    /// That of a file that is open.
+    pub(crate) fn of_file(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self::of(&rustix::fs::fstat(file)?))
     }
 
     /// The device and inode number, by which hard links are found.
@@ -71,32 +88,73 @@ impl Content {
     /// The size in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
-            Self::Path { identity, .. } => identity.size,
+            Self::Listed { identity, .. } => identity.size,
             Self::Region { size, .. } | Self::Sparse { size, .. } => *size,
         }
     }
 
     /// What errors name it by.
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> PathBuf {
         match self {
-            Self::Path { path, .. } => path,
-            Self::Region { path, .. } | Self::Sparse { path, .. } => path,
+            Self::Listed { root, inner, .. } => root.path_of(inner),
+            Self::Region { path, .. } | Self::Sparse { path, .. } => path.to_path_buf(),
+        }
+    }
+
+    /// About how many bytes are not in holes.
+    pub(crate) fn stored_len(&self) -> u64 {
+        match self {
+            Self::Listed { identity, allocated_len, .. } => identity.size.min(*allocated_len),
+            Self::Region { size, .. } => *size,
+            Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
+        }
+    }
+
+    /// Where there is data, in parts that begin and end with a multiple of `unit` bytes or with the file.
+    pub(crate) fn data_ranges(&self, unit: u64) -> Result<Vec<Range<u64>>> {
+        if self.stored_len() >= self.size() {
+            return Ok(vec![0..self.size()]);
+        }
+        match self {
+            Self::Sparse { runs, size, .. } => {
+                let mut ranges = DataRanges::new(*size, unit);
+                for run in runs.iter() {
+                    ranges.add(run.offset, run.offset + run.len);
+                }
+                Ok(ranges.found)
+            }
+            _ => {
+                let open = self.open()?;
+                let ranges = data_ranges(open.file(), self.size(), unit);
+                ranges.map_err(|error| Error::source(self.path(), "read")(error.into()))
+            }
         }
     }
 
     /// Opens it for reading.
     pub(crate) fn open(&self) -> Result<OpenContent<'_>> {
         match self {
-            Self::Path { path, identity } => {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-                let opened = rustix::fs::open(path, flags, Mode::empty());
-                let file = File::from(opened.map_err(|error| Error::source(path, "open")(error.into()))?);
-                let metadata = file.metadata().map_err(Error::source(path, "look at"))?;
-                if Identity::of(&metadata) != *identity {
-                    return Err(Error::Changed { path: path.clone() });
+            Self::Listed { root, inner, identity, .. } => {
+                let changed = || Error::Changed { path: root.path_of(inner) };
+                let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
+                    Ok(file) => File::from(file),
+                    // It may be another one that cannot be opened.
+                    Err(error) => {
+                        let now = root.open_below(inner, OFlags::PATH).and_then(rustix::fs::fstat);
+                        return Err(match now {
+                            Ok(status) if Identity::of(&status) != *identity => changed(),
+                            Err(error) if is_gone(error) => changed(),
+                            _ => Error::source(root.path_of(inner), "open")(error.into()),
+                        });
+                    }
+                };
+                let status = rustix::fs::fstat(&file);
+                let status = status.map_err(|error| Error::source(root.path_of(inner), "look at")(error.into()))?;
+                if Identity::of(&status) != *identity {
+                    return Err(changed());
                 }
-                let has_holes = metadata.blocks().saturating_mul(BLOCKS_UNIT) < metadata.size();
                 let file = OpenFile::Own(file);
+                let has_holes = allocated_len(&status) < identity.size;
                 Ok(OpenContent { content: self, file, identity: Some(*identity), has_holes })
             }
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
@@ -104,6 +162,66 @@ impl Content {
                 Ok(OpenContent { content: self, file, identity: *identity, has_holes: false })
             }
         }
+    }
+}
+
+/// How many bytes the blocks of a file have.
+pub(crate) fn allocated_len(status: &Stat) -> u64 {
+    u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(BLOCKS_UNIT)
+}
+
+/// Where a file that is open has data up to `size`; as [`Content::data_ranges`].
+pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Result<Vec<Range<u64>>> {
+    let mut ranges = DataRanges::new(size, unit);
+    let mut at = 0;
+    while at < size {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            // The file system knows of no holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            data => data?.max(at),
+        };
+        if data >= size {
+            break;
+        }
+        let end = match seek(file, SeekFrom::Hole(data)) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => size,
+            end => end?.clamp(data + 1, size),
+        };
+        // What shares a unit with data counts as data.
+        at = ranges.add(data, end);
+    }
+    Ok(ranges.found)
+}
+
+fn seek(file: &File, from: SeekFrom) -> rustix::io::Result<u64> {
+    match rustix::fs::seek(file, from) {
+        // There is only a hole up to the end.
+        Err(Errno::NXIO) => Ok(u64::MAX),
+        result => result,
+    }
+}
+
+/// Parts of a file of this size that begin and end with a multiple of the unit or with the file, apart from each other.
+struct DataRanges {
+    size: u64,
+    unit: u64,
+    found: Vec<Range<u64>>,
+}
+
+impl DataRanges {
+    fn new(size: u64, unit: u64) -> Self {
+        Self { size, unit, found: Vec::new() }
+    }
+
+    /// Adds a part that does not begin before those that were added; gives where the next one can begin.
+    fn add(&mut self, start: u64, end: u64) -> u64 {
+        let start = start / self.unit * self.unit;
+        let end = end.checked_next_multiple_of(self.unit).unwrap_or(self.size).min(self.size);
+        match self.found.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ => self.found.push(start..end),
+        }
+        end
     }
 }
 
@@ -125,8 +243,8 @@ impl OpenContent<'_> {
     /// Fills `output` with the bytes from `offset` on.
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         match self.content {
-            Content::Path { .. } if self.has_holes => self.read_data(offset, output),
-            Content::Path { .. } => self.read_raw(offset, output),
+            Content::Listed { .. } if self.has_holes => self.read_data(offset, output),
+            Content::Listed { .. } => self.read_raw(offset, output),
             Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
             Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
         }
@@ -146,33 +264,30 @@ impl OpenContent<'_> {
 
     /// Reads a file with holes, which are not read.
     fn read_data(&self, offset: u64, output: &mut [u8]) -> Result<()> {
-        let seek = |from: SeekFrom| match rustix::fs::seek(self.file(), from) {
-            // There is only a hole up to the end.
-            Err(Errno::NXIO) => Ok(u64::MAX),
-            result => result.map_err(|error| Error::source(self.content.path(), "read")(error.into())),
-        };
         let end = offset.saturating_add(output.len() as u64);
         let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
         let mut at = offset;
         while at < end {
-            let data = seek(SeekFrom::Data(at))?.clamp(at, end);
+            let data = self.seek(SeekFrom::Data(at))?.clamp(at, end);
             output[index(at)..index(data)].fill(0);
             if data == end {
                 break;
             }
             // A hole that begins there was made meanwhile: reading finds its zeros too.
-            let hole = seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
+            let hole = self.seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
             self.read_raw(data, &mut output[index(data)..index(hole)])?;
             at = hole;
         }
         Ok(())
     }
 
+    fn seek(&self, from: SeekFrom) -> Result<u64> {
+        seek(self.file(), from).map_err(|error| Error::source(self.content.path(), "read")(error.into()))
+    }
+
     fn read_raw(&self, start: u64, output: &mut [u8]) -> Result<()> {
         self.file().read_exact_at(output, start).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof if self.identity.is_some() => {
-                Error::Changed { path: self.content.path().into() }
-            }
+            io::ErrorKind::UnexpectedEof if self.identity.is_some() => Error::Changed { path: self.content.path() },
             _ => Error::source(self.content.path(), "read")(error),
         })
     }
@@ -180,11 +295,10 @@ impl OpenContent<'_> {
     /// Fails if the file is another than the one that was listed, or changed since.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let Some(identity) = self.identity else { return Ok(()) };
-        let metadata = self.file().metadata().map_err(Error::source(self.content.path(), "look at"))?;
-        if Identity::of(&metadata) == identity {
-            Ok(())
-        } else {
-            Err(Error::Changed { path: self.content.path().into() })
+        match Identity::of_file(self.file()) {
+            Ok(now) if now == identity => Ok(()),
+            Ok(_) => Err(Error::Changed { path: self.content.path() }),
+            Err(error) => Err(Error::source(self.content.path(), "look at")(error)),
         }
     }
 
@@ -213,8 +327,23 @@ mod tests {
             bytes.fill(7);
             file.write_all_at(bytes, offset as u64).expect("there is room");
         }
-        let identity = Identity::of(&file.metadata().expect("it is there"));
-        let content = Content::Path { path, identity };
+        let status = rustix::fs::fstat(&file).expect("it is there");
+        let root = Arc::new(SourceRoot::open(folder.path()).expect("it is there"));
+        let inner = Path::new("file").into();
+        let (identity, allocated_len) = (Identity::of(&status), allocated_len(&status));
+        let content = Content::Listed { root, inner, identity, allocated_len };
+        for (unit, ranges) in [
+            (1 << 20, &[0..2 << 20, 9 << 20..10 << 20, 28 << 20..30 << 20][..]),
+            (1 << 24, &[0..1 << 24, 1 << 24..2 << 24]),
+            (1 << 26, &[0..len]),
+        ] {
+            let found = content.data_ranges(unit).expect("it can be read");
+            let covered =
+                |range: &Range<u64>| found.iter().any(|data| data.start <= range.start && range.end <= data.end);
+            assert!(ranges.iter().all(covered), "{unit}: {found:?}");
+            let found_len: u64 = found.iter().map(|range| range.end - range.start).sum();
+            assert!(found_len <= unit * 6, "{unit}: {found:?}");
+        }
         let open = content.open().expect("it is there");
         assert!(open.has_holes, "the file system of temporary files has no holes");
         for (start, end) in [(0, expected.len()), (3, 2_000_000), (1_000_001, 1_000_002), (31_048_576, 40_000_123)] {

@@ -13,11 +13,12 @@ use crate::{
     options::{Fragments, Options},
     packed::Packed,
     parting::Partings,
-    piece::{Cut, FileToStore, Piece, PieceOutput, Treatment},
+    piece::{Cut, FileToStore, Piece, PieceOutput},
     progress::{Phase, Progress, report},
     repeats::find_repeats,
     segment::TailRule,
     stored_file::StoredFile,
+    treatment::Treatment,
     workers,
 };
 
@@ -75,7 +76,7 @@ pub(crate) fn store(
             }
             (Some(content), None) if content.size() > 0 => {
                 let coding = codings[place];
-                let treatment = Treatment::of_files(options, coding);
+                let treatment = Treatment::of(content, options, coding)?;
                 to_store.push(FileToStore { place, content, coding, treatment });
             }
             _ => {}
@@ -144,8 +145,8 @@ impl Storing<'_> {
         let mut pieces = pieces.peekable();
         let next = || {
             let (mut job, mut bytes) = (Vec::new(), 0);
-            while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.len <= JOB_BYTES) {
-                bytes += piece.len.max(1);
+            while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.read_len() <= JOB_BYTES) {
+                bytes += piece.read_len().max(1);
                 job.push(piece);
             }
             // A piece is in memory twice: as it was read and as it is to be written.
@@ -168,11 +169,10 @@ impl Storing<'_> {
                     current = contents.next();
                 }
                 let Some(content) = current else { break };
-                let PieceOutput { place, offset, len, hash, .. } = output;
+                let PieceOutput { place, offset, len, .. } = output;
                 done += len as u64;
-                self.digest.update((place as u64).to_le_bytes());
-                self.digest.update(hash.to_le_bytes());
-                self.pieces.push(PieceDigest { inode: place, offset, len, hash });
+                output.digest_into(&mut self.digest);
+                self.pieces.push(PieceDigest { inode: place, offset, len, hash: output.content_hash() });
                 if let Some(file) = self.assembler.add(output, content, stored)? {
                     stored[place] = file;
                 }

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     content::Content,
     error::Result,
+    memory::zeros,
     options::Options,
     progress::{Phase, Progress, report},
     workers,
@@ -14,6 +15,8 @@ use crate::{
 
 /// How much is read at once, in bytes.
 const READ_LEN: usize = 1 << 20;
+/// What is all zeros is left out in parts of this length, in bytes.
+const WINDOW_LEN: usize = 64 << 10;
 /// Files are handed to a worker until they have this many bytes.
 const JOB_BYTES: u64 = 4 << 20;
 
@@ -48,7 +51,7 @@ pub(crate) fn duplicates(
         (!job.is_empty()).then_some((job, READ_LEN))
     };
     let worker = || {
-        let mut buffer = vec![0; READ_LEN];
+        let mut buffer = zeros(READ_LEN)?;
         Ok(move |job: &[(usize, &Content)]| {
             job.iter().map(|(place, content)| Ok((*place, content.size(), digest(content, &mut buffer)?))).collect()
         })
@@ -70,12 +73,20 @@ pub(crate) fn duplicates(
 fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
     let open = content.open()?;
     let mut hasher = Sha256::new();
-    let mut offset = 0;
-    while offset < content.size() {
-        let len = usize::try_from(content.size() - offset).unwrap_or(usize::MAX).min(buffer.len());
-        open.read_at(offset, &mut buffer[..len])?;
-        hasher.update(&buffer[..len]);
-        offset += len as u64;
+    for range in content.data_ranges(WINDOW_LEN as u64)? {
+        let mut offset = range.start;
+        while offset < range.end {
+            let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
+            open.read_at(offset, &mut buffer[..len])?;
+            for window in buffer[..len].chunks(WINDOW_LEN) {
+                // Zeros are the same whether they are a hole or not.
+                if window.iter().any(|byte| *byte != 0) {
+                    hasher.update(offset.to_le_bytes());
+                    hasher.update(window);
+                }
+                offset += window.len() as u64;
+            }
+        }
     }
     open.check_unchanged()?;
     Ok(hasher.finalize().into())

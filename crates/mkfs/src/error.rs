@@ -40,12 +40,18 @@ pub enum Error {
     },
     /// The options contradict each other or are out of range.
     Option(String),
+    /// No thread could be started.
+    Thread(io::Error),
+    /// There is no memory for a buffer of this many bytes.
+    Memory(usize),
     /// A codec failed.
     Encode(EncodeError),
     /// The image would need what its layout cannot say.
     Layout(String),
     /// The image was read back and is not what it should be: where, and in what.
     Verify(String),
+    /// The image could not be read back: why.
+    Unverified(String),
     /// [`Progress`](crate::Progress) asked to stop.
     Cancelled,
 }
@@ -85,11 +91,19 @@ impl fmt::Display for Error {
                 write!(formatter, "cannot {action} the image {}: {error}", path.display())
             }
             Self::Option(reason) | Self::Layout(reason) => formatter.write_str(reason),
+            Self::Thread(error) => write!(formatter, "cannot start a thread: {error}"),
+            Self::Memory(len) => write!(
+                formatter,
+                "there is no memory for {len} bytes: raise the limit, or use fewer threads (--jobs 1)"
+            ),
             Self::Encode(error) => error.fmt(formatter),
             Self::Verify(fault) => write!(
                 formatter,
                 "the image does not read back as what it was made of, so it was not kept: {fault}; please report this"
             ),
+            Self::Unverified(reason) => {
+                write!(formatter, "the image could not be read back, so it was not kept: {reason}")
+            }
             Self::Cancelled => formatter.write_str("stopped before the image was whole"),
         }
     }
@@ -98,7 +112,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Source { error, .. } | Self::Output { error, .. } => Some(error),
+            Self::Source { error, .. } | Self::Output { error, .. } | Self::Thread(error) => Some(error),
             Self::Encode(error) => Some(error),
             _ => None,
         }

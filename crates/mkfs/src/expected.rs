@@ -41,6 +41,8 @@ pub struct Verified {
 pub enum VerifyError {
     /// It is not as it should be: where, and in what.
     Fault(String),
+    /// It could not be read: why.
+    Unread(String),
     /// Progress asked to stop.
     Cancelled,
 }
@@ -54,8 +56,8 @@ pub struct PieceDigest {
     pub offset: u64,
     /// Its length in bytes.
     pub len: usize,
-    /// The xxh64 of its bytes, with the seed 0.
-    pub hash: u64,
+    /// The xxh64 of its bytes, with the seed 0; `None` where it is a hole.
+    pub hash: Option<u64>,
 }
 
 /// What an inode should say.

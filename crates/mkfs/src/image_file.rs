@@ -196,14 +196,27 @@ fn give_name(file: &File, path: &Path) -> io::Result<()> {
     })
 }
 
+/// Removes what a build of this process has left beside the image at `path` where it could not do without a temporary
+/// name: for a program that ends while one is under way.
+pub fn remove_unfinished(path: &Path) {
+    let Some(base) = path.file_name() else { return };
+    for attempt in 0..=NAME_ATTEMPTS_MAX {
+        let _ = fs::remove_file(temporary_path(path, base, attempt));
+    }
+}
+
+fn temporary_path(path: &Path, base: &OsStr, attempt: u32) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(base.to_str().map_or(base, |base| OsStr::new(&base[..base.floor_char_boundary(200)])));
+    name.push(format!(".{}-{attempt}", std::process::id()));
+    directory_of(path).join(name)
+}
+
 fn with_temporary_name<T>(path: &Path, create: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
     let base = path.file_name().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut attempt = 0;
     loop {
-        let mut name = OsString::from(".");
-        name.push(base.to_str().map_or(base, |base| OsStr::new(&base[..base.floor_char_boundary(200)])));
-        name.push(format!(".{}-{attempt}", std::process::id()));
-        let temporary = directory_of(path).join(name);
+        let temporary = temporary_path(path, base, attempt);
         match create(&temporary) {
             Ok(made) => return Ok((made, temporary)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < NAME_ATTEMPTS_MAX => attempt += 1,

@@ -1,5 +1,7 @@
 //! Laying out the metadata: where each inode is, and what stands there.
 
+use std::borrow::Cow;
+
 use floe_erofs::{
     format,
     write::{
@@ -25,8 +27,7 @@ use crate::{
 pub(crate) struct PlannedInode<'a> {
     record: InodeRecord,
     xattr_body: Vec<u8>,
-    /// The index or chunk map, and what it is aligned to.
-    map: (Vec<u8>, u64),
+    map: InodeMap<'a>,
     inline: &'a [u8],
     /// The length of a directory's content: what is in blocks, and what is inline.
     directory_len: (u64, u64),
@@ -43,22 +44,55 @@ impl PlannedInode<'_> {
     fn need(&self, rules: &InodeRules) -> Need {
         let inode_len = self.record.len(rules);
         let mut body_len = inode_len + self.xattr_body.len() as u64;
-        if !self.map.0.is_empty() {
-            body_len = body_len.next_multiple_of(self.map.1) + self.map.0.len() as u64;
+        if self.map.len() > 0 {
+            body_len = body_len.next_multiple_of(self.map.alignment()) + self.map.len();
         }
         Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
     }
 
-    fn to_bytes(&self, rules: &InodeRules, directory_tail: &[u8]) -> Vec<u8> {
-        let mut bytes = self.record.to_bytes(rules, self.xattr_body.len());
-        bytes.extend_from_slice(&self.xattr_body);
-        if !self.map.0.is_empty() {
-            bytes.resize(bytes.len().next_multiple_of(usize::try_from(self.map.1).unwrap_or(1)), 0);
-            bytes.extend_from_slice(&self.map.0);
+    /// Its bytes in their order; what is inline in a directory comes from `directory_tail`.
+    fn parts<'b>(&'b self, rules: &InodeRules, directory_tail: &'b [u8]) -> impl Iterator<Item = Cow<'b, [u8]>> {
+        let mut head = self.record.to_bytes(rules, self.xattr_body.len());
+        head.extend_from_slice(&self.xattr_body);
+        if self.map.len() > 0 {
+            head.resize(head.len().next_multiple_of(usize::try_from(self.map.alignment()).unwrap_or(1)), 0);
         }
-        bytes.extend_from_slice(self.inline);
-        bytes.extend_from_slice(directory_tail);
-        bytes
+        let (index, chunks) = match &self.map {
+            InodeMap::None => (&[][..], None),
+            InodeMap::Index(bytes) => (bytes.as_slice(), None),
+            InodeMap::Chunks(map) => (&[][..], Some(map.parts())),
+        };
+        let chunks = chunks.into_iter().flatten().map(Cow::Owned);
+        let tails = [self.inline, directory_tail].map(Cow::Borrowed);
+        [Cow::Owned(head), Cow::Borrowed(index)].into_iter().chain(chunks).chain(tails)
+    }
+}
+
+/// What says where the blocks of a file are.
+enum InodeMap<'a> {
+    /// The inode itself.
+    None,
+    /// The index of a compressed file.
+    Index(Vec<u8>),
+    /// The map of a chunked file, which is made as it is written, as it may be long.
+    Chunks(ChunkMap<'a>),
+}
+
+impl InodeMap<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Index(bytes) => bytes.len() as u64,
+            Self::Chunks(map) => map.len(),
+        }
+    }
+
+    fn alignment(&self) -> u64 {
+        match self {
+            Self::None => 1,
+            Self::Index(_) => 8,
+            Self::Chunks(map) => map.alignment(),
+        }
     }
 }
 
@@ -74,6 +108,8 @@ pub(crate) struct MetadataArea {
     pub(crate) nids: Vec<u64>,
     /// Whether a pcluster is inline.
     pub(crate) has_inline_pclusters: bool,
+    /// Whether a file is in chunks.
+    pub(crate) has_chunks: bool,
 }
 
 /// What the metadata is made from.
@@ -125,7 +161,11 @@ impl MetadataPlan<'_> {
                     directories[start..start + content.len()].copy_from_slice(&content);
                 }
             }
-            output.put_at(inode.place, &inode.to_bytes(&self.rules, &tail))?;
+            let mut place = inode.place;
+            for part in inode.parts(&self.rules, &tail) {
+                output.put_at(place, &part)?;
+                place += part.len() as u64;
+            }
         }
         output.put_at(directories_start - output.start, &directories)?;
         let digest = output.hasher.finalize().into();
@@ -139,6 +179,7 @@ impl MetadataPlan<'_> {
             inode_count: inodes.len() as u64,
             nids: inodes.iter().map(PlannedInode::nid).collect(),
             has_inline_pclusters: inodes.iter().any(is_inline),
+            has_chunks: inodes.iter().any(|inode| matches!(inode.map, InodeMap::Chunks(_))),
         })
     }
 
@@ -173,7 +214,7 @@ impl MetadataPlan<'_> {
                 data: InodeData::Device(0),
             },
             xattr_body: xattr_body.ok_or_else(|| Error::Layout("an inode has too many extended attributes".into()))?,
-            map: (Vec::new(), 1),
+            map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
             place: 0,
@@ -211,7 +252,7 @@ impl MetadataPlan<'_> {
                 data: InodeData::Device(0),
             },
             xattr_body: Vec::new(),
-            map: (Vec::new(), 1),
+            map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
             place: 0,
@@ -242,7 +283,7 @@ impl MetadataPlan<'_> {
                 planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
             }
             StoredFile::Fragment { offset } => {
-                planned.map = (whole_fragment_map(*offset), 8);
+                planned.map = InodeMap::Index(whole_fragment_map(*offset));
                 planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
             }
             StoredFile::Compressed { algorithm, extents, inline, fragment_offset } => {
@@ -260,16 +301,13 @@ impl MetadataPlan<'_> {
                 let form = self.map_form(&map);
                 planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
                 let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
-                planned.map = (map.to_bytes(form, map_start.next_multiple_of(8)), 8);
+                planned.map = InodeMap::Index(map.to_bytes(form, map_start.next_multiple_of(8)));
                 planned.inline = inline;
             }
             StoredFile::Chunked { chunks } => {
-                let chunk_bytes = self.options.chunk_bytes.unwrap_or(self.options.block_size());
-                let chunk_blocks = chunk_bytes >> self.options.block_size_log2;
-                let chunk_blocks_log2 = u8::try_from(chunk_blocks.ilog2()).unwrap_or(0);
-                let map = ChunkMap { chunks, chunk_blocks_log2, indexes: self.options.chunk_indexes };
+                let map = ChunkMap::new(chunks, self.options.chunk_indexes);
                 planned.record.data = InodeData::Chunked { format: map.format() };
-                planned.map = (map.to_bytes(), map.alignment());
+                planned.map = InodeMap::Chunks(map);
             }
             // Only a file that is stored itself is named there.
             StoredFile::SameAs(_) => {}

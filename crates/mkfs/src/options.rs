@@ -59,6 +59,9 @@ pub struct Options {
     /// Extended regular expressions: a path within the image, without a leading slash, that one of them matches in some
     /// part is left out too.
     pub exclude_expressions: Vec<String>,
+    /// Whether a file that changes while it is read ends the build. Otherwise the image has as much of it as there was, and
+    /// the summary a warning.
+    pub strict: bool,
     /// What whiteouts in a source mean.
     pub whiteouts: Whiteouts,
     /// What a recorded launch reads: its files come first in the image, and it is listed in it, so that a mount can read
@@ -188,6 +191,7 @@ impl Options {
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
+            strict: false,
             whiteouts: Whiteouts::Keep,
             profile: None,
             uuid: None,

@@ -1,5 +1,6 @@
 //! Parts of files that are stored by themselves: read, and perhaps compressed, on several threads.
 
+use sha2::{Digest, Sha256};
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 use crate::{
@@ -7,10 +8,12 @@ use crate::{
     compressors::Compressors,
     content::{Content, OpenContent},
     error::Result,
-    options::{Fragments, Options},
+    memory::{copied, lengthen},
+    options::Options,
     parting::Parting,
     repeats::Repeat,
     segment::{CompressedSegment, SegmentCompressor, Tail, TailRule},
+    treatment::Treatment,
 };
 
 /// What is longer than this is read while it is compressed, about so many bytes ahead, instead of whole: large pclusters
@@ -21,6 +24,8 @@ const READ_MARGIN: usize = 256 << 10;
 /// What goes into the packed inode as it is needs no longer parts than this, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
+/// A piece of a hole is at most so long, in bytes, or a chunk: whoever waits for progress sees some.
+const HOLE_LEN_MAX: u64 = 1 << 30;
 /// How files are cut into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
@@ -53,24 +58,6 @@ pub(crate) struct Piece<'a> {
     treatment: Treatment,
 }
 
-/// What is done with a piece.
-#[derive(Clone, Copy)]
-pub(crate) enum Treatment {
-    /// It is stored as it is.
-    Flat,
-    /// It is compressed.
-    Compress(TailRule),
-    /// It is a part of what was there before; with the last one comes what that is, and the rule for its end.
-    Repeat(Option<(Repeat, TailRule)>),
-    /// It goes into the packed inode.
-    Pack,
-    /// It is stored in chunks.
-    Chunk {
-        /// The size of one in bytes.
-        chunk_len: usize,
-    },
-}
-
 /// A piece that was read and perhaps compressed.
 pub(crate) struct PieceOutput {
     /// The file's place.
@@ -95,7 +82,18 @@ pub(crate) enum PieceData {
     Compressed(CompressedSegment, TailRule, u64),
     Repeat(Option<(Repeat, TailRule)>),
     Packed(Vec<u8>),
-    Chunks(Vec<u8>, Vec<HashedChunk>),
+    /// Chunks, and the bytes of all of them.
+    Chunks {
+        /// The size of one in bytes.
+        chunk_len: usize,
+        chunks: Vec<HashedChunk>,
+        bytes: Vec<u8>,
+    },
+    /// Chunks that are holes.
+    Hole {
+        /// The size of one in bytes.
+        chunk_len: usize,
+    },
 }
 
 impl<'a> Piece<'a> {
@@ -115,6 +113,14 @@ impl<'a> Piece<'a> {
         }
         let size = file.content.size();
         let mut repeats = parting.map_or(&[][..], |parting| &parting.repeats).iter().peekable();
+        let data = match file.treatment {
+            // What is wrong with the file is told by whoever reads it.
+            Treatment::Chunk { chunk_len } => {
+                file.content.data_ranges(chunk_len as u64).unwrap_or_else(|_| vec![0..size])
+            }
+            _ => Vec::new(),
+        };
+        let mut data = data.into_iter().peekable();
         let mut offset = 0;
         std::iter::from_fn(move || {
             if offset == size {
@@ -128,6 +134,20 @@ impl<'a> Piece<'a> {
                     offset = repeat.end().min(start + segment_len);
                     let rule = if offset < size { TailRule::within_file(offset, block_size) } else { rule };
                     Treatment::Repeat(repeats.next_if(|repeat| repeat.end() == offset).map(|repeat| (*repeat, rule)))
+                }
+                (_, Treatment::Chunk { chunk_len }) => {
+                    let _ = data.next_if(|range| range.end <= start);
+                    match data.peek() {
+                        Some(range) if range.start <= start => {
+                            offset = range.end.min(start + segment_len);
+                            Treatment::Chunk { chunk_len }
+                        }
+                        after => {
+                            let end = after.map_or(size, |range| range.start);
+                            offset = end.min(start + HOLE_LEN_MAX.next_multiple_of(chunk_len as u64));
+                            Treatment::Hole { chunk_len }
+                        }
+                    }
                 }
                 (_, treatment) => {
                     let next_cut = parting.and_then(|parting| parting.cuts.range(start + 1..).next());
@@ -151,10 +171,18 @@ impl<'a> Piece<'a> {
         })
     }
 
+    /// How many bytes of it have to be read.
+    pub(crate) fn read_len(&self) -> usize {
+        if matches!(self.treatment, Treatment::Hole { .. }) { 0 } else { self.len }
+    }
+
     /// Reads the piece and does with it what is to be done.
     pub(crate) fn treat(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
         let FileToStore { content, coding, .. } = self.file;
         let open = content.open()?;
+        if let Treatment::Hole { chunk_len } = self.treatment {
+            return Ok(self.output(0, PieceData::Hole { chunk_len }));
+        }
         if let Treatment::Compress(rule) = self.treatment
             && self.len > READ_AHEAD_LEN + READ_MARGIN
             && let Some(compressor) = compressors.of(coding)?
@@ -167,9 +195,7 @@ impl<'a> Piece<'a> {
             };
             return Ok(self.output(hash, PieceData::Compressed(segment, rule, fragment_hash)));
         }
-        if buffer.len() < self.len {
-            buffer.resize(self.len, 0);
-        }
+        lengthen(buffer, self.len)?;
         let bytes = &mut buffer[..self.len];
         open.read_at(self.offset, bytes)?;
         open.check_unchanged()?;
@@ -184,18 +210,19 @@ impl<'a> Piece<'a> {
                         PieceData::Compressed(segment, rule, hash)
                     }
                     _ if is_whole && !self.is_cut && !compressor.pays(&segment, self.len) => {
-                        PieceData::Flat(bytes.to_vec())
+                        PieceData::Flat(copied(bytes)?)
                     }
                     _ => PieceData::Compressed(segment, rule, 0),
                 }
             }
             (Treatment::Repeat(repeat), _) => PieceData::Repeat(repeat),
-            (Treatment::Pack, _) => PieceData::Packed(bytes.to_vec()),
+            (Treatment::Pack, _) => PieceData::Packed(copied(bytes)?),
             (Treatment::Chunk { chunk_len }, _) => {
                 let chunks = hash_chunks(bytes, chunk_len);
-                PieceData::Chunks(bytes.to_vec(), chunks)
+                PieceData::Chunks { chunk_len, chunks, bytes: copied(bytes)? }
             }
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(bytes.to_vec()),
+            (Treatment::Hole { chunk_len }, _) => PieceData::Hole { chunk_len },
+            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(copied(bytes)?),
         };
         Ok(self.output(hash, data))
     }
@@ -217,9 +244,7 @@ impl<'a> Piece<'a> {
             let left_len = self.len - done_len;
             let is_end = left_len <= ahead_len + READ_MARGIN;
             let wanted_len = if is_end { left_len } else { ahead_len };
-            if buffer.len() < wanted_len {
-                buffer.resize(wanted_len, 0);
-            }
+            lengthen(buffer, wanted_len)?;
             let new = &mut buffer[held_len..wanted_len];
             open.read_at(self.offset + (done_len + held_len) as u64, new)?;
             hash.update(new);
@@ -244,6 +269,37 @@ impl<'a> Piece<'a> {
     }
 }
 
+impl PieceOutput {
+    /// The hash of its content; `None` where it is a hole.
+    pub(crate) fn content_hash(&self) -> Option<u64> {
+        (!matches!(self.data, PieceData::Hole { .. })).then_some(self.hash)
+    }
+
+    /// Adds to a digest what makes the content differ from another one: of a file in chunks the chunks, whichever of the
+    /// zeros in it were found to be holes.
+    pub(crate) fn digest_into(&self, digest: &mut Sha256) {
+        let place = (self.place as u64).to_le_bytes();
+        match &self.data {
+            PieceData::Hole { .. } => {}
+            PieceData::Chunks { chunks, .. } => {
+                let mut offset = self.offset;
+                for chunk in chunks {
+                    if let Some(content) = chunk.digest {
+                        digest.update(place);
+                        digest.update(offset.to_le_bytes());
+                        digest.update(content);
+                    }
+                    offset += chunk.len as u64;
+                }
+            }
+            _ => {
+                digest.update(place);
+                digest.update(self.hash.to_le_bytes());
+            }
+        }
+    }
+}
+
 impl Cut {
     /// How long the next segment is at most where so many bytes are left.
     fn segment_len(self, left_len: u64, segment_len: u64, block_size: u64) -> u64 {
@@ -262,20 +318,6 @@ pub(crate) fn segment_end(start: u64, end: u64, segment_len: u64, block_size: u6
         None | Some(0) => end,
         Some(left) if left < 2 * block_size => whole - 2 * block_size,
         Some(_) => whole,
-    }
-}
-
-impl Treatment {
-    /// What is done with files that have this coding.
-    pub(crate) fn of_files(options: &Options, coding: Option<usize>) -> Self {
-        if let Some(chunk_bytes) = options.chunk_bytes {
-            return Self::Chunk { chunk_len: usize::try_from(chunk_bytes).unwrap_or(usize::MAX) };
-        }
-        match (coding, options.fragments) {
-            (None, _) => Self::Flat,
-            (_, Fragments::All) => Self::Pack,
-            (_, _) => Self::Compress(TailRule::of_files(options)),
-        }
     }
 }
 

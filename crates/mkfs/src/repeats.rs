@@ -9,6 +9,7 @@ use crate::{
     content::Content,
     error::Result,
     grains::{Grain, GrainCutter},
+    memory::{lengthen, zeros},
     options::Options,
     parting::Partings,
     progress::{Phase, Progress, report},
@@ -136,7 +137,8 @@ impl Finder {
             let mut buffer = Vec::new();
             Ok(move |job: Vec<(usize, &Content, u64, u64)>| -> Result<Vec<(usize, u64, Vec<Grain>)>> {
                 let cut = job.into_iter().map(|(number, content, start, len)| {
-                    buffer.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+                    buffer.clear();
+                    lengthen(&mut buffer, usize::try_from(len).unwrap_or(usize::MAX))?;
                     let open = content.open()?;
                     open.read_at(start, &mut buffer)?;
                     open.check_unchanged()?;
@@ -235,7 +237,7 @@ fn confirm(
         Some(((*place, *content, *source, *repeat, len_max), COMPARE_LEN * 2))
     });
     let worker = || {
-        let mut buffers = [vec![0; COMPARE_LEN], vec![0; COMPARE_LEN]];
+        let mut buffers = [zeros(COMPARE_LEN)?, zeros(COMPARE_LEN)?];
         Ok(move |(place, content, source, repeat, len_max): (usize, &Content, &Content, Repeat, u64)| {
             let starts = [repeat.start, repeat.source_start];
             Ok((place, Repeat { len: common_len([content, source], starts, len_max, &mut buffers)?, ..repeat }))

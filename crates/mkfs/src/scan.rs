@@ -3,23 +3,28 @@
 use std::{
     cell::RefCell,
     collections::{HashMap, VecDeque},
-    ffi::OsString,
-    fs, io,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::MetadataExt,
+    ffi::{OsStr, OsString},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use floe_image::{DeviceNumber, FileType, Timestamp};
+use rustix::{
+    fs::{AtFlags, Dir, OFlags, Stat},
+    io::Errno,
+};
 
 use crate::{
-    content::{Content, Identity},
+    content::{Content, Identity, allocated_len},
     error::{Error, Result},
     excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
+    source_root::{SourceRoot, is_gone},
     tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
     whiteout::Whiteout,
     workers,
@@ -43,13 +48,14 @@ pub(crate) struct Scanner<'a> {
     excludes: &'a Excludes,
     links: HashMap<(u64, u64), NodeId>,
     scanned: u64,
+    /// What changed while it was listed.
+    warnings: Vec<String>,
 }
 
 /// A directory to be listed.
 struct OpenDirectory {
     node: NodeId,
-    path: PathBuf,
-    /// Its path within the image.
+    /// Its path below the source, and within the image.
     inner_path: PathBuf,
 }
 
@@ -59,12 +65,13 @@ struct Listing {
     /// The names of whiteouts.
     whiteouts: Vec<OsString>,
     entries: Vec<Entry>,
+    /// What was there at first and then not any more.
+    gone: Vec<PathBuf>,
 }
 
 /// What a directory names.
 struct Entry {
     name: OsString,
-    path: PathBuf,
     inner_path: PathBuf,
     node: Node,
     /// The device and inode number of what has several names.
@@ -73,26 +80,36 @@ struct Entry {
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(tree: &'a mut Tree, options: &'a Options, excludes: &'a Excludes) -> Self {
-        Self { tree, options, excludes, links: HashMap::new(), scanned: 0 }
+        Self { tree, options, excludes, links: HashMap::new(), scanned: 0, warnings: Vec::new() }
     }
 
     /// Puts the content of `directory` into the root. What is in the tree already stays, unless it has the same name.
-    pub(crate) fn scan(&mut self, directory: &Path, progress: &mut dyn Progress) -> Result<()> {
-        let status = fs::metadata(directory).map_err(Error::source(directory, "look at"))?;
-        if !status.is_dir() {
-            return Err(Error::unfit(directory, "the source is not a directory"));
-        }
+    /// Gives what changed while it was listed, and was left out.
+    pub(crate) fn scan(mut self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<String>> {
+        let failed = |action| move |error: Errno| Error::source(directory, action)(error.into());
+        let source = match SourceRoot::open(directory) {
+            Err(Errno::NOTDIR) => return Err(Error::unfit(directory, "the source is not a directory")),
+            opened => Arc::new(opened.map_err(failed("look at"))?),
+        };
         let (options, excludes) = (self.options, self.excludes);
-        let xattrs = xattrs(directory, options)?;
+        let opened = source.open_below(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open"))?;
+        let status = rustix::fs::fstat(&opened).map_err(failed("look at"))?;
         let root = self.tree.node_mut(Tree::ROOT);
         root.metadata = metadata_of(&status);
-        root.xattrs = xattrs;
-        let first = OpenDirectory { node: Tree::ROOT, path: directory.to_path_buf(), inner_path: PathBuf::new() };
+        root.xattrs = xattrs(opened.as_fd(), OsStr::new("."), directory, options)?;
+        drop(opened);
+        let first = OpenDirectory { node: Tree::ROOT, inner_path: PathBuf::new() };
         // First in, first out: then the order depends on what is there alone, not on when it was found.
         let open = RefCell::new(VecDeque::from([first]));
         let next = || open.borrow_mut().pop_front().map(|directory| (directory, DIRECTORY_COST));
-        let worker = || Ok(|directory: OpenDirectory| list(directory, options, excludes));
+        let worker = || Ok(|directory: OpenDirectory| list(&source, directory, options, excludes));
         workers::run(options.jobs, COST_MAX, worker, next, |listing: Listing| {
+            for path in listing.gone {
+                if options.strict {
+                    return Err(Error::Changed { path });
+                }
+                self.warnings.push(format!("{} vanished while it was listed: it is left out", path.display()));
+            }
             for name in &listing.whiteouts {
                 if let Some(whiteout) = Whiteout::of(name.as_bytes(), options.whiteouts) {
                     whiteout.put(self.tree, listing.node, options.whiteouts);
@@ -106,12 +123,13 @@ impl<'a> Scanner<'a> {
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(self.warnings)
     }
 
     /// Puts what a directory names into the tree; gives it back if it is a directory itself.
     fn add(&mut self, parent: NodeId, entry: Entry) -> Option<OpenDirectory> {
-        let Entry { name, path, inner_path, node, link } = entry;
+        let Entry { name, inner_path, node, link } = entry;
         let name = name.as_bytes();
         if let Some(&node) = link.and_then(|link| self.links.get(&link)) {
             self.tree.link(parent, name, node);
@@ -123,71 +141,120 @@ impl<'a> Scanner<'a> {
         if let Some(before) = before.filter(|id| self.tree.node(*id).file_type() == FileType::Directory) {
             let known = self.tree.node_mut(before);
             (known.metadata, known.xattrs) = (node.metadata, node.xattrs);
-            return Some(OpenDirectory { node: before, path, inner_path });
+            return Some(OpenDirectory { node: before, inner_path });
         }
         let node = self.tree.add(node);
         self.tree.link(parent, name, node);
         if let Some(link) = link {
             self.links.insert(link, node);
         }
-        is_directory.then_some(OpenDirectory { node, path, inner_path })
+        is_directory.then_some(OpenDirectory { node, inner_path })
     }
 }
 
-/// Lists one directory.
-fn list(directory: OpenDirectory, options: &Options, excludes: &Excludes) -> Result<Listing> {
-    let OpenDirectory { node, path, inner_path } = directory;
-    let (whiteouts, names) = split_names(names(&path)?, options.whiteouts);
-    let mut entries = Vec::with_capacity(names.len());
+/// Lists one directory, and looks at what is in it from its descriptor: what takes its place meanwhile is not followed.
+fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, excludes: &Excludes) -> Result<Listing> {
+    let OpenDirectory { node, inner_path } = directory;
+    let mut listing = Listing { node, whiteouts: Vec::new(), entries: Vec::new(), gone: Vec::new() };
+    let failed = |error: Errno| Error::source(source.path_of(&inner_path), "list")(error.into());
+    let opened = match source.open_below(&inner_path, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Err(error) if is_gone(error) => {
+            listing.gone.push(source.path_of(&inner_path));
+            return Ok(listing);
+        }
+        opened => opened.map_err(failed)?,
+    };
+    let mut entries = Dir::new(opened).map_err(failed)?;
+    let (whiteouts, names) = split_names(names(&mut entries).map_err(failed)?, options.whiteouts);
+    listing.whiteouts = whiteouts;
+    let opened = entries.fd().map_err(failed)?;
+    listing.entries.reserve(names.len());
     for name in names {
-        let (path, inner_path) = (path.join(&name), inner_path.join(&name));
+        let inner_path = inner_path.join(&name);
         if excludes.has(&inner_path) {
             continue;
         }
-        let status = fs::symlink_metadata(&path).map_err(Error::source(&path, "look at"))?;
-        let link = (!status.is_dir() && status.nlink() > 1).then(|| Identity::of(&status).inode());
-        let node = node_of(&path, &status, options)?;
-        entries.push(Entry { name, path, inner_path, node, link });
+        match entry(source, opened, name, inner_path, options)? {
+            Ok(entry) => listing.entries.push(entry),
+            Err(Gone(inner_path)) => listing.gone.push(source.path_of(&inner_path)),
+        }
     }
-    Ok(Listing { node, whiteouts, entries })
+    Ok(listing)
 }
 
-fn node_of(path: &Path, status: &fs::Metadata, options: &Options) -> Result<Node> {
-    let mode = u16::try_from(status.mode() & 0xffff).unwrap_or(0);
-    let kind = FileType::from_mode(mode).ok_or_else(|| Error::unfit(path, "it is of an unknown type"))?;
-    let body = match kind {
+/// What is not there any more, by its path below the source.
+struct Gone(PathBuf);
+
+/// What `name` is in the directory that is open.
+fn entry(
+    source: &Arc<SourceRoot>,
+    directory: BorrowedFd<'_>,
+    name: OsString,
+    inner_path: PathBuf,
+    options: &Options,
+) -> Result<std::result::Result<Entry, Gone>> {
+    let path = source.path_of(&inner_path);
+    let status = match rustix::fs::statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(error) if is_gone(error) => return Ok(Err(Gone(inner_path))),
+        status => status.map_err(|error| Error::source(&path, "look at")(error.into()))?,
+    };
+    let kind = FileType::from_mode(u16::try_from(status.st_mode & 0xffff).unwrap_or(0));
+    let body = match kind.ok_or_else(|| Error::unfit(&path, "it is of an unknown type"))? {
         FileType::Directory => Body::Directory(Default::default()),
-        FileType::Regular => Body::File(Content::Path { path: path.to_path_buf(), identity: Identity::of(status) }),
+        FileType::Regular => Body::File(Content::Listed {
+            root: Arc::clone(source),
+            inner: inner_path.as_path().into(),
+            identity: Identity::of(&status),
+            allocated_len: allocated_len(&status),
+        }),
         FileType::Symlink => {
-            let target = fs::read_link(path).map_err(Error::source(path, "read the link"))?;
-            let target = target.into_os_string().into_vec();
+            let target = match rustix::fs::readlinkat(directory, &name, Vec::new()) {
+                // It is another one, which is no link.
+                Err(error) if is_gone(error) || error == Errno::INVAL => return Ok(Err(Gone(inner_path))),
+                target => target.map_err(|error| Error::source(&path, "read the link")(error.into()))?.into_bytes(),
+            };
             if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX {
-                return Err(Error::unfit(path, "the target of the link is empty or longer than 4095 bytes"));
+                return Err(Error::unfit(&path, "the target of the link is empty or longer than 4095 bytes"));
             }
             Body::Symlink(target)
         }
-        FileType::CharacterDevice | FileType::BlockDevice => Body::Special(kind, device_number(path, status)?),
-        FileType::Fifo | FileType::Socket => Body::Special(kind, DeviceNumber::default()),
+        kind @ (FileType::CharacterDevice | FileType::BlockDevice) => {
+            Body::Special(kind, device_number(&path, &status)?)
+        }
+        kind @ (FileType::Fifo | FileType::Socket) => Body::Special(kind, DeviceNumber::default()),
     };
-    Ok(Node { metadata: metadata_of(status), xattrs: xattrs(path, options)?, body })
+    let is_directory = matches!(body, Body::Directory(_));
+    let link = (!is_directory && status.st_nlink > 1).then(|| Identity::of(&status).inode());
+    let xattrs = xattrs(directory, &name, &path, options)?;
+    let node = Node { metadata: metadata_of(&status), xattrs, body };
+    Ok(Ok(Entry { name, inner_path, node, link }))
 }
 
-fn xattrs(path: &Path, options: &Options) -> Result<Vec<Xattr>> {
+/// The attributes of what has this name in a directory, of the directory itself where that is a dot. No call takes both,
+/// so that the directory is named by its descriptor; `path` is for where there is no /proc, and for messages.
+fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Options) -> Result<Vec<Xattr>> {
     if !options.xattrs.keep {
         return Ok(Vec::new());
     }
-    let failed = |error: rustix::io::Errno| Error::source(path, "read the attributes of")(error.into());
-    let names = match grown(|buffer| rustix::fs::llistxattr(path, buffer)) {
+    let failed = |error: Errno| Error::source(path, "read the attributes of")(error.into());
+    let mut place = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    let mut names = grown(|buffer| rustix::fs::llistxattr(&place, buffer));
+    if names == Err(Errno::NOENT) && !Path::new("/proc/self/fd").exists() {
+        place = path.to_path_buf();
+        names = grown(|buffer| rustix::fs::llistxattr(&place, buffer));
+    }
+    let names = match names {
         Ok(names) => names,
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        // What is gone is found to be when it is read.
+        Err(Errno::OPNOTSUPP | Errno::NOENT) => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
     let mut xattrs = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match grown(|buffer| rustix::fs::lgetxattr(path, name, buffer)) {
+        match grown(|buffer| rustix::fs::lgetxattr(&place, name, buffer)) {
             Ok(value) => xattrs.push((name.into(), value.into_boxed_slice())),
             // It was removed since, or is one that may be listed but not read.
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => {}
             Err(error) => return Err(failed(error)),
         }
     }
@@ -200,25 +267,30 @@ fn split_names(names: Vec<OsString>, whiteouts: Whiteouts) -> (Vec<OsString>, Ve
     names.into_iter().partition(|name| Whiteout::of(name.as_bytes(), whiteouts).is_some())
 }
 
-fn names(directory: &Path) -> Result<Vec<OsString>> {
-    let entries = fs::read_dir(directory).map_err(Error::source(directory, "list"))?;
-    let names: io::Result<Vec<OsString>> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
-    let mut names = names.map_err(Error::source(directory, "list"))?;
+/// The names in a directory in their order, but for those of itself and its parent.
+fn names(directory: &mut Dir) -> rustix::io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in directory {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if !matches!(name.as_slice(), b"." | b"..") {
+            names.push(OsString::from_vec(name));
+        }
+    }
     names.sort();
     Ok(names)
 }
 
-fn metadata_of(status: &fs::Metadata) -> Metadata {
+fn metadata_of(status: &Stat) -> Metadata {
     Metadata {
-        permissions: u16::try_from(status.mode() & 0o7777).unwrap_or(0),
-        uid: status.uid(),
-        gid: status.gid(),
-        modified: Timestamp { seconds: status.mtime(), nanoseconds: u32::try_from(status.mtime_nsec()).unwrap_or(0) },
+        permissions: u16::try_from(status.st_mode & 0o7777).unwrap_or(0),
+        uid: status.st_uid,
+        gid: status.st_gid,
+        modified: Timestamp { seconds: status.st_mtime, nanoseconds: u32::try_from(status.st_mtime_nsec).unwrap_or(0) },
     }
 }
 
-fn device_number(path: &Path, status: &fs::Metadata) -> Result<DeviceNumber> {
-    let number = DeviceNumber { major: rustix::fs::major(status.rdev()), minor: rustix::fs::minor(status.rdev()) };
+fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
+    let number = DeviceNumber { major: rustix::fs::major(status.st_rdev), minor: rustix::fs::minor(status.st_rdev) };
     if DeviceNumber::from_encoded(number.encoded()) != number {
         return Err(Error::unfit(path, "its device numbers are beyond 4095 and 1048575"));
     }

@@ -1,6 +1,6 @@
 //! Where the data of a file went.
 
-use floe_erofs::write::{Chunk, CompressedExtent};
+use floe_erofs::write::{Chunks, CompressedExtent};
 
 /// Where the data of a file went.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum StoredFile {
     /// All of it into the packed inode.
     Fragment { offset: u64 },
     /// Into chunks.
-    Chunked { chunks: Vec<Chunk> },
+    Chunked { chunks: Chunks },
     /// To where that of another file went: its place in the order of the image.
     SameAs(usize),
 }

@@ -31,6 +31,8 @@ pub struct Summary {
     pub uuid: [u8; 16],
     /// Attributes that were left out because the format has no place for them: how many.
     pub xattrs_left_out: u64,
+    /// What of the sources is not in the image as it was, each in one line.
+    pub warnings: Vec<String>,
     /// How long listing the sources took.
     pub scan_time: Duration,
     /// How long reading and compressing took.

@@ -1,6 +1,6 @@
 //! The tree that goes into an image.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use floe_image::{DeviceNumber, FileType, Timestamp};
 
@@ -110,6 +110,15 @@ impl Tree {
     pub(crate) fn unlink(&mut self, directory: NodeId, name: &[u8]) {
         if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
             entries.remove(name);
+        }
+    }
+
+    /// Takes all names of these nodes away.
+    pub(crate) fn remove(&mut self, nodes: &HashSet<NodeId>) {
+        for node in &mut self.nodes {
+            if let Body::Directory(entries) = &mut node.body {
+                entries.retain(|_, node| !nodes.contains(node));
+            }
         }
     }
 

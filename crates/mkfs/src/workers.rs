@@ -11,7 +11,14 @@ use std::{
     thread,
 };
 
+use rustix::process::Resource;
+
 use crate::error::{Error, Result};
+
+/// How many files a thread has open at once: two that it compares.
+const DESCRIPTORS_OF_THREAD: usize = 2;
+/// How many are left to the rest of the program: the image, temporary files, archives.
+const DESCRIPTORS_KEPT: usize = 24;
 
 /// Does jobs on `threads` threads. `next` gives each job and what it takes in memory until its result is consumed; no
 /// more than `cost_max` is under way at once, unless a single job takes more. Where it has none, it is asked again when
@@ -29,10 +36,11 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
     let job_receiver = Mutex::new(job_receiver);
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
-        for _ in 0..threads.get() {
+        let mut unstarted = None;
+        for number in 0..threads.get().min(threads_with_descriptors()) {
             let result_sender = result_sender.clone();
             let (job_receiver, stopped, worker) = (&job_receiver, &stopped, &worker);
-            scope.spawn(move || {
+            let started = thread::Builder::new().spawn_scoped(scope, move || {
                 let mut work: Option<Worker> = None;
                 loop {
                     // A poisoned lock means that another worker panicked, which the scope will report.
@@ -50,13 +58,28 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
                     }
                 }
             });
+            // The result does not depend on how many there are.
+            if let Err(error) = started {
+                unstarted = (number == 0).then_some(error);
+                break;
+            }
         }
         drop(result_sender);
+        if let Some(error) = unstarted {
+            return Err(Error::Thread(error));
+        }
         let result = feed(cost_max, &job_sender, &result_receiver, &mut next, &mut consume);
         stopped.store(true, Ordering::Relaxed);
         drop(job_sender);
         result
     })
+}
+
+/// How many threads can have files open at the same time.
+fn threads_with_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    (limit.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_OF_THREAD).max(1)
 }
 
 fn feed<Job, Output>(

@@ -3,6 +3,9 @@
 use super::{high_u16, low_u32};
 use crate::format::{self, InodeChunkIndex};
 
+/// How many records one part of a map has.
+const PART_RECORDS: u64 = 8192;
+
 /// Where a chunk is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Chunk {
@@ -17,60 +20,214 @@ pub enum Chunk {
     },
 }
 
-/// The map of a chunked file.
-#[derive(Clone, Copy, Debug)]
-pub struct ChunkMap<'a> {
-    /// The chunks in their order.
-    pub chunks: &'a [Chunk],
-    /// log2 of the number of blocks of a chunk; at most 31.
-    pub chunk_blocks_log2: u8,
-    /// Whether the map has records of 8 bytes even where 4 would do.
-    pub indexes: bool,
+/// Chunks in a row: holes, or chunks whose blocks follow one another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct ChunkRun {
+    first: Chunk,
+    count: u64,
 }
 
-impl ChunkMap<'_> {
+/// The chunks of a file in their order, in as little memory as there are runs of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chunks {
+    runs: Vec<ChunkRun>,
+    count: u64,
+    chunk_blocks_log2: u8,
+}
+
+impl Chunks {
+    /// No chunks yet; each will have 2 to the power of `chunk_blocks_log2` blocks, at most 31.
+    pub fn new(chunk_blocks_log2: u8) -> Self {
+        Self { runs: Vec::new(), count: 0, chunk_blocks_log2: chunk_blocks_log2.min(CHUNK_BLOCKS_LOG2_MAX) }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a chunk at the end.
+    pub fn push(&mut self, chunk: Chunk) {
+        let next = self.runs.last().map(|run| run.first.after(run.count, self.chunk_blocks_log2));
+        match self.runs.last_mut() {
+            Some(run) if next == Some(chunk) => run.count = run.count.saturating_add(1),
+            _ => self.runs.push(ChunkRun { first: chunk, count: 1 }),
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Adds so many holes at the end.
+    pub fn push_holes(&mut self, count: u64) {
+        match self.runs.last_mut() {
+            _ if count == 0 => {}
+            Some(run) if run.first == Chunk::Hole => run.count = run.count.saturating_add(count),
+            _ => self.runs.push(ChunkRun { first: Chunk::Hole, count }),
+        }
+        self.count = self.count.saturating_add(count);
+    }
+
+    /// By how much chunks can be enlarged, as a power of two, so that each still is within one run.
+    fn enlargement_log2(&self) -> u8 {
+        let mut start = 0u64;
+        let mut enlargement = self.count.checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros);
+        for run in &self.runs {
+            enlargement = enlargement.min(start.trailing_zeros());
+            start = start.saturating_add(run.count);
+        }
+        let room = CHUNK_BLOCKS_LOG2_MAX.saturating_sub(self.chunk_blocks_log2);
+        u8::try_from(enlargement).unwrap_or(u8::MAX).min(room)
+    }
+}
+
+/// log2 of the most blocks that a chunk can have.
+const CHUNK_BLOCKS_LOG2_MAX: u8 = 31;
+
+impl Chunk {
+    /// The chunk that comes `distance` chunks later in a run that begins with this one.
+    fn after(self, distance: u64, chunk_blocks_log2: u8) -> Self {
+        match self {
+            Self::Hole => Self::Hole,
+            Self::Blocks { device, block } => {
+                let blocks = distance.saturating_mul(1 << chunk_blocks_log2);
+                Self::Blocks { device, block: block.saturating_add(blocks) }
+            }
+        }
+    }
+}
+
+/// The map of a chunked file. Its chunks are as large as the runs allow, so that the map is small.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkMap<'a> {
+    chunks: &'a Chunks,
+    enlargement_log2: u8,
+    is_wide: bool,
+    has_indexes: bool,
+}
+
+impl<'a> ChunkMap<'a> {
+    /// The map of these chunks; with `indexes` it has records of 8 bytes even where 4 would do.
+    pub fn new(chunks: &'a Chunks, indexes: bool) -> Self {
+        let is_wide = chunks.runs.iter().any(|run| {
+            let last = run.first.after(run.count.saturating_sub(1), chunks.chunk_blocks_log2);
+            matches!(last, Chunk::Blocks { block, .. } if block >= u64::from(format::NULL_ADDR_32))
+        });
+        let other_device = |run: &ChunkRun| matches!(run.first, Chunk::Blocks { device: 1.., .. });
+        let has_indexes = indexes || is_wide || chunks.runs.iter().any(other_device);
+        Self { chunks, enlargement_log2: chunks.enlargement_log2(), is_wide, has_indexes }
+    }
+
     /// The format word of the inode.
     pub fn format(&self) -> u16 {
-        let mut word = u16::from(self.chunk_blocks_log2) & format::CHUNK_FORMAT_BLKBITS_MASK;
-        if self.needs_indexes() {
+        let mut word = u16::from(self.chunk_blocks_log2()) & format::CHUNK_FORMAT_BLKBITS_MASK;
+        if self.has_indexes {
             word |= format::CHUNK_FORMAT_INDEXES;
         }
-        if self.is_wide() {
+        if self.is_wide {
             word |= format::CHUNK_FORMAT_48BIT;
         }
         word
     }
 
-    /// The map, which begins at a multiple of 8 bytes with records of 8 bytes, of 4 with 4-byte ones.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for chunk in self.chunks {
-            let (device_id, block) = match *chunk {
-                Chunk::Hole if self.is_wide() => (0, format::NULL_ADDR_48),
-                Chunk::Hole => (0, u64::from(format::NULL_ADDR_32)),
-                Chunk::Blocks { device, block } => (device, block),
-            };
-            if self.needs_indexes() {
-                let (startblk_hi, startblk_lo) = (high_u16(block), low_u32(block));
-                bytes.extend(InodeChunkIndex { startblk_hi, device_id, startblk_lo }.to_bytes());
-            } else {
-                bytes.extend(low_u32(block).to_le_bytes());
-            }
-        }
-        bytes
+    /// The length of the map in bytes.
+    pub fn len(&self) -> u64 {
+        self.record_count().saturating_mul(self.alignment())
     }
 
-    /// What the map is aligned to, in bytes.
+    /// Whether it has no records.
+    pub fn is_empty(&self) -> bool {
+        self.record_count() == 0
+    }
+
+    /// What the map is aligned to, in bytes: the length of a record.
     pub fn alignment(&self) -> u64 {
-        if self.needs_indexes() { 8 } else { format::BLOCK_MAP_ENTRY_SIZE }
+        if self.has_indexes { 8 } else { format::BLOCK_MAP_ENTRY_SIZE }
     }
 
-    fn needs_indexes(&self) -> bool {
-        let other_device = |chunk: &Chunk| matches!(chunk, Chunk::Blocks { device: 1.., .. });
-        self.indexes || self.is_wide() || self.chunks.iter().any(other_device)
+    /// The bytes of the map, in parts of some KiB.
+    pub fn parts(&self) -> impl Iterator<Item = Vec<u8>> + use<'a> {
+        let map = *self;
+        let chunk_blocks_log2 = map.chunk_blocks_log2();
+        map.chunks.runs.iter().flat_map(move |run| {
+            let count = map.records(run.count);
+            let starts = (0..count).step_by(usize::try_from(PART_RECORDS).unwrap_or(usize::MAX));
+            starts.map(move |start| {
+                let mut bytes = Vec::new();
+                for number in start..count.min(start.saturating_add(PART_RECORDS)) {
+                    map.put(run.first.after(number, chunk_blocks_log2), &mut bytes);
+                }
+                bytes
+            })
+        })
     }
 
-    fn is_wide(&self) -> bool {
-        self.chunks.iter().any(|chunk| matches!(chunk, Chunk::Blocks { block, .. } if *block >= u64::from(u32::MAX)))
+    fn chunk_blocks_log2(&self) -> u8 {
+        self.chunks.chunk_blocks_log2.saturating_add(self.enlargement_log2)
+    }
+
+    fn record_count(&self) -> u64 {
+        self.records(self.chunks.count)
+    }
+
+    /// How many records so many chunks have.
+    fn records(&self, chunk_count: u64) -> u64 {
+        chunk_count.div_ceil(1 << self.enlargement_log2)
+    }
+
+    fn put(&self, chunk: Chunk, bytes: &mut Vec<u8>) {
+        let (device_id, block) = match chunk {
+            Chunk::Hole if self.is_wide => (0, format::NULL_ADDR_48),
+            Chunk::Hole => (0, u64::from(format::NULL_ADDR_32)),
+            Chunk::Blocks { device, block } => (device, block),
+        };
+        if self.has_indexes {
+            let (startblk_hi, startblk_lo) = (high_u16(block), low_u32(block));
+            bytes.extend(InodeChunkIndex { startblk_hi, device_id, startblk_lo }.to_bytes());
+        } else {
+            bytes.extend(low_u32(block).to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(block: u64) -> Chunk {
+        Chunk::Blocks { device: 0, block }
+    }
+
+    #[test]
+    fn chunks_grow_as_far_as_runs_allow() {
+        let hole = Chunk::Hole;
+        for (chunks, blocks_log2, records) in [
+            (&[at(7)][..], 0, &[7u32][..]),
+            (&[at(7), at(8), at(9)], 2, &[7]),
+            (&[at(7), at(8), at(9), at(20)], 0, &[7, 8, 9, 20]),
+            (&[at(7), at(8), at(20), at(21), at(22)], 1, &[7, 20, 22]),
+            (&[hole, hole, hole, hole, at(3)], 2, &[u32::MAX, 3]),
+            (&[at(3), hole, at(4)], 0, &[3, u32::MAX, 4]),
+            (&[], 0, &[]),
+        ] {
+            let mut list = Chunks::new(0);
+            chunks.iter().for_each(|chunk| list.push(*chunk));
+            let map = ChunkMap::new(&list, false);
+            let bytes: Vec<u8> = map.parts().flatten().collect();
+            let found: Vec<u32> =
+                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(word.try_into().ok()?))).collect();
+            assert_eq!((map.format(), found.as_slice()), (blocks_log2, records), "{chunks:?}");
+            assert_eq!(u64::try_from(bytes.len()), Ok(map.len()));
+        }
+    }
+
+    #[test]
+    fn a_huge_hole_needs_one_record() {
+        let mut list = Chunks::new(0);
+        list.push_holes(1 << 28);
+        assert_eq!(ChunkMap::new(&list, false).len(), 4);
+        list.push(at(9));
+        let map = ChunkMap::new(&list, true);
+        assert_eq!((map.len(), map.parts().map(|part| part.len()).sum::<usize>()), (16, 16));
+        list.push_holes(1 << 20);
+        assert_eq!(ChunkMap::new(&list, false).len(), ((1 << 28) + (1 << 20) + 1) * 4);
     }
 }

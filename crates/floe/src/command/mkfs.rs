@@ -8,6 +8,7 @@ use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
 
 use clap::{Args, ValueEnum};
@@ -20,6 +21,9 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyl
 use serde::Serialize;
 
 use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity};
+
+/// How long a build may go on after a signal, until it comes to where it looks for one.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 
 /// Build an EROFS image of directories and tar archives
 ///
@@ -118,6 +122,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 
+    /// Fail if a file changes or vanishes while it is read, instead of taking as much of it as there is
+    #[arg(long)]
+    strict: bool,
+
     /// How much is read back and compared with the sources before the image gets its name
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
@@ -173,6 +181,7 @@ struct SummaryRecord {
     metadata_bytes: u64,
     image_bytes: u64,
     xattrs_left_out: u64,
+    warnings: Vec<String>,
     uuid: String,
     scan_seconds: f64,
     data_seconds: f64,
@@ -193,6 +202,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         return Err(Fail::usage("the standard input can be a source only once"));
     }
     let stop = cancellation::on_signals()?;
+    let image = arguments.image.clone();
+    cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
+        floe_mkfs::remove_unfinished(&image);
+        Error::Cancelled.to_string()
+    })?;
     let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
     let thoroughness = match arguments.verify {
         VerifyArgument::None => None,
@@ -212,6 +226,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
         error => Fail::failed(error.to_string()),
     })?;
+    for warning in &summary.warnings {
+        eprintln!("floe: {warning}");
+    }
     if summary.xattrs_left_out > 0 {
         eprintln!(
             "floe: {} extended attributes are left out: the format has no place for them",
@@ -276,6 +293,7 @@ impl Arguments {
         if self.whiteouts {
             options.whiteouts = Whiteouts::Apply;
         }
+        options.strict = self.strict;
         options.profile = self.profile.as_deref().map(profile).transpose()?;
         if self.extended_inodes {
             options.inode_form = InodeForm::Extended;
@@ -402,6 +420,7 @@ impl From<&Summary> for SummaryRecord {
             metadata_bytes: summary.metadata_bytes,
             image_bytes: summary.image_bytes,
             xattrs_left_out: summary.xattrs_left_out,
+            warnings: summary.warnings.clone(),
             uuid: uuid_text(&summary.uuid),
             scan_seconds: summary.scan_time.as_secs_f64(),
             data_seconds: summary.data_time.as_secs_f64(),

@@ -11,7 +11,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use floe::{ImageVerifier, Thoroughness};
@@ -52,6 +52,8 @@ Make an EROFS image of a directory or a tar archive. This is floe under the name
  -h, --help, -V, --version
 ";
 
+/// How long a build may go on after a signal, until it comes to where it looks for one.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 /// What is told if nothing else is asked for: faults.
 const VERBOSITY: u64 = 2;
 /// Options of the original that are not offered, with or without a value.
@@ -148,8 +150,16 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     }
     let stop = cancellation::on_signals()?;
     let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: order.build.jobs };
+    let image = order.build.output.clone();
+    cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
+        floe_mkfs::remove_unfinished(&image);
+        floe_mkfs::Error::Cancelled.to_string()
+    })?;
     match build_verified(&order.build, &[source], &mut verifier, &mut Silence(&stop)) {
         Ok(summary) => {
+            for warning in &summary.warnings {
+                eprintln!("<W> erofs: {warning}");
+            }
             if order.verbosity > 0 && !order.is_quiet {
                 let _ = tell(&summary, &order.build);
             }

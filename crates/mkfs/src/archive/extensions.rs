@@ -68,6 +68,13 @@ impl Extensions {
         Ok(())
     }
 
+    /// How many bytes the records have.
+    pub(super) fn len(&self) -> usize {
+        let records: usize = self.records.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let xattrs: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        records + xattrs + size_of_val(self.sparse_numbers.as_slice())
+    }
+
     /// Adds what is said of all members, where nothing is said of this one.
     pub(super) fn complete(&mut self, globals: &Self) {
         for (name, value) in &globals.records {

@@ -11,6 +11,7 @@ use floe_image::Timestamp;
 
 use super::{
     Archive,
+    acl::{self, Acl},
     member::{Member, MemberKind, Members},
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
-    tree::{Body, Metadata, Node, NodeId, Tree},
+    tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
     whiteout::Whiteout,
 };
 
@@ -37,15 +38,16 @@ const IMPLIED_PERMISSIONS: u16 = 0o755;
 
 impl Archive {
     /// Puts the members into the tree. What is in the tree already stays, unless a member has the same path or a
-    /// whiteout removes it; a whiteout says nothing of members of the same archive.
+    /// whiteout removes it; a whiteout says nothing of members of the same archive. Gives what is left out.
     pub(crate) fn import(
         &self,
         tree: &mut Tree,
         options: &Options,
         excludes: &Excludes,
         progress: &mut dyn Progress,
-    ) -> Result<()> {
-        let mut importer = Importer { archive: self, tree, options, excludes, hidden: HashMap::new() };
+    ) -> Result<Vec<String>> {
+        let mut importer =
+            Importer { archive: self, tree, options, excludes, hidden: HashMap::new(), warnings: Vec::new() };
         let whiteouts = options.whiteouts;
         if whiteouts != Whiteouts::Keep {
             let mut members = Members::new(self);
@@ -62,7 +64,7 @@ impl Archive {
                 report(progress, Phase::Scan, count, 0)?;
             }
         }
-        Ok(())
+        Ok(importer.warnings)
     }
 }
 
@@ -73,6 +75,7 @@ struct Importer<'a> {
     excludes: &'a Excludes,
     /// Members that are left out, which may have other names that are not.
     hidden: HashMap<PathBuf, NodeId>,
+    warnings: Vec<String>,
 }
 
 impl Importer<'_> {
@@ -92,10 +95,8 @@ impl Importer<'_> {
     }
 
     fn put(&mut self, member: Member) -> Result<()> {
-        let Member { path, kind, metadata, mut xattrs } = member;
-        if !self.options.xattrs.keep {
-            xattrs.clear();
-        }
+        let (metadata, mut xattrs) = self.protection(&member)?;
+        let Member { path, kind, .. } = member;
         let components = self.components(&path, &path)?;
         let Some((name, parents)) = components.split_last() else {
             let MemberKind::Directory = kind else {
@@ -148,6 +149,47 @@ impl Importer<'_> {
         let modified = metadata.modified;
         let node = self.tree.add(Node { metadata, xattrs, body });
         self.name(&components, node, modified, &path)
+    }
+
+    /// The metadata and attributes of a member, with its access control lists among them.
+    fn protection(&mut self, member: &Member) -> Result<(Metadata, Vec<Xattr>)> {
+        let Member { path, kind, .. } = member;
+        let mut metadata = member.metadata;
+        if !self.options.xattrs.keep || matches!(kind, MemberKind::HardLink(_)) {
+            return Ok((metadata, Vec::new()));
+        }
+        let mut xattrs = member.xattrs.clone();
+        let accounts = &self.archive.accounts;
+        let unfit = |reason: String| self.archive.unfit(path, &reason);
+        let has = |xattrs: &[Xattr], wanted: &[u8]| xattrs.iter().any(|(name, _)| **name == *wanted);
+        // The attribute itself says more: it has numbers.
+        if let Some(text) = member.access_acl.as_ref().filter(|_| !has(&xattrs, acl::ACCESS)) {
+            let (acl, permissions) = Acl::access(text, metadata.permissions, accounts).map_err(unfit)?;
+            metadata.permissions = permissions;
+            if !acl.is_plain() {
+                xattrs.push((acl::ACCESS.into(), acl.to_bytes().into()));
+            }
+        }
+        if let Some(text) = member.default_acl.as_ref().filter(|_| !has(&xattrs, acl::DEFAULT)) {
+            let acl = Acl::default(text, accounts).map_err(unfit)?;
+            if !acl.is_empty() {
+                xattrs.push((acl::DEFAULT.into(), acl.to_bytes().into()));
+            }
+        }
+        let is_misplaced = match kind {
+            MemberKind::Directory => false,
+            MemberKind::Symlink(_) => has(&xattrs, acl::ACCESS) || has(&xattrs, acl::DEFAULT),
+            _ => has(&xattrs, acl::DEFAULT),
+        };
+        if is_misplaced {
+            return Err(unfit("it has an access control list that what it is cannot have".into()));
+        }
+        if member.has_nfs_acl {
+            let reason = unfit("its access control list is one of NFS, and is left out".into());
+            self.warnings.push(reason.to_string());
+        }
+        xattrs.sort();
+        Ok((metadata, xattrs))
     }
 
     /// Gives a node its name, unless that is left out.

@@ -19,6 +19,8 @@ use crate::{
 
 /// How long an extended header or a long name may be, in bytes.
 const EXTENSION_LEN_MAX: u64 = 16 << 20;
+/// How much headers may say of all members, in bytes: each of them is given all of it.
+const GLOBALS_LEN_MAX: usize = 64 << 10;
 
 /// What an archive says of one path.
 pub(super) struct Member {
@@ -27,6 +29,11 @@ pub(super) struct Member {
     pub(super) kind: MemberKind,
     pub(super) metadata: Metadata,
     pub(super) xattrs: Vec<Xattr>,
+    /// Access control lists as texts: that of the member, that for what is made in it.
+    pub(super) access_acl: Option<Vec<u8>>,
+    pub(super) default_acl: Option<Vec<u8>>,
+    /// Whether there is a list of NFS, which has no place in an image.
+    pub(super) has_nfs_acl: bool,
 }
 
 /// What is at a path.
@@ -63,10 +70,7 @@ impl<'a> Members<'a> {
             }
             if !header::is_whole(&block) {
                 let rule = "its checksum is wrong";
-                return Err(match start {
-                    0 => crate::Error::unfit(&*self.archive.path, "it is neither a directory nor a tar archive"),
-                    _ => self.archive.broken(start, rule),
-                });
+                return Err(self.archive.broken(start, rule));
             }
             self.position += BLOCK_SIZE;
             let header = Header::from_byte_slice(&block);
@@ -79,6 +83,9 @@ impl<'a> Members<'a> {
                 b'g' => {
                     let data = self.extension(own_size, start)?;
                     self.globals.add(&data).map_err(broken)?;
+                    if self.globals.len() > GLOBALS_LEN_MAX {
+                        return Err(broken("the headers for all members have more than 64 KiB"));
+                    }
                 }
                 b'L' => extensions.long_name = Some(self.extension(own_size, start)?),
                 b'K' => extensions.long_link = Some(self.extension(own_size, start)?),
@@ -103,6 +110,8 @@ impl<'a> Members<'a> {
         let link = extensions.text("linkpath").or(extensions.long_link.as_deref()).map(trimmed);
         let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned())).unwrap_or_default();
         let metadata = self.metadata(header, &extensions, start)?;
+        let (position, archive) = (self.position, self.archive);
+        let after_data = || position.checked_add(stored_len).ok_or_else(|| archive.truncated());
         let (kind, end) = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => (MemberKind::Directory, None),
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
@@ -110,14 +119,14 @@ impl<'a> Members<'a> {
                 (MemberKind::File(content), Some(end))
             }
             // Where there are pax records, data may follow a link.
-            EntryType::Link => (MemberKind::HardLink(link), extensions.is_pax.then_some(self.position + stored_len)),
+            EntryType::Link => (MemberKind::HardLink(link), if extensions.is_pax { Some(after_data()?) } else { None }),
             EntryType::Symlink => (MemberKind::Symlink(link), None),
             EntryType::Directory => (MemberKind::Directory, None),
             EntryType::Fifo => (MemberKind::Special(FileType::Fifo, DeviceNumber::default()), None),
             EntryType::Char => (self.device(FileType::CharacterDevice, header, &extensions, &path, start)?, None),
             EntryType::Block => (self.device(FileType::BlockDevice, header, &extensions, &path, start)?, None),
             // A directory of an incremental dump, with a list of what was in it.
-            other if other.as_byte() == b'D' => (MemberKind::Directory, Some(self.position + stored_len)),
+            other if other.as_byte() == b'D' => (MemberKind::Directory, Some(after_data()?)),
             other => {
                 let letter = char::from(other.as_byte()).escape_default();
                 return Err(self.archive.unfit(&path, &format!("it is of the type '{letter}', which is not known")));
@@ -126,7 +135,10 @@ impl<'a> Members<'a> {
         if let Some(end) = end {
             self.go_to(end)?;
         }
-        Ok(Member { path, kind, metadata, xattrs: extensions.into_xattrs() })
+        let acl = |name| extensions.text(name).map(<[u8]>::to_vec);
+        let (access_acl, default_acl) = (acl("SCHILY.acl.access"), acl("SCHILY.acl.default"));
+        let has_nfs_acl = extensions.text("SCHILY.acl.ace").is_some();
+        Ok(Member { path, kind, metadata, xattrs: extensions.into_xattrs(), access_acl, default_acl, has_nfs_acl })
     }
 
     fn metadata(&self, header: &Header, extensions: &Extensions, start: u64) -> Result<Metadata> {
@@ -234,7 +246,9 @@ impl<'a> Members<'a> {
     }
 
     fn go_to(&mut self, end: u64) -> Result<()> {
-        let next = end.checked_next_multiple_of(BLOCK_SIZE).filter(|_| end <= self.archive.len);
+        // Never back, or to where it is: a walk through an archive ends.
+        let is_ahead = self.position <= end && end <= self.archive.len;
+        let next = end.checked_next_multiple_of(BLOCK_SIZE).filter(|_| is_ahead);
         self.position = next.ok_or_else(|| self.archive.truncated())?;
         Ok(())
     }

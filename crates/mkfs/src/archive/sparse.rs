@@ -9,6 +9,8 @@ use crate::{content::Run, error::Result};
 
 /// How long the map of the form 1.0 may be, in bytes.
 const MAP_LEN_MAX: u64 = 64 << 20;
+/// The longest number in the map of the form 1.0, in digits.
+const NUMBER_LEN_MAX: usize = 20;
 /// The largest size a sparse file may claim, in bytes.
 const SIZE_MAX: u64 = 1 << 44;
 
@@ -84,6 +86,9 @@ impl SparseMap {
             at += BLOCK_SIZE;
             for byte in block {
                 if byte != b'\n' {
+                    if line.len() == NUMBER_LEN_MAX {
+                        return Err(archive.unfit(path, NO_NUMBER));
+                    }
                     line.push(byte);
                     continue;
                 }
@@ -109,6 +114,9 @@ impl SparseMap {
         position: u64,
         stored_len: u64,
     ) -> std::result::Result<Self, &'static str> {
+        if size > SIZE_MAX {
+            return Err("a sparse file is larger than 16 TiB");
+        }
         let (mut end, mut place) = (0, position);
         let mut runs = Vec::with_capacity(places.len());
         for (offset, len) in places.iter().copied().filter(|(_, len)| *len > 0) {
@@ -122,9 +130,6 @@ impl SparseMap {
         }
         if place - position != stored_len {
             return Err("the parts of a sparse file are not as long as its data");
-        }
-        if size > SIZE_MAX {
-            return Err("a sparse file is larger than 16 TiB");
         }
         Ok(Self { size, runs })
     }

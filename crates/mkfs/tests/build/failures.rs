@@ -87,6 +87,7 @@ fn files_that_change_meanwhile_are_named() {
         let mut options = options(&directory.path().join("image"));
         // Comparing files comes between listing and storing them.
         options.dedupe = true;
+        options.strict = true;
         let mut meddler = Meddler(|| change(&victim).unwrap());
         let error = check(&options, &source, &mut meddler, &["b changed while it was read"]);
         assert!(matches!(error, Error::Changed { .. }), "{what}: {error}");

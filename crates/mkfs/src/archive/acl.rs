@@ -1,0 +1,248 @@
+//! Access control lists as archives hold them: a text with names, which becomes the attribute that the kernel reads.
+
+use std::{collections::HashMap, fs, path::Path, sync::OnceLock};
+
+use super::extensions::decimal;
+
+/// The attributes of lists.
+pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// The version of the attribute's form.
+const VERSION: u32 = 2;
+/// What stands for a number in an entry that has none.
+const NO_ID: u32 = u32::MAX;
+/// How many entries a list may have; with more the attribute would be longer than 65535 bytes.
+const ENTRIES_MAX: usize = 8191;
+
+/// The kinds of entries, in their order, by the numbers that they have in the attribute.
+const USER_OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OWNER: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// The numbers of users and groups by their names, as this machine has them in `/etc/passwd` and `/etc/group`.
+#[derive(Default)]
+pub(super) struct Accounts {
+    users: OnceLock<HashMap<Vec<u8>, u32>>,
+    groups: OnceLock<HashMap<Vec<u8>, u32>>,
+}
+
+impl Accounts {
+    fn number(&self, tag: u16, name: &[u8]) -> Option<u32> {
+        let (table, path) = match tag {
+            USER => (&self.users, "/etc/passwd"),
+            _ => (&self.groups, "/etc/group"),
+        };
+        table.get_or_init(|| read_accounts(Path::new(path))).get(name).copied()
+    }
+}
+
+/// Names and numbers are the first and third field in both files.
+fn read_accounts(path: &Path) -> HashMap<Vec<u8>, u32> {
+    let text = fs::read(path).unwrap_or_default();
+    let account = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        Some((name.to_vec(), u32::try_from(decimal(number)?).ok()?))
+    };
+    text.split(|byte| *byte == b'\n').filter_map(account).collect()
+}
+
+/// An access control list: its entries by kind and number, with their rights.
+pub(super) struct Acl {
+    entries: Vec<(u16, u32, u8)>,
+}
+
+impl Acl {
+    /// The list that decides on access to what has these permissions, and the permissions that go with it.
+    pub(super) fn access(text: &[u8], permissions: u16, accounts: &Accounts) -> Result<(Self, u16), String> {
+        let mut acl = Self::parse(text, accounts)?;
+        for (tag, shift) in [(USER_OWNER, 6), (GROUP_OWNER, 3), (OTHER, 0)] {
+            if acl.rights(tag).is_none() {
+                acl.entries.push((tag, NO_ID, u8::try_from(permissions >> shift & 7).unwrap_or(0)));
+            }
+        }
+        acl.complete()?;
+        let rights = |tag| u16::from(acl.rights(tag).unwrap_or(0));
+        let group = acl.rights(MASK).map_or_else(|| rights(GROUP_OWNER), u16::from);
+        let permissions = permissions & !0o777 | rights(USER_OWNER) << 6 | group << 3 | rights(OTHER);
+        Ok((acl, permissions))
+    }
+
+    /// The list that what is made in a directory gets.
+    pub(super) fn default(text: &[u8], accounts: &Accounts) -> Result<Self, String> {
+        let mut acl = Self::parse(text, accounts)?;
+        if !acl.entries.is_empty() {
+            acl.complete()?;
+        }
+        Ok(acl)
+    }
+
+    /// Whether it says what permissions say, and no more.
+    pub(super) fn is_plain(&self) -> bool {
+        self.entries.iter().all(|(tag, ..)| matches!(*tag, USER_OWNER | GROUP_OWNER | OTHER))
+    }
+
+    /// Whether it says nothing at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The value of the attribute.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = VERSION.to_le_bytes().to_vec();
+        for (tag, id, rights) in &self.entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(u16::from(*rights).to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn parse(text: &[u8], accounts: &Accounts) -> Result<Self, String> {
+        let mut entries = Vec::new();
+        // GNU tar writes a line for each entry, others put commas between them.
+        for line in text.split(|byte| *byte == b'\n') {
+            // What follows are the rights that the mask leaves.
+            let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
+            for entry in line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {
+                if entries.len() == ENTRIES_MAX {
+                    return Err(format!("its access control list has more than {ENTRIES_MAX} entries"));
+                }
+                entries.push(parse_entry(entry, accounts)?);
+            }
+        }
+        Ok(Self { entries })
+    }
+
+    /// Puts the entries in order, and adds the mask where there has to be one.
+    fn complete(&mut self) -> Result<(), String> {
+        let has_names = self.entries.iter().any(|(tag, ..)| matches!(*tag, USER | GROUP));
+        if has_names && self.rights(MASK).is_none() {
+            let of_mask = self.entries.iter().filter(|(tag, ..)| matches!(*tag, USER | GROUP_OWNER | GROUP));
+            let rights = of_mask.fold(0, |all, (.., rights)| all | rights);
+            self.entries.push((MASK, NO_ID, rights));
+        }
+        self.entries.sort_unstable();
+        if self.entries.windows(2).any(|pair| matches!(pair, [left, right] if (left.0, left.1) == (right.0, right.1))) {
+            return Err("its access control list has two entries of the same kind for the same number".into());
+        }
+        let is_whole = [USER_OWNER, GROUP_OWNER, OTHER].iter().all(|tag| self.rights(*tag).is_some());
+        if is_whole { Ok(()) } else { Err("its access control list lacks the owner, the group or the others".into()) }
+    }
+
+    fn rights(&self, wanted: u16) -> Option<u8> {
+        self.entries.iter().find(|(tag, ..)| *tag == wanted).map(|(.., rights)| *rights)
+    }
+}
+
+/// An entry: `user:lisa:rw-`, perhaps with `default:` in front, and with the number of the name behind.
+fn parse_entry(entry: &[u8], accounts: &Accounts) -> Result<(u16, u32, u8), String> {
+    let shown = || entry.escape_ascii().take(100).map(char::from).collect::<String>();
+    let broken = || format!("its access control list has an entry that is none: {}", shown());
+    let mut fields: Vec<&[u8]> = entry.split(|byte| *byte == b':').map(<[u8]>::trim_ascii).collect();
+    if matches!(fields.first(), Some(&(b"default" | b"d"))) {
+        fields.remove(0);
+    }
+    let (tag, name, rights, number) = match fields.as_slice() {
+        [b"user" | b"u", name, rights, number @ ..] => (USER, *name, *rights, number),
+        [b"group" | b"g", name, rights, number @ ..] => (GROUP, *name, *rights, number),
+        [b"mask" | b"m", b"", rights] | [b"mask" | b"m", rights] => (MASK, &b""[..], *rights, &[][..]),
+        [b"other" | b"o", b"", rights] | [b"other" | b"o", rights] => (OTHER, &b""[..], *rights, &[][..]),
+        _ => return Err(broken()),
+    };
+    let rights = rights_of(rights).ok_or_else(broken)?;
+    let numbers = match number {
+        [] | [b""] => None,
+        [number] => Some(decimal(number).ok_or_else(broken)?),
+        _ => return Err(broken()),
+    };
+    let tag = match (tag, name) {
+        (USER, b"") => USER_OWNER,
+        (GROUP, b"") => GROUP_OWNER,
+        (tag, _) => tag,
+    };
+    if !matches!(tag, USER | GROUP) {
+        return Ok((tag, NO_ID, rights));
+    }
+    let number = match numbers.or_else(|| decimal(name)) {
+        Some(number) => u32::try_from(number).ok().filter(|number| *number != NO_ID).ok_or_else(broken)?,
+        None => accounts.number(tag, name).ok_or_else(|| {
+            let what = if tag == USER { "user" } else { "group" };
+            format!(
+                "its access control list names a {what} whose number is not known here ({}): add the {what}, or make \
+                 the archive with tar --xattrs --xattrs-include='*', which keeps numbers",
+                shown()
+            )
+        })?,
+    };
+    Ok((tag, number, rights))
+}
+
+fn rights_of(text: &[u8]) -> Option<u8> {
+    let bit = |letter: &u8| match letter {
+        b'r' => Some(4),
+        b'w' => Some(2),
+        b'x' => Some(1),
+        b'-' => Some(0),
+        _ => None,
+    };
+    let is_text = (1..=3).contains(&text.len());
+    if is_text { text.iter().try_fold(0, |rights, letter| Some(rights | bit(letter)?)) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(text: &str, permissions: u16) -> Result<(Vec<(u16, u32, u8)>, u16), String> {
+        let (acl, permissions) = Acl::access(text.as_bytes(), permissions, &Accounts::default())?;
+        Ok((acl.entries, permissions))
+    }
+
+    #[test]
+    fn both_forms_of_texts_are_read() {
+        let expected =
+            vec![(1, NO_ID, 6), (2, 0, 7), (2, 4242, 4), (4, NO_ID, 4), (8, 29, 5), (16, NO_ID, 6), (32, NO_ID, 0)];
+        for text in [
+            "user::rw-\nuser:root:rwx\t#effective:rw-\nuser:4242:r--\ngroup::r--\ngroup:29:r-x\nmask::rw-\nother::---\n",
+            "user::rw-,group::r--,other::---,user:nobody-here:rwx:0,user:4242:r--,group:audio:r-x:29,mask::rw-",
+            "u::rw,g::r,o:-,u:root:rwx,u:4242:r,g:audio:rx:29,m:rw,",
+        ] {
+            assert_eq!(entries(text, 0o4777), Ok((expected.clone(), 0o4660)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_comes_from_the_mode_and_the_entries() {
+        let expected = vec![(1, NO_ID, 6), (2, 7, 5), (4, NO_ID, 4), (16, NO_ID, 5), (32, NO_ID, 1)];
+        assert_eq!(entries("user:7:r-x", 0o641), Ok((expected, 0o651)));
+        let (acl, permissions) =
+            Acl::access(b"user::r--,group::r--,other::---", 0o777, &Accounts::default()).expect("a list");
+        assert!(acl.is_plain() && permissions == 0o440);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        for (text, words) in [
+            ("user:nobody-of-this-name:rwx", "a user whose number is not known"),
+            ("group:nobody-of-this-name:rwx:", "a group whose number is not known"),
+            ("user:1:rwz", "an entry that is none"),
+            ("user:1", "an entry that is none"),
+            ("user:1:rwx:x", "an entry that is none"),
+            ("user:4294967295:rwx", "an entry that is none"),
+            ("everyone@:rwx::allow", "an entry that is none"),
+            ("user:1:rwx,user:1:r--", "two entries"),
+        ] {
+            let said = entries(text, 0o644).expect_err(text);
+            assert!(said.contains(words) && !said.contains('\n'), "{text}: {said}");
+        }
+        assert!(Acl::default(b"user:1:rwx", &Accounts::default()).is_err());
+        assert!(Acl::default(b"", &Accounts::default()).is_ok_and(|acl| acl.is_empty()));
+        let many: String = (0..9000).map(|number| format!("user:{number}:rwx,")).collect();
+        assert!(entries(&many, 0o644).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! Files that change while an image is built of them.
+//!
+//! Content is read more than once, and what was read first decides what is done later. So a file that is found to have
+//! changed is copied as it is then, and the data is stored anew, with the copy in its place.
+
+use std::{collections::HashSet, fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use rustix::{fs::OFlags, io::Errno};
+
+use crate::{
+    content::{Content, Identity, Run, data_ranges},
+    error::{Error, Result},
+    image_file::scratch_file,
+    progress::{Phase, Progress, report},
+    source_root::is_gone,
+    tree::{Body, NodeId, Tree, Visit},
+};
+
+/// How much is copied at once, in bytes.
+const COPY_LEN: usize = 1 << 20;
+
+/// Copies of files that changed, in a temporary file beside the image.
+pub(crate) struct ChangedFiles<'a> {
+    output: &'a Path,
+    copies: Option<Arc<File>>,
+    copied_len: u64,
+    warnings: Vec<String>,
+}
+
+/// What became of a file that changed.
+enum Copied {
+    /// Its content is another one.
+    Content(Content),
+    /// There is none.
+    Gone,
+}
+
+impl<'a> ChangedFiles<'a> {
+    /// None yet, for the image at `output`.
+    pub(crate) fn new(output: &'a Path) -> Self {
+        Self { output, copies: None, copied_len: 0, warnings: Vec::new() }
+    }
+
+    /// What the user is to know, a line for each file.
+    pub(crate) fn into_warnings(self) -> Vec<String> {
+        self.warnings
+    }
+
+    /// Replaces the content of files that are not any more what was listed, of the one at `found` in any case; those
+    /// that are gone leave the tree. Fails with [`Error::Changed`] if nothing can be replaced.
+    pub(crate) fn replace(
+        &mut self,
+        tree: &mut Tree,
+        visits: &[Visit],
+        found: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let mut gone = HashSet::new();
+        let before = self.warnings.len();
+        for (number, visit) in visits.iter().enumerate() {
+            report(progress, Phase::Scan, number as u64, 0)?;
+            let Body::File(content @ Content::Listed { .. }) = &tree.node(visit.node).body else { continue };
+            let is_found = content.path() == found;
+            if !is_found && !matches!(content.open(), Err(Error::Changed { .. })) {
+                continue;
+            }
+            match self.copy(content, progress)? {
+                Copied::Content(copy) => tree.node_mut(visit.node).body = Body::File(copy),
+                Copied::Gone => self.leave_out(content, visit.node, &mut gone),
+            }
+        }
+        tree.remove(&gone);
+        if self.warnings.len() == before { Err(Error::Changed { path: found.into() }) } else { Ok(()) }
+    }
+
+    fn leave_out(&mut self, content: &Content, node: NodeId, gone: &mut HashSet<NodeId>) {
+        gone.insert(node);
+        self.warnings.push(format!(
+            "{} vanished or became unreadable before it was read: it is left out",
+            content.path().display()
+        ));
+    }
+
+    /// Copies as much of a file as there was when it was listed, and still is.
+    fn copy(&mut self, content: &Content, progress: &mut dyn Progress) -> Result<Copied> {
+        let Content::Listed { root, inner, identity, .. } = content else { return Ok(Copied::Gone) };
+        let path = content.path();
+        let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => File::from(file),
+            Err(error) if is_gone(error) || matches!(error, Errno::ACCESS | Errno::PERM) => return Ok(Copied::Gone),
+            Err(error) => return Err(Error::source(path, "open")(error.into())),
+        };
+        let status = file.metadata().map_err(Error::source(&path, "look at"))?;
+        if !status.is_file() {
+            return Ok(Copied::Gone);
+        }
+        let now = Identity::of_file(&file).map_err(Error::source(&path, "look at"))?;
+        let size_max = identity.size.min(now.size);
+        let ranges = data_ranges(&file, size_max, 1).map_err(|error| Error::source(&path, "read")(error.into()))?;
+        let copies = match &self.copies {
+            Some(copies) => Arc::clone(copies),
+            None => Arc::clone(self.copies.insert(Arc::new(scratch_file(self.output)?))),
+        };
+        let mut runs = Vec::new();
+        let mut size = size_max;
+        let mut buffer = vec![0; COPY_LEN];
+        for range in ranges {
+            let mut run = Run { offset: range.start, len: 0, place: self.copied_len };
+            let len = range.end - range.start;
+            while run.len < len {
+                report(progress, Phase::Scan, run.offset + run.len, size_max)?;
+                let wanted = usize::try_from(len - run.len).unwrap_or(usize::MAX).min(COPY_LEN);
+                let read = match file.read_at(&mut buffer[..wanted], run.offset + run.len) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read.map_err(Error::source(&path, "read"))?,
+                };
+                if read == 0 {
+                    break;
+                }
+                let written = copies.write_all_at(&buffer[..read], self.copied_len);
+                let action = "copy a file that changes beside";
+                written.map_err(|error| Error::Output { path: self.output.to_path_buf(), action, error })?;
+                self.copied_len += read as u64;
+                run.len += read as u64;
+            }
+            runs.push(run);
+            if run.len < len {
+                size = run.offset + run.len;
+                break;
+            }
+        }
+        let what = if size < identity.size {
+            format!("it has {size} of {} bytes in the image", identity.size)
+        } else {
+            format!("the image has the {size} bytes that it had when it was listed, as they were later")
+        };
+        self.warnings.push(format!("{} changed while it was read: {what}", path.display()));
+        let path = path.as_path().into();
+        Ok(Copied::Content(Content::Sparse { file: copies, path, runs: runs.into(), size, identity: None }))
+    }
+}

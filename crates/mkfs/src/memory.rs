@@ -1,0 +1,39 @@
+//! Large buffers, for which there may be no memory.
+
+use crate::error::{Error, Result};
+
+/// Makes `buffer` at least so long.
+pub(crate) fn lengthen(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
+    if let Some(missing) = len.checked_sub(buffer.len()) {
+        buffer.try_reserve_exact(missing).map_err(|_| Error::Memory(len))?;
+        buffer.resize(len, 0);
+    }
+    Ok(())
+}
+
+/// A copy of `bytes`.
+pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Error::Memory(bytes.len()))?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
+/// `len` zeros.
+pub(crate) fn zeros(len: usize) -> Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    lengthen(&mut buffer, len)?;
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        assert!(matches!(zeros(usize::MAX / 4), Err(Error::Memory(_))));
+        assert!(zeros(3).is_ok_and(|buffer| buffer == [0; 3]));
+        assert!(copied(b"abc").is_ok_and(|copy| copy == b"abc"));
+    }
+}

@@ -1,0 +1,112 @@
+//! A directory that is a source: what is below it is found from its descriptor, never through a symbolic link.
+
+use std::{
+    ffi::OsStr,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags},
+    io::{Errno, Result},
+};
+
+/// A source directory that is open.
+#[derive(Debug)]
+pub(crate) struct SourceRoot {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl SourceRoot {
+    /// Opens the directory at `path`, which may itself be a link.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        Ok(Self { directory, path: path.to_path_buf() })
+    }
+
+    /// The path of what is at `inner`, for messages.
+    pub(crate) fn path_of(&self, inner: &Path) -> PathBuf {
+        if inner.as_os_str().is_empty() { self.path.clone() } else { self.path.join(inner) }
+    }
+
+    /// Opens what is at `inner`, which is relative to the directory; the directory itself where it is empty. A symbolic
+    /// link anywhere in it is an error for which [`is_gone`] holds.
+    pub(crate) fn open_below(&self, inner: &Path, flags: OFlags) -> Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if inner.as_os_str().is_empty() {
+            return rustix::fs::openat(&self.directory, c".", flags, Mode::empty());
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&self.directory, inner, flags, Mode::empty(), resolve) {
+            // Before Linux 5.6 there is no such call, some sandboxes refuse it, and a path may be too long for it.
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => self.walk(inner, flags),
+            result => result,
+        }
+    }
+
+    /// As [`SourceRoot::open_below`], name by name.
+    fn walk(&self, inner: &Path, flags: OFlags) -> Result<OwnedFd> {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut names = inner.iter().peekable();
+        let mut directory: Option<OwnedFd> = None;
+        while let Some(name) = names.next() {
+            if name == OsStr::new("..") {
+                return Err(Errno::XDEV);
+            }
+            let flags = if names.peek().is_some() { step } else { flags };
+            let below = directory.as_ref().unwrap_or(&self.directory);
+            directory = Some(rustix::fs::openat(below, name, flags, Mode::empty())?);
+        }
+        directory.ok_or(Errno::NOENT)
+    }
+}
+
+/// Whether an error says that a path does not lead any more to what was listed there.
+pub(crate) fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE | Errno::NXIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn both_ways_follow_no_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("source");
+        fs::create_dir_all(source.join("a/b")).expect("made");
+        fs::create_dir(folder.path().join("outside")).expect("made");
+        fs::write(source.join("a/b/file"), "inside").expect("written");
+        fs::write(folder.path().join("outside/file"), "outside").expect("written");
+        symlink("b/file", source.join("a/to-file")).expect("linked");
+        symlink("b", source.join("a/to-directory")).expect("linked");
+        symlink("../../outside", source.join("a/out")).expect("linked");
+        symlink(&source, folder.path().join("link")).expect("linked");
+        for start in [source, folder.path().join("link")] {
+            let root = SourceRoot::open(&start).expect("it is there");
+            for (inner, is_found) in [
+                ("a/b/file", true),
+                ("a/b", true),
+                ("a/to-file", false),
+                ("a/to-directory/file", false),
+                ("a/out/file", false),
+                ("a/../../outside/file", false),
+                ("a/nothing", false),
+                ("a/b/file/below", false),
+            ] {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let found = [root.open_below(Path::new(inner), flags), root.walk(Path::new(inner), flags)];
+                for found in found {
+                    match found {
+                        Ok(_) => assert!(is_found, "{inner}"),
+                        Err(error) => assert!(!is_found && is_gone(error), "{inner}: {error}"),
+                    }
+                }
+            }
+        }
+    }
+}
