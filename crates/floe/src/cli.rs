@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{command, drop_in, exit::Exit, fail::Fail};
+use crate::{command, confinement, drop_in, exit::Exit, fail::Fail};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -35,7 +35,7 @@ enum Command {
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let result = match drop_in::named(arguments.first()) {
-        Some(program) => program(&arguments),
+        Some(program) => confinement::take_mode(&arguments).and_then(|(mode, arguments)| program(&arguments, mode)),
         None => match Cli::try_parse_from(&arguments) {
             Ok(Cli { command }) => run_command(command),
             Err(error) => {

@@ -14,6 +14,7 @@ use floe_image::ImageSource;
 use crate::{OpenError, sources::open_file};
 
 /// The extra devices of an image.
+#[derive(Default)]
 pub(crate) struct AddedDevices {
     /// What the image says of them.
     pub(crate) slots: Vec<DeviceSlot>,

@@ -2,15 +2,12 @@
 
 use std::{path::Path, sync::Arc};
 
-use floe_engine::{Engine, Reader};
+use floe_engine::{Engine, EngineOptions, Reader};
 use floe_image::{Attr, BlockReader, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
-    Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
-    devices::{add_devices, check_flat},
-    launch_ahead::stored_runs,
-    resolve::resolve,
-    sources,
+    Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk, devices::check_flat,
+    launch_ahead::stored_runs, resolve::resolve,
 };
 
 /// One image, open for reading. Clones are cheap and share its caches; it may be used from many threads at once.
@@ -50,25 +47,25 @@ impl Image {
     /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses what is not known here, or needs an
     /// extra device that is not there.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let (source, offset, format) = sources::open_image(path, options.offset)?;
-        let image_len = source.len();
-        let failed = |error| OpenError::Image { path: path.to_owned(), error };
-        let engine = Engine::new(vec![Arc::clone(&source)], &options.engine).map_err(failed)?;
-        let slots = match format {
-            Format::Erofs => add_devices(&engine, path, &options.devices)?.slots,
-            Format::Squashfs if options.devices.is_empty() => Vec::new(),
-            Format::Squashfs => {
-                let given_count = options.devices.len();
-                return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
-            }
-        };
+        Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)
+    }
+
+    /// The image in files that are open already. From here on nothing is opened.
+    ///
+    /// # Errors
+    /// The image is broken, uses what is not known here, or an extra device is missing.
+    pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
+        let ImageFiles { path, source, offset, format, devices } = files;
+        let devices = devices?;
+        let failed = |error| OpenError::Image { path: path.clone(), error };
+        let sources = std::iter::once(Arc::clone(&source)).chain(devices.sources).collect();
+        let engine = Engine::new(sources, options).map_err(failed)?;
         let blocks: Arc<dyn BlockReader> = Arc::clone(&engine) as Arc<dyn BlockReader>;
         let is_alone = engine.device_count() == 1;
         let format_image = FormatImage::open(format, blocks).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
-            check_flat(path, &slots, image_len, file_system.info().block_size)?;
+            check_flat(&path, &devices.slots, source.len(), file_system.info().block_size)?;
         }
         Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source })
     }

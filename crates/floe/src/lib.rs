@@ -14,6 +14,7 @@ mod directory;
 mod extract;
 mod format;
 mod image;
+mod image_files;
 mod launch_ahead;
 mod likeness;
 mod memory_limit;
@@ -25,7 +26,7 @@ mod sources;
 mod verify;
 mod walk;
 
-pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
+pub use check::{CheckOptions, CheckSummary, Finding, Severity, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, Setback, SetbackCause, XattrSelection, extract,
@@ -41,6 +42,7 @@ pub use floe_image::{
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;
 pub use image::Image;
+pub use image_files::ImageFiles;
 pub use likeness::Likeness;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};

@@ -15,7 +15,9 @@ mod device_sys;
 mod directory;
 mod edge;
 mod errno;
+mod fork_sys;
 mod fusermount;
+mod keeper;
 mod kernel_pages;
 mod linger;
 mod listeners;
@@ -33,6 +35,7 @@ mod rescue;
 mod served;
 mod unmount;
 
+pub use keeper::{Keeper, Kept, UsersOf};
 pub use mount::{Ended, Mount};
 pub use mount_error::MountError;
 pub use mount_options::{FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
