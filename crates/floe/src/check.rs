@@ -18,12 +18,7 @@ use std::{
 use floe_engine::{Engine, EngineOptions, WorkerMode};
 use floe_image::ImageSource;
 
-use crate::{
-    Format, OpenError, OpenOptions,
-    devices::{add_devices, check_flat},
-    memory_limit::threads_within_limit,
-    sources,
-};
+use crate::{Format, ImageFiles, OpenError, OpenOptions, devices::check_flat, memory_limit::threads_within_limit};
 use block_reader::CheckedBytes;
 pub use finding::{Finding, Severity};
 
@@ -76,35 +71,40 @@ pub fn check(
     tell: &(dyn Fn(&Finding) + Sync),
     cancel: &AtomicBool,
 ) -> Result<CheckSummary, OpenError> {
-    let (source, _, format) = sources::open_image(path, open_options.offset)?;
+    check_files(ImageFiles::open(path, open_options)?, &open_options.engine, options, tell, cancel)
+}
+
+/// As [`check`], of files that are open already. From here on nothing is opened.
+///
+/// # Errors
+/// A file cannot be read, or an extra device is missing.
+pub fn check_files(
+    files: ImageFiles,
+    engine_options: &EngineOptions,
+    options: &CheckOptions,
+    tell: &(dyn Fn(&Finding) + Sync),
+    cancel: &AtomicBool,
+) -> Result<CheckSummary, OpenError> {
+    let ImageFiles { path, source, format, devices: added, .. } = files;
     // Metadata is read on this thread alone, and data past the engine: a check needs every block once.
-    let engine_options = EngineOptions {
-        workers: WorkerMode::Inline,
-        reserved_pages: 0,
-        read_around: false,
-        ..open_options.engine.clone()
-    };
-    let engine = Engine::new(vec![Arc::clone(&source)], &engine_options)
-        .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
+    let engine_options =
+        EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..engine_options.clone() };
     let mut devices = vec![source];
-    if format == Format::Erofs {
-        match add_devices(&engine, path, open_options) {
-            Ok(added) if added.sources.is_empty() => {
-                let block_size = erofs::block_size(devices[0].as_ref());
-                check_flat(path, &added.slots, devices[0].len(), block_size)?;
-            }
-            Ok(added) => devices.extend(added.sources),
-            // That is for the check to find.
-            Err(OpenError::Image { .. }) => {}
-            Err(error) => return Err(error),
+    // A device table that breaks the format is for the check to find.
+    if let Ok(added) = added {
+        if format == Format::Erofs && added.sources.is_empty() {
+            check_flat(&path, &added.slots, devices[0].len(), erofs::block_size(devices[0].as_ref()))?;
         }
+        devices.extend(added.sources);
     }
+    let engine = Engine::new(devices.clone(), &engine_options)
+        .map_err(|error| OpenError::Image { path: path.clone(), error })?;
     let run = Run { engine, devices, options, tell, cancel, tally: Tally::default() };
     let inodes = match format {
         Format::Erofs => erofs::check(&run),
         Format::Squashfs => squashfs::check(&run),
     };
-    let inodes = inodes.map_err(|error| OpenError::File { path: path.to_owned(), error })?;
+    let inodes = inodes.map_err(|error| OpenError::File { path, error })?;
     Ok(CheckSummary {
         format,
         inodes,

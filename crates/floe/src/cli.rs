@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{cancellation, command, drop_in, exit::Exit, fail::Fail, output::Output};
+use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         return finish(Err(fail)).into();
     }
     let result = match program {
-        Some(program) => program(&arguments),
+        Some(program) => confinement::take_mode(&arguments).and_then(|(mode, arguments)| program(&arguments, mode)),
         None => match Cli::try_parse_from(&arguments) {
             Ok(Cli { command }) => run_command(command),
             Err(error) => {

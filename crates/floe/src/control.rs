@@ -10,4 +10,4 @@ mod socket_path;
 
 pub(crate) use client::Mounted;
 pub(crate) use message::{Answer, Question};
-pub(crate) use server::Server;
+pub(crate) use server::{Prepared, Server};

@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::{OpenError, OpenOptions, sources::open_file};
 
 /// The extra devices of an image.
+#[derive(Default)]
 pub(crate) struct AddedDevices {
     /// What the image says of them.
     pub(crate) slots: Vec<DeviceSlot>,

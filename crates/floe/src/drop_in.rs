@@ -12,17 +12,19 @@ use std::{
     path::Path,
 };
 
+use floe_sandbox::Mode;
+
 use crate::{command, fail::Fail};
 
-/// A program: it takes all arguments, its name first, and gives the exit code.
-type Program = fn(&[OsString]) -> Result<u8, Fail>;
+/// A program: it takes all arguments, its name first, and whether it is confined, and gives the exit code.
+type Program = fn(&[OsString], Mode) -> Result<u8, Fail>;
 
 const PROGRAMS: &[(&str, Program)] = &[
     ("mount.fuse.floe", command::mount_helper::run),
     ("mount.floe", command::mount_helper::run),
     ("dump.erofs", dump_erofs::run),
     ("fsck.erofs", fsck_erofs::run),
-    ("mkfs.erofs", mkfs_erofs::run),
+    ("mkfs.erofs", |arguments, _| mkfs_erofs::run(arguments)),
     ("erofsfuse", fuse_tool::run_erofsfuse),
     ("squashfuse", fuse_tool::run_squashfuse),
     ("squashfuse_ll", fuse_tool::run_squashfuse_ll),

@@ -5,15 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Blocking, Engine, Reader};
+use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_image::{Attr, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
-    Format, FormatImage, OpenError, OpenOptions, PathError, ReadDir, Walk,
-    devices::{add_devices, check_flat},
-    launch_ahead::stored_runs,
-    resolve::resolve,
-    sources,
+    Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk, devices::check_flat,
+    launch_ahead::stored_runs, resolve::resolve,
 };
 
 /// One image, open for reading. Clones are cheap and share its caches; it may be used from many threads at once.
@@ -54,33 +51,31 @@ impl Image {
     /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses what is not known here, or needs an
     /// extra device that is not there.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let (source, offset, format) = sources::open_image(path, options.offset)?;
-        let image_len = source.len();
-        let failed = |error| OpenError::Image { path: path.to_owned(), error };
-        let mut engine_options = options.engine.clone();
-        if engine_options.overflow_bytes > 0 && engine_options.overflow_directory.is_none() {
+        Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)
+    }
+
+    /// The image in files that are open already. From here on nothing is opened.
+    ///
+    /// # Errors
+    /// The image is broken, uses what is not known here, or an extra device is missing.
+    pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
+        let ImageFiles { path, source, offset, format, devices } = files;
+        let devices = devices?;
+        let failed = |error| OpenError::Image { path: path.clone(), error };
+        let mut options = options.clone();
+        if options.overflow_bytes > 0 && options.overflow_directory.is_none() {
             // What is decoded then stays on the disk of the image, whether that is encrypted, shared or removable.
-            engine_options.overflow_directory = directory_of(path);
+            options.overflow_directory = directory_of(&path);
         }
-        let engine = Engine::new(vec![Arc::clone(&source)], &engine_options).map_err(failed)?;
-        let (slots, device_paths) = match format {
-            Format::Erofs => {
-                let added = add_devices(&engine, path, options)?;
-                (added.slots, added.paths)
-            }
-            Format::Squashfs if options.devices.is_empty() => (Vec::new(), Vec::new()),
-            Format::Squashfs => {
-                let given_count = options.devices.len();
-                return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
-            }
-        };
+        let device_paths = devices.paths;
+        let sources = std::iter::once(Arc::clone(&source)).chain(devices.sources).collect();
+        let engine = Engine::new(sources, &options).map_err(failed)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let is_alone = blocks.device_count() == 1;
-        let format_image = FormatImage::open(format, Arc::clone(&blocks)).map_err(failed)?;
+        let format_image = FormatImage::open(format, blocks).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
-            check_flat(path, &slots, image_len, file_system.info().block_size)?;
+            check_flat(&path, &devices.slots, source.len(), file_system.info().block_size)?;
         }
         Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
     }

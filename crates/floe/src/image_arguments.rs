@@ -3,9 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use floe::{EngineOptions, Image, Offset, OpenError, OpenOptions};
+use floe::{EngineOptions, Image, ImageFiles, Offset, OpenError, OpenOptions};
+use floe_sandbox::Policy;
 
-use crate::command::mount::offset;
+use crate::{
+    command::mount::offset,
+    confinement::{self, SandboxArguments},
+    fail::Fail,
+};
 
 /// The image that a command is about.
 #[derive(Args)]
@@ -25,12 +30,22 @@ pub(crate) struct ImageArguments {
     /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
     #[arg(long, value_name = "DIR")]
     pub(crate) device_directory: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArguments,
 }
 
 impl ImageArguments {
-    /// Opens the image.
-    pub(crate) fn open(&self) -> Result<Image, OpenError> {
-        Image::open(&self.image, &self.open_options())
+    /// Opens the image, in a process that may only read it from then on.
+    pub(crate) fn open(&self) -> Result<Image, Fail> {
+        let options = self.open_options();
+        Ok(Image::of(self.open_files(confinement::reading())??, &options.engine)?)
+    }
+
+    /// Opens the files of the image, in a process that may do no more than `policy` says from then on. The outer error is
+    /// the sandbox's.
+    pub(crate) fn open_files(&self, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
+        let opened = confinement::open(&self.image, &self.open_options(), policy, self.sandbox.mode())?;
+        Ok(opened.map(|(files, _)| files))
     }
 
     /// How it is opened, for a command that reads on its own threads.

@@ -15,6 +15,7 @@ mod entry_limit;
 mod extract;
 mod format;
 mod image;
+mod image_files;
 mod launch_ahead;
 mod likeness;
 mod memory_limit;
@@ -26,7 +27,7 @@ mod sources;
 mod verify;
 mod walk;
 
-pub use check::{CheckOptions, CheckSummary, Finding, Severity, check};
+pub use check::{CheckOptions, CheckSummary, Finding, Severity, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
@@ -43,6 +44,7 @@ pub use floe_image::{
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;
 pub use image::Image;
+pub use image_files::ImageFiles;
 pub use likeness::Likeness;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};

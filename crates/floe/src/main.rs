@@ -6,6 +6,9 @@ mod cancellation;
 mod cli;
 mod command;
 mod compress_hints;
+#[cfg(debug_assertions)]
+mod compromised;
+mod confinement;
 mod control;
 mod daemon;
 mod drop_in;
@@ -19,6 +22,7 @@ mod image_arguments;
 mod inode_record;
 mod iso_time;
 mod mode_text;
+mod mount_needs;
 mod mount_users;
 mod output;
 mod quantity;

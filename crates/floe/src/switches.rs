@@ -4,6 +4,7 @@ use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use floe::{Offset, OpenOptions};
 use floe_fuse::{Access, MountOptions, Readdir};
+use floe_sandbox::Mode;
 
 use crate::{fail::Fail, quantity};
 
@@ -20,6 +21,8 @@ pub(crate) struct Switches {
     pub(crate) account: Option<PathBuf>,
     /// Where to write a line after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
+    /// Whether the process is confined.
+    pub(crate) sandbox: Mode,
 }
 
 /// Who gives the options, and so which of them are an error.
@@ -154,6 +157,7 @@ impl Switches {
             "nosymfollow" => flags.nosymfollow = true,
             "auto-unmount" => mount.auto_unmount = true,
             "clone-fd" => mount.clone_fd = true,
+            "no-sandbox" => self.sandbox = Mode::Off,
             "read-around" => open.engine.read_around = true,
             "noread-around" => open.engine.read_around = false,
             _ => return false,
@@ -177,7 +181,7 @@ impl Switches {
 
     /// Sets a switch; gives whether there is such a one.
     fn take_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let Self { mount, open, source, account, decode_marks } = self;
+        let Self { mount, open, source, account, decode_marks, sandbox } = self;
         let engine = &mut open.engine;
         match name {
             "cache" => engine.cache_bytes = quantity::bytes(value)?,
@@ -218,6 +222,7 @@ impl Switches {
             "gid" => mount.gid = Some(number(value)?),
             "account" => *account = Some(PathBuf::from(value)),
             "decode-marks" => *decode_marks = Some(PathBuf::from(value)),
+            "sandbox" => *sandbox = value.parse()?,
             "fsname" => *source = Some(value.to_owned()),
             "subtype" => mount.subtype = value.to_owned(),
             _ => return Ok(false),
@@ -285,10 +290,11 @@ mod tests {
         let switches = taken(
             "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
              max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
-             account=/c,decode-marks=/d,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
+             account=/c,decode-marks=/d,sandbox=require,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
         )
         .expect("all are known");
-        let Switches { open, mount, source, account, decode_marks } = switches;
+        let Switches { open, mount, source, account, decode_marks, sandbox } = switches;
+        assert_eq!(sandbox, Mode::Require);
         assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
         assert_eq!(open.engine.cache_bytes, 1 << 30);
         assert_eq!(open.engine.workers.to_string(), "inline");
@@ -318,6 +324,7 @@ mod tests {
             ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
             ("readdir=fast", "-o readdir: 'fast' is not plain, plus or auto"),
             ("workers=many", "-o workers: 'many' is not per-cpu, shared or inline"),
+            ("sandbox=perhaps", "-o sandbox: 'perhaps' is not off, auto or require"),
             ("linger=1s", "-o linger: 1s is more than 10 ms"),
             ("read-ahead=8g", "-o read-ahead: 8g is more than 4 GiB"),
         ] {

@@ -39,7 +39,8 @@ const FIELDS: &str = "
     read_blocks.used_bytes read_blocks.used_bytes_max read_blocks.waits read_results.budget_bytes
     read_results.used_bytes read_results.used_bytes_max read_results.waits real_time_throttled requests.forget
     requests.getattr requests.getxattr requests.listxattr requests.lookup requests.lseek requests.open requests.opendir
-    requests.read requests.readdir requests.readdirplus requests.readlink requests.statfs schema
+    requests.read requests.readdir requests.readdirplus requests.readlink requests.statfs sandbox.capabilities sandbox.landlock
+    sandbox.landlock_abi sandbox.no_new_privs sandbox.seccomp schema
     stored_metadata_cache.budget_bytes stored_metadata_cache.evictions stored_metadata_cache.hits
     stored_metadata_cache.joins stored_metadata_cache.misses stored_metadata_cache.releases
     stored_metadata_cache.used_bytes stored_metadata_cache.wakes stored_metadata_cache.wakes_per_release

@@ -22,7 +22,18 @@ const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 /// Keeps fusermount3 waiting to unmount when this process is gone.
 #[derive(Debug)]
 pub(crate) struct AutoUnmount {
-    _socket: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl AutoUnmount {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// The socket, for another process to keep.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
 }
 
 /// Mounts on a directory.
@@ -51,7 +62,7 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecte
     match receive_descriptor(&ours) {
         Ok(device) if options.auto_unmount => {
             // The process stays until the socket is closed; nobody waits for it.
-            Ok(Connected { device, auto_unmount: Some(AutoUnmount { _socket: ours }) })
+            Ok(Connected { device, auto_unmount: Some(AutoUnmount::new(ours)) })
         }
         Ok(device) => {
             drop(ours);

@@ -15,7 +15,9 @@ mod device_sys;
 mod directory;
 mod edge;
 mod errno;
+mod fork_sys;
 mod fusermount;
+mod keeper;
 mod kernel_pages;
 mod mount;
 mod mount_error;
@@ -32,6 +34,7 @@ mod served;
 mod session_pool;
 mod unmount;
 
+pub use keeper::{Keeper, Kept, UsersOf};
 pub use mount::{Ended, Mount};
 pub use mount_error::MountError;
 pub use mount_options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};

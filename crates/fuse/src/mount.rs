@@ -73,18 +73,27 @@ impl Mount {
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
         let (connected, directory) = match mountpoint {
-            Mountpoint::Directory(directory) => (connect(&directory, options)?, Some(directory)),
+            Mountpoint::Directory(directory) => {
+                let connected = match &options.keeper {
+                    Some(keeper) => keeper.connect(&directory)?,
+                    None => connect(&directory, options)?,
+                };
+                (connected, Some(directory))
+            }
             Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
         };
         let Connected { device, auto_unmount } = connected;
-        let unmounter = Unmounter::new(directory, &connection);
+        let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
         let result = serve(edge, device, deadlines, options, &unmounter);
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
         let ended = result?;
         let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
-            (Some(bytes), Some(device)) => read_ahead::set(device, bytes).err(),
+            (Some(bytes), Some(device)) => match &options.keeper {
+                Some(keeper) => keeper.set_read_ahead().err(),
+                None => read_ahead::set(device, bytes).err(),
+            },
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };

@@ -4,6 +4,8 @@ use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
 use floe_image::{Error, Nid};
 
+use crate::Keeper;
+
 /// Is told of every error that a client of the mount gets because of the image or its source.
 pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
 
@@ -52,6 +54,8 @@ pub struct MountOptions {
     pub faults: Option<FaultSink>,
     /// Is told what is read.
     pub reads: Option<ReadSink>,
+    /// Mounts and unmounts, where this process gives up the right to.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 /// Who may enter a mount.
@@ -131,6 +135,7 @@ impl Default for MountOptions {
             kernel_options: Vec::new(),
             faults: None,
             reads: None,
+            keeper: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use rustix::mount::UnmountFlags;
 
 use crate::{
-    MountTable, fusermount,
+    Keeper, MountTable, fusermount,
     mountpoint::resolve,
     pending::{ConnectionEnd, Pending},
 };
@@ -99,16 +99,17 @@ pub struct Unmounter {
     has_ended: Arc<AtomicBool>,
     /// Shows the connection as long as it is served.
     connection: Weak<Pending>,
+    keeper: Option<Arc<Keeper>>,
 }
 
 impl Unmounter {
-    /// An unmounter of what was just mounted on a directory; without one, of nothing.
-    pub(crate) fn new(directory: Option<PathBuf>, connection: &Arc<Pending>) -> Self {
+    /// An unmounter of what was just mounted on a directory, by a keeper if there is one; without a directory, of nothing.
+    pub(crate) fn new(directory: Option<PathBuf>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
         let device = directory.as_ref().and_then(|directory| {
             let table = MountTable::read().ok()?;
             Some(table.on(directory)?.device)
         });
-        Self { directory, device, has_ended: Arc::default(), connection: Arc::downgrade(connection) }
+        Self { directory, device, has_ended: Arc::default(), connection, keeper }
     }
 
     /// Notes that the kernel has ended the connection: somebody has unmounted. What is seen from now on is another mount,
@@ -143,7 +144,10 @@ impl Unmounter {
     /// It is not mounted any more, something else is mounted over it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
         match &self.directory {
-            Some(directory) if self.is_mounted() => unmount_directory(directory, detach),
+            Some(directory) if self.is_mounted() => match &self.keeper {
+                Some(keeper) => keeper.unmount(directory, detach),
+                None => unmount_directory(directory, detach),
+            },
             Some(directory) => Err(UnmountError::NotMounted(directory.clone())),
             None => Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse"))),
         }

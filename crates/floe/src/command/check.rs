@@ -11,12 +11,12 @@ use std::{
 };
 
 use clap::Args;
-use floe::{CheckOptions, CheckSummary, Finding, check};
+use floe::{CheckOptions, CheckSummary, Finding, check_files};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::{
-    cancellation,
+    cancellation, confinement,
     exit::Exit,
     fail::Fail,
     image_arguments::ImageArguments,
@@ -96,8 +96,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs.get();
     }
+    let start = Instant::now();
+    let files = arguments.image.open_files(confinement::reading()).map_err(|fail| fail.with_exit(Exit::NotChecked))?;
     Output::run(|output| {
-        let start = Instant::now();
         let (told, output) = (AtomicU64::new(0), Mutex::new(output));
         // What cannot be written is found when the summary is.
         let tell = |finding: &Finding| {
@@ -106,8 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
                 let _ = output.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
             }
         };
-        let image = &arguments.image;
-        let result = check(&image.image, &image.open_options(), &options, &tell, &cancel);
+        let engine_options = arguments.image.open_options().engine;
+        let result = files.and_then(|files| check_files(files, &engine_options, &options, &tell, &cancel));
         let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(summary) => {

@@ -10,11 +10,21 @@ use std::{
 };
 
 use clap::Args;
-use floe::{ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, SetbackCause, XattrSelection, extract};
+use floe::{
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Image, Parts, SetbackCause, XattrSelection, extract,
+};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::{cancellation, exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
+use crate::{
+    cancellation,
+    confinement::{self, Target},
+    exit::Exit,
+    fail::Fail,
+    image_arguments::ImageArguments,
+    output::Output,
+    shown::Shown,
+};
 
 /// How many setbacks are told one by one; the rest are counted.
 const TOLD_MAX: u64 = 100;
@@ -97,7 +107,6 @@ struct SummaryRecord {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let image = arguments.image.open()?;
     let mut options = ExtractOptions { force: arguments.force, owners: !arguments.no_owner, ..Default::default() };
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs.get();
@@ -105,6 +114,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.no_xattrs {
         options.xattrs = XattrSelection::None;
     }
+    let target = Target::new(&arguments.directory);
+    let policy = confinement::extracting(&target, &options);
+    let files = arguments.image.open_files(policy)?.inspect_err(|_| target.give_up())?;
+    let image = Image::of(files, &arguments.image.open_options().engine)?;
     let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
     let parts = if paths.is_empty() { Parts::All } else { Parts::Below(&paths) };

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    mem,
     num::NonZero,
     path::{Path, PathBuf},
     process,
@@ -11,7 +12,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Keeper, Mount, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -19,6 +20,7 @@ use signal_hook::{
 
 use crate::{
     account::AccountFile,
+    confinement::{self, SandboxArguments},
     control,
     daemon::{self, Report, Role},
     ending_signals::heeded,
@@ -26,6 +28,7 @@ use crate::{
     fail::Fail,
     fault_log,
     idle::unmount_when_idle,
+    mount_needs::MountNeeds,
     mount_users::MountUsers,
     output::remark,
     quantity, status,
@@ -65,6 +68,8 @@ pub(crate) struct Arguments {
     /// Options as in fstab: key=value,…
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
 }
 
 const HELP: &str = "\
@@ -98,6 +103,8 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   uid=N, gid=N           the owner and the group of everything
   suid, dev              set-user-id bits and device files in the image have effect, for root's mounts [nosuid,nodev]
   noexec, nosymfollow, auto_unmount, fsname=NAME, subtype=NAME, context=...
+  sandbox=auto|require|off, no-sandbox
+                         whether the process that reads the image is confined [auto]
   account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
@@ -136,7 +143,7 @@ impl Order {
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
-    let mut switches = Switches::default();
+    let mut switches = Switches { sandbox: arguments.sandbox.mode(), ..Switches::default() };
     for list in &arguments.options {
         switches.take_list(list, Strictness::User)?;
     }
@@ -175,21 +182,28 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
-    let Switches { open, mount: mut options, source, account, decode_marks } = switches;
+    let Switches { mut open, mount: mut options, source, account, decode_marks, sandbox } = switches;
     let mountpoint = Mountpoint::find(&directory)?;
-    let image = Image::open(&path, &open)?;
-    let engine = Arc::clone(image.reader().engine());
-    let account = account.map(AccountFile::create).transpose()?;
-    if let Some(path) = decode_marks {
-        let marks = std::fs::OpenOptions::new().write(true).open(&path);
-        engine.mark_decodes(marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))?);
-    }
-    options.source = source.unwrap_or_else(|| absolute(&path).to_string_lossy().into_owned());
+    let (shown_path, shown) = (absolute(&path), absolute(&directory));
+    options.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
+    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut open, &mut options, notify_pipe.as_deref(), sandbox)?;
+    let account = account.map(AccountFile::create).transpose()?;
+    let marks = decode_marks.map(|path| {
+        let marks = std::fs::OpenOptions::new().write(true).open(&path);
+        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))
+    });
+    let marks = marks.transpose()?;
+    #[cfg(debug_assertions)]
+    crate::compromised::on_a_read(&mut options);
+    let (files, enforced) = confinement::open(&path, &open, mem::take(&mut needs.policy), sandbox)??;
+    let image = Image::of(files, &open.engine)?;
+    if let Some(marks) = marks {
+        image.reader().engine().mark_decodes(marks);
+    }
     // From here on signals wait for the mount, so that none leaves it behind.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    let shown = absolute(&directory);
     let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
@@ -198,21 +212,22 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         eprintln!("floe: nothing overflows into a file: {refusal}; name another one with -o overflow-directory=DIR");
     }
     let unmounter = mount.unmounter();
-    unmount_on_signals(signals, unmounter.clone(), shown.clone());
+    unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
     let device = unmounter.device();
     let source = Arc::new(status::Source {
         image: image.clone(),
-        path: absolute(&path),
+        path: shown_path,
         devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
         options,
         requests: mount.request_counts(),
         started: Instant::now(),
+        enforced,
     });
-    let control = device.map(|device| {
+    let control = device.zip(needs.control.take()).map(|(device, prepared)| {
         let source = Arc::clone(&source);
-        control::Server::start(device, move |question| source.answer(question))
+        control::Server::start(prepared?, device, move |question| source.answer(question))
     });
     if let Some(Err(error)) = &control {
         eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
@@ -265,7 +280,11 @@ pub(crate) fn notify(pipe: &Path, works: bool) {
 }
 
 /// Unmounts on the first signal, and ends the process on the second.
-fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: PathBuf) {
+fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: PathBuf, keeper: Option<Arc<Keeper>>) {
+    let users = move |directory: &Path| match &keeper {
+        Some(keeper) => keeper.users().unwrap_or_default(),
+        None => MountUsers::of(directory).to_string(),
+    };
     let work = move || {
         let mut is_second = false;
         for _signal in signals.forever() {
@@ -278,7 +297,7 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
                     eprintln!(
                         "floe: {} is in use {}; it is served until they are done, or to a second signal",
                         directory.display(),
-                        MountUsers::of(&directory)
+                        users(&directory)
                     );
                     unmounter.unmount(Detach::Lazily)
                 }

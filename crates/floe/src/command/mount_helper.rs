@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Parser;
+use floe_sandbox::Mode;
 
 use super::mount::{Order, fulfil};
 use crate::{
@@ -47,14 +48,14 @@ struct Arguments {
 ///
 /// # Errors
 /// The image cannot be mounted.
-pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
         let _ = error.print();
         // mount(8) knows 1 as wrong usage.
         std::process::exit(if error.use_stderr() { 1 } else { 0 })
     });
     let strictness = if arguments.sloppy { Strictness::Sloppy } else { Strictness::MountHelper };
-    let mut switches = Switches::default();
+    let mut switches = Switches { sandbox, ..Switches::default() };
     for list in &arguments.options {
         switches.take_list(list, strictness).map_err(|fail| fail.with_exit(Exit::Failed))?;
     }

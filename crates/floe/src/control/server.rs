@@ -7,7 +7,7 @@ use std::{
         fs::{MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::Duration,
 };
@@ -25,6 +25,14 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait where connections cannot be accepted, for want of descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A socket that listens, and does not have its name yet: the mount that it is named for is still to come, and by then
+/// this process may make no sockets any more.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    server: Server,
+    listener: UnixListener,
+}
+
 /// The socket of a mount, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -33,22 +41,50 @@ pub(crate) struct Server {
     inode: (u64, u64),
 }
 
+impl Prepared {
+    /// Makes a socket in the directory of this user's sockets, and the directory where it is missing.
+    ///
+    /// # Errors
+    /// There is no place for the socket.
+    pub(crate) fn new() -> io::Result<Self> {
+        let path = socket_path::for_new(geteuid().as_raw(), &format!("new-{}", std::process::id()))?;
+        absent(fs::remove_file(&path))?;
+        let listener = UnixListener::bind(&path)?;
+        let metadata = fs::symlink_metadata(&path)?;
+        let server = Server { path, inode: (metadata.dev(), metadata.ino()) };
+        fs::set_permissions(&server.path, Permissions::from_mode(0o600))?;
+        Ok(Self { server, listener })
+    }
+
+    /// The directory that it is in.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.server.path.parent()
+    }
+}
+
+/// No error where there is nothing to remove.
+fn absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Server {
-    /// Makes the socket of the mount with this device number, and answers what it is asked on a thread of its own. What a
+    /// Names a socket for the mount with this device number, and answers what it is asked on a thread of its own. What a
     /// mount left behind that had the number before is replaced.
     ///
     /// # Errors
-    /// There is no place for the socket, or no thread can be started.
-    pub(crate) fn start(device: (u32, u32), answer: impl Fn(Question) -> Answer + Send + 'static) -> io::Result<Self> {
-        let path = socket_path::for_new(geteuid().as_raw(), device)?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        let metadata = fs::symlink_metadata(&path)?;
-        let server = Self { path, inode: (metadata.dev(), metadata.ino()) };
-        fs::set_permissions(&server.path, Permissions::from_mode(0o600))?;
+    /// It cannot be renamed, or no thread can be started.
+    pub(crate) fn start(
+        prepared: Prepared,
+        device: (u32, u32),
+        answer: impl Fn(Question) -> Answer + Send + 'static,
+    ) -> io::Result<Self> {
+        let Prepared { mut server, listener } = prepared;
+        let path = server.path.with_file_name(socket_path::name(device));
+        fs::rename(&server.path, &path)?;
+        server.path = path;
         thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &answer))?;
         Ok(server)
     }

@@ -22,7 +22,7 @@ fn directories(user_id: u32) -> Vec<PathBuf> {
 }
 
 /// The name of the socket of the mount with this device number.
-fn name(device: (u32, u32)) -> String {
+pub(super) fn name(device: (u32, u32)) -> String {
     format!("{}-{}.sock", device.0, device.1)
 }
 
@@ -32,17 +32,17 @@ pub(super) fn candidates(user_id: u32, device: (u32, u32)) -> Vec<PathBuf> {
     directories.map(|directory| directory.join(name(device))).collect()
 }
 
-/// Where a mount's socket is to be made; makes the directory.
+/// Where a socket of this name is to be made; makes the directory.
 ///
 /// # Errors
 /// No directory is to be had that is this user's alone.
-pub(super) fn for_new(user_id: u32, device: (u32, u32)) -> io::Result<PathBuf> {
+pub(super) fn for_new(user_id: u32, name: &str) -> io::Result<PathBuf> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for directory in directories(user_id) {
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => last = error,
             _ => match check(&directory, user_id) {
-                Ok(()) => return Ok(directory.join(name(device))),
+                Ok(()) => return Ok(directory.join(name)),
                 Err(error) => last = error,
             },
         }

@@ -3,14 +3,16 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    path::PathBuf,
+    path::Path,
 };
 
 use floe::{FormatImage, Image, Nid};
 use floe_erofs::Erofs;
+use floe_sandbox::Mode;
 
 use super::erofs_tool::{ErofsTool, Options, Wanted};
 use crate::{
+    confinement,
     erofs_report::{With, uuid_text, write_inode, write_statistics, write_superblock},
     fail::Fail,
     output::Output,
@@ -30,6 +32,7 @@ Show what is in an EROFS image. This is floe under the name of dump.erofs.
  --blkid-udev    attributes for udev
  --device=X      an extra device, in the order of the image's table
  --offset=#      the image begins at this byte
+ --no-sandbox    do not confine the process that reads the image
  -h, --help, -V, --version
 ";
 
@@ -49,10 +52,10 @@ struct Shown {
 ///
 /// # Errors
 /// The image cannot be opened or read, or the arguments are wrong.
-pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let tool = ErofsTool { name: "dump.erofs", help: HELP, usage_exit: 234 };
     let mut shown = Shown::default();
-    let mut wanted = Wanted::default();
+    let mut wanted = Wanted { sandbox, ..Wanted::default() };
     let mut options = Options::new(arguments, "sSehV");
     while let Some(option) = options.next() {
         match option.name.as_str() {
@@ -81,7 +84,8 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         Ok(operands) => operands,
         Err(operands) => return tool.wrong_operands(&operands, "IMAGE"),
     };
-    let image = match Image::open(PathBuf::from(&image_path), &wanted.open_options()) {
+    let files = wanted.open_files(Path::new(&image_path), confinement::reading())?;
+    let image = match files.and_then(|files| Image::of(files, &wanted.open_options().engine)) {
         Ok(image) => image,
         Err(error) => return tool.unopened(&error),
     };

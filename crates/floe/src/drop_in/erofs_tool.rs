@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     ffi::{OsStr, OsString},
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use floe::{EngineOptions, Offset, OpenError, OpenOptions, WorkerMode};
+use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, WorkerMode};
+use floe_sandbox::{Mode, Policy};
 
-use crate::{fail::Fail, output::Output};
+use crate::{confinement, fail::Fail, output::Output};
 
 /// A tool of erofs-utils.
 pub(super) struct ErofsTool {
@@ -40,6 +41,8 @@ pub(super) struct Options {
 pub(super) struct Wanted {
     pub(super) offset: u64,
     pub(super) devices: Vec<PathBuf>,
+    /// Whether the process is confined.
+    pub(super) sandbox: Mode,
 }
 
 impl ErofsTool {
@@ -180,6 +183,13 @@ impl Wanted {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Opens the files of the image, in a process that may do no more than `policy` says from then on. The outer error is
+    /// the sandbox's.
+    pub(super) fn open_files(&self, image: &Path, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
+        let opened = confinement::open(image, &self.open_options(), policy, self.sandbox)?;
+        Ok(opened.map(|(files, _)| files))
     }
 
     /// How the image is opened.

@@ -7,12 +7,18 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, Parts, Severity, XattrSelection,
-    check, extract,
+    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, ImageFiles, OpenError, Parts,
+    Severity, XattrSelection, check_files, extract,
 };
+use floe_sandbox::Mode;
 
 use super::erofs_tool::{ErofsTool, Options, Wanted, number};
-use crate::{cancellation, fail::Fail, shown::Shown};
+use crate::{
+    cancellation,
+    confinement::{self, Target},
+    fail::Fail,
+    shown::Shown,
+};
 
 const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE
@@ -24,6 +30,7 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
  --extract[=X]          decode all data; with X, extract to X
  --offset=#             the image begins at this byte
  --nid=#, --path=X      check or extract only what lies below this directory
+ --no-sandbox           do not confine the process that reads the image
  --no-sbcrc             pass over a wrong checksum of the superblock
  --[no-]xattrs          extract extended attributes (not by default)
  -a, -A, -p, -y         have no effect
@@ -63,11 +70,11 @@ enum Root {
 ///
 /// # Errors
 /// Signals cannot be watched for.
-pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let tool = ErofsTool { name: "fsck.erofs", help: HELP, usage_exit: 1 };
     let is_root = rustix::process::geteuid().is_root();
     let mut order = Order {
-        wanted: Wanted::default(),
+        wanted: Wanted { sandbox, ..Wanted::default() },
         verbosity: VERBOSITY,
         decode: false,
         ratio: false,
@@ -150,7 +157,9 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
         }
     };
     let options = CheckOptions { data: order.decode, ..CheckOptions::default() };
-    let summary = match check(image, &order.wanted.open_options(), &options, &tell, cancel) {
+    let engine_options = order.wanted.open_options().engine;
+    let files = order.wanted.open_files(image, confinement::reading())?;
+    let summary = match files.and_then(|files| check_files(files, &engine_options, &options, &tell, cancel)) {
         Ok(summary) if summary.format == Format::Erofs => summary,
         Ok(_) => return tool.failed("cannot find valid erofs superblock", 1),
         Err(error) => return tool.unopened(&error),
@@ -172,11 +181,14 @@ fn extract_image(
     order: &Order,
     cancel: &AtomicBool,
 ) -> Result<u8, Fail> {
-    let image = match open(tool, image, order) {
+    let mut options = order.extract.clone();
+    let target = Target::new(target);
+    let files = order.wanted.open_files(image, confinement::extracting(&target, &options))?;
+    let files = files.inspect_err(|_| target.give_up());
+    let image = match open(tool, files, order) {
         Ok(image) => image,
         Err(exit) => return Ok(exit),
     };
-    let mut options = order.extract.clone();
     match find(&image, order) {
         Ok(root) => options.root = root,
         Err(message) => return tool.failed(&message, 1),
@@ -188,7 +200,7 @@ fn extract_image(
             tool.say(&format!("{} @ {}", setback.cause, Shown(&setback.path)));
         }
     };
-    match extract(&image, Parts::All, target, &options, &tell, cancel) {
+    match extract(&image, Parts::All, target.path(), &options, &tell, cancel) {
         Ok(summary) if summary.failures == 0 => {
             say_all_is_well(order, (0, 0));
             Ok(0)
@@ -201,7 +213,8 @@ fn extract_image(
 
 /// Reads everything below a directory.
 fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail> {
-    let image = match open(tool, image, order) {
+    let files = order.wanted.open_files(image, confinement::reading())?;
+    let image = match open(tool, files, order) {
         Ok(image) => image,
         Err(exit) => return Ok(exit),
     };
@@ -237,8 +250,8 @@ fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail
     Ok(0)
 }
 
-fn open(tool: &ErofsTool, path: &Path, order: &Order) -> Result<Image, u8> {
-    match Image::open(path, &order.wanted.open_options()) {
+fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, u8> {
+    match files.and_then(|files| Image::of(files, &order.wanted.open_options().engine)) {
         Ok(image) if image.format() == Format::Erofs => Ok(image),
         Ok(_) => {
             tool.say("cannot find valid erofs superblock");

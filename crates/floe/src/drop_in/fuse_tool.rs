@@ -3,6 +3,7 @@
 use std::{ffi::OsString, num::NonZero, path::PathBuf, time::Duration};
 
 use floe_fuse::Access;
+use floe_sandbox::Mode;
 
 use super::erofs_tool::number;
 use crate::{
@@ -35,6 +36,7 @@ Mount a SquashFS image. This is floe under the name of squashfuse; see floe moun
 const FUSE_HELP: &str = "\
     -f, -d         stay in the foreground
     -s             one thread
+    --no-sandbox   do not confine the process that reads the image
     -o opt,…       options of floe mount, and of FUSE
     -h, --help, -V, --version
 ";
@@ -43,28 +45,28 @@ const FUSE_HELP: &str = "\
 ///
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
-pub(super) fn run_erofsfuse(arguments: &[OsString]) -> Result<u8, Fail> {
-    run("erofsfuse", EROFSFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    run("erofsfuse", EROFSFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse`.
 ///
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
-pub(super) fn run_squashfuse(arguments: &[OsString]) -> Result<u8, Fail> {
-    run("squashfuse", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    run("squashfuse", SQUASHFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse_ll`.
 ///
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
-pub(super) fn run_squashfuse_ll(arguments: &[OsString]) -> Result<u8, Fail> {
-    run("squashfuse_ll", SQUASHFUSE_HELP, arguments).map_err(|fail| fail.with_exit(Exit::Failed))
+pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    run("squashfuse_ll", SQUASHFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
-fn run(name: &str, help: &str, arguments: &[OsString]) -> Result<u8, Fail> {
-    let (mut switches, mut operands) = (as_libfuse(), Vec::new());
+fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    let (mut switches, mut operands) = (Switches { sandbox, ..as_libfuse() }, Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {

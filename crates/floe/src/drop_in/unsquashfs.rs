@@ -14,17 +14,19 @@ use std::{
 };
 
 use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Parts, SetbackCause, WalkEntry, extract};
+use floe_sandbox::Mode;
 
 use floe_engine::Blocking;
 
 use crate::{
     cancellation,
+    confinement::{self, Target},
     fail::Fail,
     output::{Output, remark},
     shown::Shown,
 };
 use arguments::{Arguments, Task};
-use listing::{Form, Listing};
+use listing::{Form, Listing, Owners};
 use pattern::Patterns;
 
 /// Something that ends the program went wrong.
@@ -37,12 +39,29 @@ const NOT_FATAL: u8 = 2;
 ///
 /// # Errors
 /// Standard output cannot be written, or signals cannot be watched for.
-pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let arguments = match Arguments::parse(arguments) {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
-    let image = match Image::open(&arguments.image, &arguments.open_options()) {
+    // What extracting needs of the world outside is had while it is there.
+    let owners = Owners::new(&arguments);
+    let mut target = None;
+    let policy = match arguments.task {
+        Task::Extract if arguments.target.exists() && !arguments.force => {
+            eprintln!("FATAL ERROR: {} is there already; with -f files are written over", arguments.target.display());
+            return Ok(FATAL);
+        }
+        Task::Extract => {
+            let target = target.insert(Target::new(&arguments.target));
+            confinement::extracting(target, &extract_options(&arguments))
+        }
+        _ => confinement::reading(),
+    };
+    let options = arguments.open_options();
+    let opened = confinement::open(&arguments.image, &options, policy, sandbox)?;
+    let opened = opened.inspect_err(|_| target.iter().for_each(Target::give_up));
+    let image = match opened.and_then(|(files, _)| Image::of(files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
             eprintln!("Could not open {}, because {error}", path.display());
@@ -72,8 +91,8 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
             Output::run(|output| writeln!(output, "{seconds}").map(|()| 0))
         }
         Task::Cat => cat(&image, &arguments),
-        Task::List => list(&image, &arguments),
-        Task::Extract => extract_all(&image, &arguments),
+        Task::List => list(&image, &arguments, owners),
+        Task::Extract => extract_all(&image, &arguments, owners),
     }
 }
 
@@ -110,9 +129,9 @@ fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
     })
 }
 
-fn list(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
+fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail> {
     Output::run(|output| {
-        let listing = Listing::new(arguments, image);
+        let listing = Listing::new(arguments, image, owners);
         let mut exit = 0;
         for entry in Selection::new(image, arguments) {
             match entry {
@@ -127,19 +146,9 @@ fn list(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
     })
 }
 
-fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
-    if arguments.target.exists() && !arguments.force {
-        eprintln!("FATAL ERROR: {} is there already; with -f files are written over", arguments.target.display());
-        return Ok(FATAL);
-    }
+fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail> {
     let cancel = cancellation::on_signals()?;
-    let options = ExtractOptions {
-        jobs: arguments.jobs.unwrap_or_else(|| ExtractOptions::default().jobs),
-        force: arguments.force,
-        owners: rustix::process::geteuid().is_root(),
-        xattrs: arguments.xattrs,
-        ..ExtractOptions::default()
-    };
+    let options = extract_options(arguments);
     let is_partial = !arguments.names.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
     let (mut paths, mut has_fault) = (Vec::new(), false);
     if is_partial {
@@ -158,7 +167,7 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
         remark(format_args!("Parallel unsquashfs: Using {} processors\n", options.jobs));
     }
     let form = arguments.form.filter(|_| arguments.info);
-    let listing = Listing::new(arguments, image);
+    let listing = Listing::new(arguments, image, owners);
     let failures = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Found { path, attr } if form.is_some() => {
@@ -194,6 +203,16 @@ fn extract_all(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
         _ => NOT_FATAL,
     };
     Ok(if arguments.no_exit_code && exit == NOT_FATAL { 0 } else { exit })
+}
+
+fn extract_options(arguments: &Arguments) -> ExtractOptions {
+    ExtractOptions {
+        jobs: arguments.jobs.unwrap_or_else(|| ExtractOptions::default().jobs),
+        force: arguments.force,
+        owners: rustix::process::geteuid().is_root(),
+        xattrs: arguments.xattrs,
+        ..ExtractOptions::default()
+    }
 }
 
 fn say_created(summary: &ExtractSummary) {

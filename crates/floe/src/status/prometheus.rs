@@ -31,6 +31,14 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
     ];
     out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;
     out.gauge("floe_uptime_seconds", "Time since the image was mounted.", report.uptime_seconds)?;
+    let sandbox = &report.sandbox;
+    let mechanisms =
+        [("landlock", &sandbox.landlock), ("seccomp", &sandbox.seccomp), ("no_new_privs", &sandbox.no_new_privs)];
+    let mechanisms = mechanisms.map(|(name, state)| (name, u64::from(state == "enforced")));
+    out.header("floe_sandbox_enforced", Kind::Gauge, "Whether the kernel enforces it on the process.")?;
+    for (name, is_enforced) in mechanisms {
+        out.sample("floe_sandbox_enforced", &[("mechanism", name)], is_enforced as f64)?;
+    }
     let kinds = report.requests.iter().map(|(kind, count)| (kind.as_str(), *count));
     out.family("floe_requests_total", "Requests of the kernel.", "kind", kinds)?;
     let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));

@@ -24,6 +24,9 @@ pub(crate) struct Report {
     pub(crate) device: String,
     pub(crate) image: ImageReport,
     pub(crate) switches: Vec<Switch>,
+    /// What the kernel enforces on the process.
+    #[serde(default)]
+    pub(crate) sandbox: SandboxReport,
     pub(crate) threads: Vec<ThreadReport>,
     /// How often real-time throttling kept any thread from running.
     pub(crate) real_time_throttled: u64,
@@ -48,6 +51,18 @@ pub(crate) struct Report {
     pub(crate) faults: BTreeMap<String, u64>,
     /// How long the stages of a read took, in the order of a read.
     pub(crate) latency: Vec<LatencyReport>,
+}
+
+/// What the kernel enforces on the process that serves the mount: each is `enforced`, `unavailable` or `off`.
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
+pub(crate) struct SandboxReport {
+    pub(crate) landlock: String,
+    /// The version of the kernel's Landlock; 0 where it has none.
+    pub(crate) landlock_abi: u32,
+    pub(crate) seccomp: String,
+    pub(crate) no_new_privs: String,
+    /// The capabilities that the process has.
+    pub(crate) capabilities: Vec<String>,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

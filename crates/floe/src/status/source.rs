@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
 use floe::Image;
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, MountOptions, RequestCounts, RequestKind};
+use floe_sandbox::Enforced;
 
 use super::report::{
     BlockCacheReport, BucketReport, BudgetReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport,
-    PagePoolReport, ReadAroundReport, Report, SCHEMA, ThreadReport, WorkReport,
+    PagePoolReport, ReadAroundReport, Report, SCHEMA, SandboxReport, ThreadReport, WorkReport,
 };
 use crate::{
     control::{Answer, Question},
@@ -55,6 +56,7 @@ pub(crate) struct Source {
     pub(crate) options: MountOptions,
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
+    pub(crate) enforced: Enforced,
 }
 
 impl Source {
@@ -94,6 +96,13 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             switches: self.switches(),
+            sandbox: SandboxReport {
+                landlock: self.enforced.landlock.to_string(),
+                landlock_abi: self.enforced.landlock_abi,
+                seccomp: self.enforced.seccomp.to_string(),
+                no_new_privs: self.enforced.no_new_privs.to_string(),
+                capabilities: self.enforced.capabilities.clone(),
+            },
             real_time_throttled: threads.iter().map(|thread| thread.throttled).sum(),
             threads,
             page_pool: PagePoolReport {

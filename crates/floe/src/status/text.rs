@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use super::report::{LatencyReport, MetadataCacheReport, Report};
+use super::report::{LatencyReport, MetadataCacheReport, Report, SandboxReport};
 use crate::shown::Shown;
 
 /// Writes the report.
@@ -33,6 +33,7 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     }
     let switches: Vec<_> = report.switches.iter().map(|switch| format!("{}={}", switch.key, switch.value)).collect();
     write_wrapped(writer, "switches", &switches)?;
+    write_sandbox(writer, &report.sandbox)?;
     write_wrapped(writer, "requests", &counts(&report.requests))?;
     let faults = counts(&report.faults);
     write_wrapped(writer, "faults", if faults.is_empty() { &NONE } else { &faults })?;
@@ -138,6 +139,18 @@ fn write_wrapped(writer: &mut dyn Write, name: &str, words: &[String]) -> io::Re
         write!(writer, "none")?;
     }
     writeln!(writer)
+}
+
+fn write_sandbox(writer: &mut dyn Write, sandbox: &SandboxReport) -> io::Result<()> {
+    let SandboxReport { landlock, landlock_abi, seccomp, no_new_privs, capabilities } = sandbox;
+    let version = if *landlock_abi > 0 { format!(" (ABI {landlock_abi})") } else { String::new() };
+    let capabilities = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
+    let name = "sandbox";
+    writeln!(
+        writer,
+        "{name:<NAME_WIDTH$}Landlock {landlock}{version}, seccomp {seccomp}, no_new_privs {no_new_privs}; capabilities: \
+         {capabilities}"
+    )
 }
 
 fn counts(counts: &BTreeMap<String, u64>) -> Vec<String> {

@@ -27,6 +27,7 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -p[rocessors] N    how many threads
   -o[ffset] BYTES    where the image begins
   -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code], -ig[nore-errors]
+  --no-sandbox       do not confine the process that reads the image
   -mem SIZE, -mem-percent N, -percentage          have no effect
   -v[ersion], -h[elp]
 ";

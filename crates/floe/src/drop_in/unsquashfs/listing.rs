@@ -32,21 +32,37 @@ pub(super) struct Listing<'a> {
     image: &'a Image,
     /// What stands in the place of the root.
     prefix: Vec<u8>,
-    users: HashMap<u32, String>,
-    groups: HashMap<u32, String>,
+    owners: Owners,
     with_seconds: bool,
 }
 
+/// The names of users and groups of this machine.
+#[derive(Default)]
+pub(super) struct Owners {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl Owners {
+    /// The names, where a listing shows them.
+    pub(super) fn new(arguments: &Arguments) -> Self {
+        match arguments.form {
+            Some(Form { has_attributes: true, is_numeric: false, .. }) => {
+                Self { users: ids("/etc/passwd"), groups: ids("/etc/group") }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
 impl<'a> Listing<'a> {
-    pub(super) fn new(arguments: &Arguments, image: &'a Image) -> Self {
+    pub(super) fn new(arguments: &Arguments, image: &'a Image, owners: Owners) -> Self {
         let form = arguments.form.unwrap_or(super::PLAIN);
-        let names = form.has_attributes && !form.is_numeric;
         Self {
             form,
             image,
             prefix: arguments.target.as_os_str().as_bytes().to_vec(),
-            users: if names { ids("/etc/passwd") } else { HashMap::new() },
-            groups: if names { ids("/etc/group") } else { HashMap::new() },
+            owners,
             with_seconds: arguments.full_precision,
         }
     }
@@ -65,7 +81,7 @@ impl<'a> Listing<'a> {
         if self.form.has_attributes {
             let name =
                 |names: &HashMap<u32, String>, id: u32| names.get(&id).cloned().unwrap_or_else(|| id.to_string());
-            let owners = format!("{}/{}", name(&self.users, attr.uid), name(&self.groups, attr.gid));
+            let owners = format!("{}/{}", name(&self.owners.users, attr.uid), name(&self.owners.groups, attr.gid));
             let width = COLUMNS_WIDTH.saturating_sub(owners.len());
             let size = match attr.file_type {
                 FileType::CharacterDevice | FileType::BlockDevice => {

@@ -1,0 +1,148 @@
+//! Confining this process to the work on one image.
+
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use floe::{ExtractOptions, ImageFiles, OpenError, OpenOptions, XattrSelection};
+use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Sandbox, SandboxError};
+
+#[cfg(debug_assertions)]
+use crate::compromised;
+use crate::fail::Fail;
+
+/// Whether the process that reads the image is confined.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct SandboxArguments {
+    /// Do not confine the process that reads the image
+    #[arg(long, conflicts_with = "sandbox")]
+    no_sandbox: bool,
+
+    /// Whether to confine the process that reads the image: auto as far as the kernel can, require or fail, off
+    #[arg(long, value_name = "MODE", default_value = "auto", hide_default_value = true)]
+    sandbox: Mode,
+}
+
+impl SandboxArguments {
+    pub(crate) fn mode(self) -> Mode {
+        if self.no_sandbox { Mode::Off } else { self.sandbox }
+    }
+}
+
+impl From<SandboxError> for Fail {
+    fn from(error: SandboxError) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+/// Takes `--no-sandbox` and `--sandbox=MODE` out of the arguments of a program that floe stands in for.
+///
+/// # Errors
+/// There is no such mode.
+pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<std::ffi::OsString>), Fail> {
+    let (mut mode, mut rest, mut are_options) = (Mode::default(), Vec::new(), true);
+    for argument in arguments {
+        are_options &= argument != "--";
+        match argument.to_str().filter(|_| are_options) {
+            Some("--no-sandbox") => mode = Mode::Off,
+            Some(text) if text.starts_with("--sandbox=") => {
+                let value = text.trim_start_matches("--sandbox=");
+                mode = value.parse().map_err(|error| Fail::usage(format!("--sandbox: {error}")))?;
+            }
+            _ => rest.push(argument.clone()),
+        }
+    }
+    Ok((mode, rest))
+}
+
+/// What a process may do that reads an image and writes to what it has open.
+pub(crate) fn reading() -> Policy {
+    let mut policy = Policy::default();
+    // What the engine asks of the machine.
+    policy.allow("/proc/self", Access::Read);
+    for path in ["/proc/loadavg", "/proc/pressure/memory"] {
+        policy.allow(path, Access::Read);
+    }
+    policy.allow("/dev/null", Access::ReadWrite);
+    policy
+}
+
+/// What a process may do that extracts an image.
+pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
+    let mut policy = reading();
+    policy.calls = Calls { create: true, ..Calls::default() };
+    policy.allow(target.path(), Access::Tree);
+    if target.is_made {
+        policy.allow_opening(directory_of(&target.path), Access::RemoveDirectories);
+    }
+    policy.capabilities = vec![Capability::DacOverride, Capability::Fowner, Capability::Fsetid, Capability::Mknod];
+    if options.owners {
+        policy.capabilities.push(Capability::Chown);
+    }
+    if options.xattrs == XattrSelection::All {
+        policy.capabilities.extend([Capability::Setfcap, Capability::SysAdmin]);
+    }
+    policy
+}
+
+/// Opens the files of an image in a process that from then on may do no more than `policy` says. The outer error is the
+/// sandbox's.
+///
+/// # Errors
+/// The process cannot be confined.
+pub(crate) fn open(
+    path: &Path,
+    options: &OpenOptions,
+    mut policy: Policy,
+    mode: Mode,
+) -> Result<Result<(ImageFiles, Enforced), OpenError>, Fail> {
+    policy.allow_opening(path, Access::Read);
+    if let Some(directory) = &options.device_directory {
+        policy.allow_opening(directory, Access::Read);
+    }
+    options.devices.iter().for_each(|device| policy.allow_opening(device, Access::Read));
+    #[cfg(debug_assertions)]
+    compromised::prepare();
+    let sandbox = Sandbox::enter(policy, mode)?;
+    let files = match ImageFiles::open(path, options) {
+        Ok(files) => files,
+        Err(error) => return Ok(Err(error)),
+    };
+    let enforced = sandbox.seal()?;
+    #[cfg(debug_assertions)]
+    compromised::on_a_thread();
+    Ok(Ok((files, enforced)))
+}
+
+/// The directory that a path is in.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The target of an extraction, made where it was missing.
+pub(crate) struct Target {
+    path: PathBuf,
+    is_made: bool,
+}
+
+impl Target {
+    /// Makes the directory where it is missing, as a sandbox can be opened only for what exists. What is wrong with it is
+    /// found by the extraction.
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), is_made: DirBuilder::new().mode(0o700).create(path).is_ok() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, if it was made for an extraction that does not begin.
+    pub(crate) fn give_up(&self) {
+        if self.is_made {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}

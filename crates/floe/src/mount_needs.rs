@@ -1,0 +1,102 @@
+//! What a mount needs of the world outside before it is confined.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use floe::OpenOptions;
+use floe_fuse::{Keeper, Kept, MountOptions, Mountpoint};
+use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
+
+use crate::{confinement, control::Prepared, fail::Fail, mount_users::MountUsers};
+
+/// What a mount needs of the world outside: had while the process may still reach it.
+pub(crate) struct MountNeeds {
+    /// What the process may do from then on.
+    pub(crate) policy: Policy,
+    /// The socket over which it is asked.
+    pub(crate) control: Option<io::Result<Prepared>>,
+    /// The process that mounts and unmounts for it; without a sandbox it does so itself.
+    pub(crate) keeper: Option<Arc<Keeper>>,
+}
+
+impl MountNeeds {
+    /// Gets all of it, and puts it into the options.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn prepare(
+        image: &Path,
+        mountpoint: &Mountpoint,
+        open: &mut OpenOptions,
+        options: &mut MountOptions,
+        notify_pipe: Option<&Path>,
+        mode: Mode,
+    ) -> Result<Self, Fail> {
+        let control = Prepared::new();
+        if mode == Mode::Off {
+            return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
+        }
+        let directory = match mountpoint {
+            Mountpoint::Directory(directory) => Some(directory.as_path()),
+            Mountpoint::Descriptor(_) => None,
+        };
+        let overflow = own_overflow_directory(image, open);
+        let kept = Kept {
+            directory,
+            options,
+            users_of: |directory| MountUsers::of(directory).to_string(),
+            passing: overflow.as_deref(),
+        };
+        let keeper = Keeper::start(kept);
+        let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the process that mounts: {error}")))?;
+        options.keeper = Some(Arc::clone(&keeper));
+
+        let mut policy = confinement::reading();
+        policy.calls = Calls { serve: true, ..Calls::default() };
+        policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
+        // Session threads join the connection. Who may not mount gains nothing by opening the device.
+        policy.allow("/dev/fuse", Access::ReadWrite);
+        if let Some(directory) = overflow {
+            policy.allow(directory, Access::ReadWrite);
+        }
+        if let Some(directory) = control.as_ref().ok().and_then(Prepared::directory) {
+            policy.allow(directory, Access::Sockets);
+        }
+        if let Some(pipe) = notify_pipe {
+            policy.allow(pipe, Access::Write);
+        }
+        if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
+            policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
+        }
+        Ok(Self { policy, control: Some(control), keeper: Some(keeper) })
+    }
+}
+
+impl Drop for MountNeeds {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.end();
+        }
+    }
+}
+
+/// The path of the control group, where the second version is used.
+fn group_of(groups: &str) -> Option<&str> {
+    groups.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// Puts an empty directory of this process alone in the place of the one for blocks that overflow: it may then reach what
+/// is beneath without reaching what others have there. The keeper removes it.
+fn own_overflow_directory(image: &Path, open: &mut OpenOptions) -> Option<PathBuf> {
+    if open.engine.overflow_bytes == 0 {
+        return None;
+    }
+    let beside = || image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+    let parent = open.engine.overflow_directory.clone().unwrap_or_else(beside);
+    let directory = tempfile::Builder::new().prefix("floe-").tempdir_in(parent).ok()?.keep();
+    open.engine.overflow_directory = Some(directory.clone());
+    Some(directory)
+}

@@ -1,0 +1,336 @@
+//! The process that mounts and unmounts for one that is confined.
+
+use std::{
+    fmt, fs,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::{
+    Detach, MountError, MountOptions, UnmountError, Unmounter,
+    caller::is_administrator,
+    fork_sys,
+    fusermount::AutoUnmount,
+    mountpoint::{Connected, connect},
+    read_ahead,
+};
+
+/// The longest answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 8 << 10;
+
+/// Says who uses a mount.
+pub type UsersOf = fn(&Path) -> String;
+
+/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts one
+/// directory, once, and unmounts what it mounted, and ends with the process that it is for.
+pub struct Keeper {
+    /// One question and its answer at a time; `None` once it has ended.
+    socket: Mutex<Option<OwnedFd>>,
+    process: Pid,
+}
+
+/// What a keeper is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a> {
+    /// What is to be mounted on; `None` where another program mounts.
+    pub directory: Option<&'a Path>,
+    /// How it is mounted.
+    pub options: &'a MountOptions,
+    /// Says who uses the mount.
+    pub users_of: UsersOf,
+    /// An empty directory, which is removed at the end.
+    pub passing: Option<&'a Path>,
+}
+
+/// What a keeper is asked for. The number after it is the argument, where it has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Question {
+    Mount,
+    Unmount,
+    UnmountLazily,
+    ReadAhead,
+    Users,
+    /// Whether the thread with this id administers the machine.
+    IsAdministrator(u32),
+}
+
+/// What it answers: a kind, an errno or 0, and a text.
+struct Answer {
+    kind: u8,
+    errno: i32,
+    text: String,
+}
+
+/// What an answer that is no error begins with.
+const DONE: u8 = 0;
+
+impl Keeper {
+    /// Starts a keeper. No other thread may run.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn start(kept: Kept<'_>) -> io::Result<Arc<Self>> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // The kernel makes a new directory for a process when it has forgotten it, for which the rules of the sandbox would
+        // not hold. While the keeper has it open, it stays.
+        let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+        let held: Vec<OwnedFd> = std::iter::once(theirs).chain(own).collect();
+        let process = fork_sys::fork(&held, || keep(&held[0], kept))?;
+        Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
+    }
+
+    /// Ends the keeper, and waits until it has. It ends with this process in any case, but then nobody waits for it.
+    pub fn end(&self) {
+        // A thread that still asks it something may be stuck.
+        let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
+        if let Some(socket) = socket {
+            drop(socket);
+            let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.process), WaitOptions::empty()));
+        }
+    }
+
+    /// Mounts, which it does once.
+    pub(crate) fn connect(&self, directory: &Path) -> Result<Connected, MountError> {
+        let refused = |error| MountError::Refused { path: directory.to_owned(), error };
+        let (answer, descriptors) = self.ask(Question::Mount).map_err(refused)?;
+        let error = answer.error();
+        match answer.kind {
+            DONE => {
+                let mut descriptors = descriptors.into_iter();
+                let Some(device) = descriptors.next() else {
+                    // It was sent, and there was no number left for it.
+                    let _ = self.unmount(directory, Detach::Lazily);
+                    return Err(refused(io::Error::from_raw_os_error(libc::EMFILE)));
+                };
+                Ok(Connected { device, auto_unmount: descriptors.next().map(AutoUnmount::new) })
+            }
+            1 => Err(MountError::Device(error)),
+            2 => Err(MountError::NoFusermount),
+            3 => Err(MountError::Fusermount(answer.text)),
+            _ => Err(refused(error)),
+        }
+    }
+
+    /// Unmounts what it mounted.
+    pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
+        let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
+        let path = directory.to_owned();
+        let (answer, _) = match self.ask(question) {
+            Ok(answer) => answer,
+            Err(error) => return Err(UnmountError::Failed { path, error }),
+        };
+        match answer.kind {
+            DONE => Ok(()),
+            1 => Err(UnmountError::NotMounted(path)),
+            2 => Err(UnmountError::Busy(path)),
+            3 => Err(UnmountError::NoPermission { path, reason: answer.text }),
+            _ => Err(UnmountError::Failed { path, error: answer.error() }),
+        }
+    }
+
+    /// Makes the kernel read ahead in the mount as far as the options say.
+    pub(crate) fn set_read_ahead(&self) -> io::Result<()> {
+        let (answer, _) = self.ask(Question::ReadAhead)?;
+        if answer.kind == DONE { Ok(()) } else { Err(answer.error()) }
+    }
+
+    /// Whether the thread with this id administers the machine.
+    pub(crate) fn is_administrator(&self, thread: u32) -> bool {
+        self.ask(Question::IsAdministrator(thread)).is_ok_and(|(answer, _)| answer.kind == DONE)
+    }
+
+    /// Who uses the mount.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub fn users(&self) -> io::Result<String> {
+        self.ask(Question::Users).map(|(answer, _)| answer.text)
+    }
+
+    fn ask(&self, question: Question) -> io::Result<(Answer, Vec<OwnedFd>)> {
+        let ended = || io::Error::other("the process that mounts has ended");
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = socket.as_ref().ok_or_else(ended)?;
+        let question = question.to_bytes();
+        rustix::io::retry_on_intr(|| {
+            sendmsg(socket, &[IoSlice::new(&question)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+        })?;
+        let mut bytes = vec![0; ANSWER_BYTES_MAX];
+        let (len, descriptors) = receive(socket.as_fd(), &mut bytes)?;
+        bytes.truncate(len);
+        let answer = Answer::from_bytes(&bytes).ok_or_else(ended)?;
+        Ok((answer, descriptors))
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+/// The keeper's life: it answers until the other end is closed.
+fn keep(socket: &OwnedFd, kept: Kept<'_>) {
+    let mut mounted = None;
+    let mut bytes = [0; 5];
+    while let Ok((len, _)) = receive(socket.as_fd(), &mut bytes) {
+        let Some(question) = bytes.get(..len).and_then(Question::from_bytes) else { break };
+        let (answer, descriptors) = answer(question, kept, &mut mounted);
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let bytes = answer.to_bytes();
+        let sent =
+            rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL));
+        if sent.is_err() {
+            break;
+        }
+    }
+    if let Some(passing) = kept.passing {
+        let _ = fs::remove_dir(passing);
+    }
+}
+
+fn answer(question: Question, kept: Kept<'_>, mounted: &mut Option<Unmounter>) -> (Answer, Vec<OwnedFd>) {
+    let unmount = |detach| match mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
+        None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
+        Some(result) => Answer::of_unmount(result),
+    };
+    let answer = match question {
+        Question::Mount => match kept.directory.filter(|_| mounted.is_none()) {
+            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+            Some(directory) => match connect(directory, kept.options) {
+                Ok(Connected { device, auto_unmount }) => {
+                    *mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                    let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
+                    return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
+                }
+                Err(error) => Answer::of_mount_error(error),
+            },
+        },
+        Question::Unmount => unmount(Detach::Never),
+        Question::UnmountLazily => unmount(Detach::Lazily),
+        Question::ReadAhead => {
+            let device = mounted.as_ref().and_then(Unmounter::device);
+            match device.zip(kept.options.read_ahead_bytes).map(|(device, bytes)| read_ahead::set(device, bytes)) {
+                Some(Ok(())) => Answer::done(),
+                Some(Err(error)) => Answer::failed(4, &error),
+                None => Answer::failed(4, &io::ErrorKind::Unsupported.into()),
+            }
+        }
+        Question::Users => {
+            let text = kept.directory.map(kept.users_of).unwrap_or_default();
+            Answer { text, ..Answer::done() }
+        }
+        Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
+        Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
+    };
+    (answer, Vec::new())
+}
+
+/// The next message and the descriptors that come with it; an empty one at the end.
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    });
+    Ok((received.bytes, descriptors.collect()))
+}
+
+impl Question {
+    fn to_bytes(self) -> [u8; 5] {
+        let (kind, argument) = match self {
+            Self::Mount => (1, 0),
+            Self::Unmount => (2, 0),
+            Self::UnmountLazily => (3, 0),
+            Self::ReadAhead => (4, 0),
+            Self::Users => (5, 0),
+            Self::IsAdministrator(thread) => (6, thread),
+        };
+        let [first, second, third, fourth] = u32::to_le_bytes(argument);
+        [kind, first, second, third, fourth]
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, argument) = bytes.split_first()?;
+        let argument = u32::from_le_bytes(argument.try_into().ok()?);
+        Some(match kind {
+            1 => Self::Mount,
+            2 => Self::Unmount,
+            3 => Self::UnmountLazily,
+            4 => Self::ReadAhead,
+            5 => Self::Users,
+            6 => Self::IsAdministrator(argument),
+            _ => return None,
+        })
+    }
+}
+
+impl Answer {
+    fn done() -> Self {
+        Self { kind: DONE, errno: 0, text: String::new() }
+    }
+
+    fn failed(kind: u8, error: &io::Error) -> Self {
+        Self { kind, errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
+    }
+
+    fn of_mount_error(error: MountError) -> Self {
+        match error {
+            MountError::Device(error) => Self::failed(1, &error),
+            MountError::NoFusermount => Self { kind: 2, ..Self::done() },
+            MountError::Fusermount(text) => Self { kind: 3, text, ..Self::done() },
+            MountError::Refused { error, .. } => Self::failed(4, &error),
+            error => Self::failed(4, &io::Error::other(error.to_string())),
+        }
+    }
+
+    fn of_unmount(result: Result<(), UnmountError>) -> Self {
+        match result {
+            Ok(()) => Self::done(),
+            Err(UnmountError::NotMounted(_)) => Self { kind: 1, ..Self::done() },
+            Err(UnmountError::Busy(_)) => Self { kind: 2, ..Self::done() },
+            Err(UnmountError::NoPermission { reason, .. }) => Self { kind: 3, text: reason, ..Self::done() },
+            Err(UnmountError::Failed { error, .. }) => Self::failed(4, &error),
+            Err(error) => Self::failed(4, &io::Error::other(error.to_string())),
+        }
+    }
+
+    fn error(&self) -> io::Error {
+        match self.errno {
+            0 => io::Error::other(self.text.clone()),
+            errno => io::Error::from_raw_os_error(errno),
+        }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind];
+        bytes.extend_from_slice(&self.errno.to_le_bytes());
+        bytes.extend(self.text.bytes().take(ANSWER_BYTES_MAX - bytes.len()));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (errno, text) = rest.split_first_chunk()?;
+        Some(Self { kind: *kind, errno: i32::from_le_bytes(*errno), text: String::from_utf8_lossy(text).into_owned() })
+    }
+}

@@ -1,0 +1,134 @@
+//! Which system calls may be made: seccomp.
+
+use std::{collections::BTreeMap, env::consts::ARCH, io};
+
+use rustix::process::getpid;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpArgLen::Qword, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
+};
+
+use crate::{Calls, SandboxError, calls};
+
+/// Rules for system calls; one without any is always allowed.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// What other arguments of a call have to be.
+#[derive(Clone, Copy)]
+enum Argument {
+    /// The low 32 bits are this.
+    Is(u8, u32),
+    /// Of the bits of a mask, these are set and no others.
+    HasBits(u8, u64, u64),
+    /// All of it is zero.
+    IsNull(u8),
+}
+
+/// What `clone` makes: a thread of this process, in no new namespace.
+const THREAD_FLAGS: u64 = libc::CLONE_THREAD as u64 | libc::CLONE_VM as u64 | libc::CLONE_SIGHAND as u64;
+
+/// What it never makes.
+const NAMESPACE_FLAGS: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u64;
+
+/// `FUSE_DEV_IOC_CLONE`, which lets a thread have its own descriptor of a mount.
+const FUSE_CLONE: u32 = 0x8004_e500;
+
+/// `TCGETS2`, with which newer C libraries ask whether something is a terminal.
+const TCGETS2: u32 = 0x802c_542a;
+
+/// `PR_SET_VMA`: names mappings, as newer C libraries do.
+const PR_SET_VMA: u32 = 0x5356_4d41;
+
+const IOCTLS: [u32; 6] =
+    [libc::TCGETS as u32, TCGETS2, libc::TIOCGWINSZ as u32, libc::FIONBIO as u32, libc::FIOCLEX as u32, FUSE_CLONE];
+
+/// `PR_GET_AUXV`: asks what the processor can do.
+const PR_GET_AUXV: u32 = 0x4155_5856;
+
+const PRCTLS: [u32; 7] = [
+    libc::PR_SET_NAME as u32,
+    libc::PR_GET_NAME as u32,
+    libc::PR_SET_NO_NEW_PRIVS as u32,
+    libc::PR_GET_NO_NEW_PRIVS as u32,
+    libc::PR_CAP_AMBIENT as u32,
+    PR_SET_VMA,
+    PR_GET_AUXV,
+];
+
+/// Lets this thread, and those that it starts, make only the calls that are named here; all others give `EPERM`. Gives
+/// whether the kernel has such filters.
+///
+/// # Errors
+/// The kernel has them and refuses.
+pub(crate) fn install(calls: Calls) -> Result<bool, SandboxError> {
+    let failed = |error: seccompiler::Error| SandboxError::failed("seccomp", error);
+    let Some(architecture) = ARCH.try_into().ok() else { return Ok(false) };
+    let compiled = |rules: Rules, mismatch, matched| -> Result<BpfProgram, seccompiler::Error> {
+        let filter = SeccompFilter::new(rules, mismatch, matched, architecture)?;
+        Ok(BpfProgram::try_from(filter)?)
+    };
+    let errno = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
+    let rules = allowed(calls).map_err(|error| failed(error.into()))?;
+    let allowed = compiled(rules, errno(libc::EPERM), SeccompAction::Allow).map_err(failed)?;
+    // A filter cannot see the flags of clone3, which are in memory. C libraries without it use clone.
+    let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    let absent = compiled(absent, SeccompAction::Allow, errno(libc::ENOSYS)).map_err(failed)?;
+    for program in [&absent, &allowed] {
+        match apply_filter(program) {
+            Ok(()) => {}
+            Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error)) if is_missing(&error) => {
+                return Ok(false);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(true)
+}
+
+/// Whether an error says that the kernel has no filters.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
+}
+
+fn allowed(calls: Calls) -> Result<Rules, BackendError> {
+    use Argument::{HasBits, Is, IsNull};
+    let own = getpid().as_raw_nonzero().get().unsigned_abs();
+    let mut rules: Rules = calls::named(calls).map(|number| (number, Vec::new())).collect();
+    let mut when = |number: i64, arguments: &[Argument]| -> Result<(), BackendError> {
+        let conditions = arguments.iter().map(|argument| argument.condition()).collect::<Result<Vec<_>, _>>()?;
+        rules.entry(number).or_default().push(SeccompRule::new(conditions)?);
+        Ok(())
+    };
+    let executable = libc::PROT_EXEC.unsigned_abs().into();
+    when(libc::SYS_mmap, &[HasBits(2, executable, 0)])?;
+    when(libc::SYS_mprotect, &[HasBits(2, executable, 0)])?;
+    when(libc::SYS_clone, &[HasBits(0, THREAD_FLAGS | NAMESPACE_FLAGS, THREAD_FLAGS)])?;
+    when(libc::SYS_tgkill, &[Is(0, own)])?;
+    when(libc::SYS_prlimit64, &[Is(0, 0)])?;
+    // With an address it would be a new way out.
+    when(libc::SYS_sendto, &[IsNull(4)])?;
+    when(libc::SYS_socketpair, &[Is(0, libc::AF_UNIX.unsigned_abs())])?;
+    for request in IOCTLS {
+        when(libc::SYS_ioctl, &[Is(1, request)])?;
+    }
+    for option in PRCTLS {
+        when(libc::SYS_prctl, &[Is(0, option)])?;
+    }
+    Ok(rules)
+}
+
+impl Argument {
+    fn condition(self) -> Result<SeccompCondition, BackendError> {
+        match self {
+            Self::Is(index, value) => SeccompCondition::new(index, Dword, SeccompCmpOp::Eq, value.into()),
+            Self::HasBits(index, mask, bits) => SeccompCondition::new(index, Qword, SeccompCmpOp::MaskedEq(mask), bits),
+            Self::IsNull(index) => SeccompCondition::new(index, Qword, SeccompCmpOp::Eq, 0),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Which paths may be reached: Landlock.
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::Path,
+};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, AddRuleError, AddRulesError, BitFlags, CompatLevel, Compatible,
+    LandlockStatus, PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, make_bitflags,
+};
+use rustix::fs::{FileType, fstat};
+
+use crate::{Access, Grant, SandboxError};
+
+/// The newest Landlock whose rights are used. Older kernels enforce what they know of them.
+const ABI_USED: ABI = ABI::V6;
+
+/// Which paths may be reached. The kernel keeps hold of the files that the rules are for.
+pub(crate) struct PathRules {
+    /// `None` where the kernel would refuse what is to be allowed.
+    ruleset: Option<RulesetCreated>,
+}
+
+/// What the kernel enforces of the rules.
+pub(crate) struct EnforcedPaths {
+    /// The version of its interface; 0 without Landlock.
+    pub(crate) abi: u32,
+    pub(crate) is_enforced: bool,
+}
+
+impl PathRules {
+    /// Rules that allow `grants`, and no TCP, and no signals to and no abstract sockets of others.
+    ///
+    /// # Errors
+    /// The kernel has Landlock, and refuses; or no descriptors are left.
+    pub(crate) fn new<'a>(grants: impl Iterator<Item = &'a Grant> + Clone) -> Result<Self, SandboxError> {
+        if grants.clone().any(|grant| grant.access == Access::Tree) && !can_link() {
+            // The first version has no right to link and rename between directories, and so refuses it everywhere.
+            return Ok(Self { ruleset: None });
+        }
+        let failed = |error: RulesetError| SandboxError::failed("Landlock", error);
+        let mut ruleset = empty().map_err(failed)?;
+        for grant in grants {
+            let place = match open_path(&grant.path) {
+                Ok(place) => place,
+                Err(error) if is_shortage(&error) => return Err(SandboxError::failed("Landlock", error)),
+                Err(_) => continue,
+            };
+            match (&mut ruleset).add_rule(PathBeneath::new(place.as_fd(), rights(&place, grant.access))) {
+                Err(RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })))
+                    if source.raw_os_error() == Some(libc::EBADFD) =>
+                {
+                    // A pipe, or a file that is only memory: these are not restricted, and have no rules.
+                }
+                result => result.map(drop).map_err(failed)?,
+            }
+        }
+        Ok(Self { ruleset: Some(ruleset) })
+    }
+
+    /// Restricts this thread, and the threads that it starts.
+    ///
+    /// # Errors
+    /// The kernel has Landlock, and refuses.
+    pub(crate) fn enforce(self) -> Result<EnforcedPaths, SandboxError> {
+        let Some(ruleset) = self.ruleset else { return Ok(EnforcedPaths { abi: 0, is_enforced: false }) };
+        let status = ruleset.restrict_self().map_err(|error| SandboxError::failed("Landlock", error))?;
+        let abi = match status.landlock {
+            LandlockStatus::Available { effective_abi, kernel_abi } => kernel_abi.unwrap_or(effective_abi as i32),
+            _ => 0,
+        };
+        Ok(EnforcedPaths { abi: abi.unsigned_abs(), is_enforced: status.ruleset != RulesetStatus::NotEnforced })
+    }
+}
+
+/// Opens a path without opening what is there: neither does a FIFO wait, nor a device do anything.
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).map(OwnedFd::from)
+}
+
+/// Whether it says nothing of the path that it could not be opened.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+fn empty() -> Result<RulesetCreated, RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI_USED))?
+        .handle_access(AccessNet::from_all(ABI_USED))?
+        .scope(Scope::from_all(ABI_USED))?
+        .create()
+}
+
+/// Whether the kernel has a right for links between directories.
+fn can_link() -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(AccessFs::Refer).is_ok()
+}
+
+fn rights(place: &OwnedFd, access: Access) -> BitFlags<AccessFs> {
+    let rights = match access {
+        Access::Read => make_bitflags!(AccessFs::{ReadFile | ReadDir}),
+        Access::Write => make_bitflags!(AccessFs::{WriteFile}),
+        Access::ReadWrite => make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | IoctlDev}),
+        Access::Sockets => make_bitflags!(AccessFs::{MakeSock | RemoveFile}),
+        Access::RemoveDirectories => make_bitflags!(AccessFs::{RemoveDir}),
+        Access::Tree => AccessFs::from_all(ABI_USED) & !AccessFs::Execute & !AccessFs::IoctlDev,
+    };
+    let stat = fstat(place);
+    let is_directory = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    if is_directory { rights } else { rights & AccessFs::from_file(ABI_USED) }
+}

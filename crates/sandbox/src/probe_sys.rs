@@ -1,0 +1,172 @@
+//! What a decoder that obeys an attacker would try. Only in builds for debugging.
+
+use std::{
+    ffi::CString,
+    fs::{self, File},
+    io::{self, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    ptr,
+};
+
+/// Tries what a decoder that obeys an attacker would try, on this thread, and writes one line for each attempt: its name,
+/// and `allowed` or the error. `place` is a directory that the process has no business in, in which `listener.sock`
+/// listens, and `port` a TCP port of this machine that listens. What is allowed is undone, as far as it can be.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn probe(mut output: impl Write, place: &Path, port: u16) -> io::Result<()> {
+    for (name, attempt) in attempts(place, port) {
+        match attempt() {
+            Ok(()) => writeln!(output, "{name}: allowed")?,
+            Err(error) => writeln!(output, "{name}: {error}")?,
+        }
+    }
+    Ok(())
+}
+
+type Attempt = Box<dyn Fn() -> io::Result<()>>;
+
+fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
+    let made = place.join("made");
+    let node = place.join("node");
+    let listener = place.join("listener.sock");
+    let bystander = place.to_owned();
+    let true_program = CString::new("/bin/true").unwrap_or_default();
+    vec![
+        ("read /etc/passwd", Box::new(|| fs::read("/etc/passwd").map(drop))),
+        ("read /proc/1/environ", Box::new(|| fs::read("/proc/1/environ").map(drop))),
+        ("list a directory", Box::new(move || fs::read_dir(&bystander).map(drop))),
+        ("create a file", Box::new(move || File::create(&made).map(drop).and_then(|()| fs::remove_file(&made)))),
+        ("mknod", Box::new(move || make_node(&node))),
+        ("connect over TCP", Box::new(move || TcpStream::connect(("127.0.0.1", port)).map(drop))),
+        ("connect to a socket", Box::new(move || UnixStream::connect(&listener).map(drop))),
+        ("fork", Box::new(fork)),
+        ("execve", Box::new(move || execute(&true_program))),
+        ("memfd_create and fexecve", Box::new(execute_memory)),
+        ("map code", Box::new(map_code)),
+        ("kill", Box::new(|| zero(call(libc::SYS_kill, [parent(), 0, 0, 0, 0])))),
+        ("ptrace", Box::new(|| trace(parent()))),
+        ("io_uring_setup", Box::new(io_uring)),
+        ("mount", Box::new(|| mount(c"/"))),
+        ("unshare", Box::new(|| zero(call(libc::SYS_unshare, [libc::CLONE_NEWUTS.into(), 0, 0, 0, 0])))),
+        (
+            "setuid",
+            Box::new(|| zero(call(libc::SYS_setuid, [i64::from(rustix::process::getuid().as_raw()), 0, 0, 0, 0]))),
+        ),
+        ("type into the terminal", Box::new(type_in)),
+    ]
+}
+
+fn call(number: i64, [first, second, third, fourth, fifth]: [i64; 5]) -> i64 {
+    // SAFETY: the callers pass numbers, or addresses of values that live through the call.
+    unsafe { libc::syscall(number, first, second, third, fourth, fifth) }
+}
+
+fn zero(result: i64) -> io::Result<()> {
+    if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn parent() -> i64 {
+    std::os::unix::process::parent_id().into()
+}
+
+fn make_node(path: &PathBuf) -> io::Result<()> {
+    let device = rustix::fs::makedev(1, 3);
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, mode, device)?;
+    fs::remove_file(path)
+}
+
+/// Ends the child that an allowed fork made.
+fn in_child(child_work: impl Fn()) -> io::Result<()> {
+    // SAFETY: the child makes system calls only, and ends.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            child_work();
+            // SAFETY: this ends the child without running anything of the parent's.
+            unsafe { libc::_exit(1) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` lives through the call.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            let has_worked = waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            if has_worked { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        }
+    }
+}
+
+fn fork() -> io::Result<()> {
+    // SAFETY: this ends the child without running anything of the parent's.
+    in_child(|| unsafe { libc::_exit(0) })
+}
+
+/// Where no child can be made, this thread itself tries: it only comes back where that is refused too.
+fn execute(program: &CString) -> io::Result<()> {
+    let arguments = [program.as_ptr(), ptr::null()];
+    let attempt = || {
+        // SAFETY: the name and the list end with a null and live through the call.
+        unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), arguments[1..].as_ptr().cast()) };
+    };
+    if fork().is_ok() {
+        return in_child(attempt);
+    }
+    attempt();
+    Err(io::Error::last_os_error())
+}
+
+fn execute_memory() -> io::Result<()> {
+    // SAFETY: the name lives through the call.
+    zero(unsafe { libc::memfd_create(c"probe".as_ptr(), libc::MFD_CLOEXEC) }.into())
+}
+
+fn map_code() -> io::Result<()> {
+    // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
+    let mapped = unsafe {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        libc::mmap(ptr::null_mut(), 4096, protection, flags, -1, 0)
+    };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: nobody uses the mapping.
+    zero(unsafe { libc::munmap(mapped, 4096) }.into())
+}
+
+fn trace(process: i64) -> io::Result<()> {
+    zero(call(libc::SYS_ptrace, [libc::PTRACE_SEIZE.into(), process, 0, 0, 0]))?;
+    zero(call(libc::SYS_ptrace, [libc::PTRACE_DETACH.into(), process, 0, 0, 0])).or(Ok(()))
+}
+
+fn io_uring() -> io::Result<()> {
+    let mut parameters = [0u8; 120];
+    // SAFETY: the kernel's structure has 120 bytes.
+    zero(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) })
+}
+
+/// Remounts what is no mount of this type: where it is allowed, it fails for another reason.
+fn mount(target: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: the strings live through the call, which changes nothing: no such flags go together.
+    let result = unsafe {
+        let flags = libc::MS_BIND | libc::MS_MOVE | libc::MS_SHARED | libc::MS_PRIVATE;
+        libc::mount(c"none".as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, ptr::null())
+    };
+    match io::Error::last_os_error() {
+        error if result < 0 && error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// `TIOCSTI`: where it is allowed, standard input is no terminal.
+fn type_in() -> io::Result<()> {
+    let letter = b'x';
+    // SAFETY: the letter lives through the call.
+    let result = unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const letter) };
+    match io::Error::last_os_error() {
+        error if result < 0 && error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
