@@ -269,7 +269,7 @@ fn nothing_is_left_behind() {
     }
     // Where the mount ends by itself, where it is killed, and where it never begins.
     let (spill, broken) = (tempfile::tempdir().expect("a directory"), tempfile::NamedTempFile::new().expect("a file"));
-    let overflow = format!("overflow-directory={}", spill.path().display());
+    let overflow = format!("overflow=1g,overflow-directory={}", spill.path().display());
     let is_empty = || fs::read_dir(spill.path()).expect("ours").next().is_none();
     for signal in [Signal::TERM, Signal::KILL] {
         let mut serving = Serving::new(&demo(), ["-o", &overflow]);
@@ -288,14 +288,19 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn extra_devices_are_found_beside_the_image_and_behind_links_there() {
+fn extra_devices_are_found_where_they_may_be() {
     let corpus = Corpus::fixtures();
     let files = corpus.materialise(&corpus.image("erofs-rebuild-devices"));
     let (home, elsewhere) = (alone(&files.path), tempfile::tempdir().expect("a directory"));
     let tags = ["0f1e2d3c4b5a69788796a5b4c3d2e1f0", "0f1e2d3c4b5a69788796a5b4c3d2e1f1"];
-    fs::copy(&files.devices[0], home.path().join(tags[0])).expect("a copy");
-    fs::copy(&files.devices[1], elsewhere.path().join("layer")).expect("a copy");
-    symlink(elsewhere.path().join("layer"), home.path().join(tags[1])).expect("a link");
-    let output = run(floe().arg("check").arg("--sandbox=require").arg(home.path().join("image")));
-    assert_eq!(told(&output), (Some(0), String::new()), "{output:?}");
+    for (device, tag) in files.devices.iter().zip(tags) {
+        fs::copy(device, elsewhere.path().join(tag)).expect("a copy");
+    }
+    let given = ["--device".into(), files.devices[0].clone(), "--device".into(), files.devices[1].clone()];
+    let directory = ["--device-directory".into(), elsewhere.path().to_path_buf()];
+    for devices in [&given[..], &directory] {
+        let image = home.path().join("image");
+        let output = run(floe().arg("check").arg("--sandbox=require").args(devices).arg(image));
+        assert_eq!(told(&output), (Some(0), String::new()), "{output:?}");
+    }
 }
