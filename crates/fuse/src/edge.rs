@@ -1,5 +1,8 @@
 //! Requests of the kernel, answered.
 
+pub(crate) mod kernel_pages;
+mod negotiation;
+
 use std::{
     ffi::OsStr,
     io,
@@ -20,13 +23,14 @@ use fuser::{
 
 use crate::{
     MountOptions, RequestKind,
-    deadline::{Answer, Deadlines, Watched},
-    directory,
-    negotiation::{Circumstances, NeedlessOpens, negotiate},
-    pending::Pending,
-    served::{Found, NAME_BYTES_MAX, Refusal, Served, Sized},
+    connection::pending::Pending,
+    inodes::directory,
+    inodes::served::{Found, NAME_BYTES_MAX, Refusal, Served, Sized},
+    requests::deadline::{Answer, Deadlines, Watched},
     session_pool::{SessionPool, Turn},
 };
+
+use self::negotiation::{Circumstances, NeedlessOpens, negotiate};
 
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);

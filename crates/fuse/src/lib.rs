@@ -8,37 +8,22 @@
 //! Every request has a deadline: where the source of the image is stuck, its clients get `EIO` in place of waiting
 //! without end.
 
-mod attributes;
 mod caller;
-mod deadline;
-mod device_sys;
-mod directory;
+mod connection;
 mod edge;
-mod errno;
-mod fork_sys;
-mod fusermount;
-mod keeper;
-mod kernel_pages;
+mod inodes;
 mod mount;
-mod mount_error;
-mod mount_options;
-mod mount_table;
-mod mountpoint;
-mod negotiation;
-mod node_numbers;
-mod pending;
-mod read_ahead;
-mod request_counts;
-mod rescue;
-mod served;
+mod mounting;
+mod requests;
 mod session_pool;
-mod unmount;
 
-pub use keeper::{Keeper, Kept, UsersOf};
 pub use mount::{Ended, Mount};
-pub use mount_error::MountError;
-pub use mount_options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir};
-pub use mount_table::{MountEntry, MountTable};
-pub use mountpoint::Mountpoint;
-pub use request_counts::{FaultKind, RequestCounts, RequestKind};
-pub use unmount::{Detach, UnmountError, Unmounter, unmount};
+pub use mounting::{
+    error::MountError,
+    keeper::{Keeper, Kept, UsersOf},
+    mountpoint::Mountpoint,
+    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},
+    table::{MountEntry, MountTable},
+    unmount::{Detach, UnmountError, Unmounter, unmount},
+};
+pub use requests::counts::{FaultKind, RequestCounts, RequestKind};

@@ -17,15 +17,15 @@ use fuser::{Session, SessionACL};
 
 use crate::{
     Access, Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
-    deadline::Deadlines,
-    device_sys,
+    connection::device_sys,
+    connection::pending::ConnectionEnd,
+    connection::rescue::Rescue,
     edge::FuseEdge,
-    fusermount::AutoUnmount,
-    kernel_pages::KernelPages,
-    mountpoint::{Connected, connect},
-    pending::ConnectionEnd,
-    read_ahead,
-    rescue::Rescue,
+    edge::kernel_pages::KernelPages,
+    mounting::fusermount::AutoUnmount,
+    mounting::mountpoint::{Connected, connect},
+    mounting::read_ahead,
+    requests::deadline::Deadlines,
 };
 
 /// How often the watchdog looks for requests while all session threads are stuck.

@@ -11,8 +11,8 @@ use floe_engine::{Reader, Working};
 use self::{busy_polling::BusyPolling, listeners::Listeners};
 use crate::{
     MountOptions,
-    deadline::{Deadlines, Visit, has_answered},
-    pending::Pending,
+    connection::pending::Pending,
+    requests::deadline::{Deadlines, Visit, has_answered},
 };
 
 /// The threads that take requests (leader and followers: one listens as long as one is enough, and before it waits for the

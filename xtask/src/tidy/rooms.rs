@@ -13,7 +13,7 @@ use super::source_files::rust_files;
 use crate::complaint::{Complaint, During, Outcome};
 
 /// The crates whose modules have a table each: its heading in ARCHITECTURE.md says `room of NAME`.
-const CRATES: [&str; 1] = ["engine"];
+const CRATES: [&str; 2] = ["engine", "fuse"];
 
 /// The rooms of a crate, and what each may use. A room is a folder with the file of its name, or a single file.
 type Table = Vec<(String, BTreeSet<String>)>;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::pending::Pending;
+use crate::connection::pending::Pending;
 
 /// The share of looks that found a request is a moving average over about so many.
 const AVERAGED_LOOKS: u32 = 16;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::pending::Pending;
+use crate::connection::pending::Pending;
 
 /// A thread that rests listens again after this long, whether it is needed or not: nothing can be lost by resting, and in
 /// a mount that is idle nobody rests.

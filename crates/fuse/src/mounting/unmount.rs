@@ -12,9 +12,10 @@ use std::{
 use rustix::mount::UnmountFlags;
 
 use crate::{
-    Keeper, MountTable, fusermount,
-    mountpoint::resolve,
-    pending::{ConnectionEnd, Pending},
+    Keeper, MountTable,
+    connection::pending::{ConnectionEnd, Pending},
+    mounting::fusermount,
+    mounting::mountpoint::resolve,
 };
 
 /// What becomes of those who still use a mount.

@@ -7,9 +7,9 @@ use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, Nid, Result};
 use fuser::{FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use crate::{
-    attributes::{AttributeView, kind},
-    deadline::Filling,
-    served::Served,
+    inodes::attributes::{AttributeView, kind},
+    inodes::served::Served,
+    requests::deadline::Filling,
 };
 
 /// Fills a reply with names from `offset` on.

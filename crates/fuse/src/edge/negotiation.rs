@@ -4,14 +4,7 @@ use std::num::NonZero;
 
 use fuser::{InitFlags, KernelConfig};
 
-use crate::{Access, MountOptions, Readdir};
-
-/// The largest write that the kernel may send. Nothing is ever written; but the kernel derives from it the largest read,
-/// 256 pages.
-pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 20;
-
-/// The kernel wants room for the largest write before it gives any request out: its header and 1 MiB.
-pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
+use crate::{Access, MountOptions, Readdir, connection::WRITE_BYTES_MAX};
 
 /// What a read-only file system that never changes can always use, where the kernel has it.
 const ALWAYS: [InitFlags; 10] = [

@@ -8,7 +8,10 @@ use std::{
 
 use rustix::mount::{MountFlags, mount};
 
-use crate::{Access, MountError, MountOptions, MountTable, device_sys, fusermount, fusermount::AutoUnmount};
+use crate::{
+    Access, MountError, MountOptions, MountTable, connection::device_sys, mounting::fusermount,
+    mounting::fusermount::AutoUnmount,
+};
 
 /// Where an image is mounted.
 #[derive(Debug)]

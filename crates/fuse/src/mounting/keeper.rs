@@ -19,10 +19,10 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::{
     Detach, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
-    fork_sys,
-    fusermount::AutoUnmount,
-    mountpoint::{Connected, connect},
-    read_ahead,
+    mounting::fork_sys,
+    mounting::fusermount::AutoUnmount,
+    mounting::mountpoint::{Connected, connect},
+    mounting::read_ahead,
 };
 
 /// The longest answer, in bytes.

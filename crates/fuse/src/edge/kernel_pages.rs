@@ -6,7 +6,7 @@ use floe_engine::{PageCache, machine_page_bytes};
 use floe_image::{FileSystem, Nid};
 use fuser::{INodeNo, Notifier};
 
-use crate::served::Served;
+use crate::inodes::served::Served;
 
 /// The kernel's page cache of a mount, which takes bytes that nobody asked for yet.
 pub(crate) struct KernelPages {

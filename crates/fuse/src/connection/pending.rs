@@ -7,7 +7,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::negotiation::REQUEST_BYTES_MAX;
+use super::REQUEST_BYTES_MAX;
 
 /// Shows whether requests wait for a session thread, and whether the connection has ended.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::negotiation::REQUEST_BYTES_MAX;
+use super::REQUEST_BYTES_MAX;
 
 const FORGET: u32 = 2;
 const INTERRUPT: u32 = 36;

@@ -6,8 +6,8 @@ use floe_image::{Attr, Error, FileSystem, Nid, SeekTarget};
 use fuser::{Errno, FileAttr, INodeNo};
 
 use crate::{
-    Access, FaultSink, Keeper, MountOptions, RequestCounts, attributes::AttributeView, caller::is_administrator,
-    errno::errno_of, node_numbers::NodeNumbers,
+    Access, FaultSink, Keeper, MountOptions, RequestCounts, caller::is_administrator,
+    inodes::attributes::AttributeView, inodes::errno::errno_of, inodes::node_numbers::NodeNumbers,
 };
 
 /// How long the kernel may keep what it was told: the image never changes.

@@ -1,0 +1,7 @@
+//! What the kernel is told of inodes: numbers, attributes, directories, errors.
+
+mod attributes;
+pub(crate) mod directory;
+mod errno;
+mod node_numbers;
+pub(crate) mod served;

@@ -1,0 +1,11 @@
+//! Mounting and unmounting: as root, through fusermount3, or through a keeper; the mount table.
+
+pub(crate) mod error;
+mod fork_sys;
+pub(crate) mod fusermount;
+pub(crate) mod keeper;
+pub(crate) mod mountpoint;
+pub(crate) mod options;
+pub(crate) mod read_ahead;
+pub(crate) mod table;
+pub(crate) mod unmount;
