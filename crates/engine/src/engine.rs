@@ -20,7 +20,7 @@ use floe_image::{
 };
 
 use crate::{
-    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus, Working,
+    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, PrefetchKind, Stage, WorkerStatus, Working,
     cache::{
         block_cache::{BlockCache, Key},
         metadata_cache::MetadataCache,
@@ -191,7 +191,9 @@ impl Engine {
     /// The source fails or ends before; it would have to be waited for, and `blocking` does not allow that.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8], blocking: Blocking) -> Result<()> {
         let fetch = || self.sources.fetch_data(device, offset, output, blocking);
-        if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)? {
+        if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)?
+            && self.switches.has(PrefetchKind::DropBehind)
+        {
             self.workers.run_around(Box::new(move || spent.release()));
         }
         Ok(())

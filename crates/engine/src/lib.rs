@@ -34,7 +34,10 @@ pub use memory::{
     pages_sys::{PAGE_BYTES, machine_page_bytes},
 };
 pub use metrics::latency::{LatencySummary, Stage};
-pub use options::{BadValue, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, SyncDecompress, WorkerMode};
+pub use options::{
+    BadValue, EngineOptions, MetadataCacheDesign, PrefetchKind, PrefetchSet, Priority, ReadaheadAlloc, SyncDecompress,
+    WorkerMode,
+};
 pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::PageCache};
 pub use read::reader::Reader;
 pub use threads::{cpu_pressure::Working, worker::WorkerStatus};

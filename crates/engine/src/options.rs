@@ -30,8 +30,10 @@ pub struct EngineOptions {
     pub priority: Priority,
     /// Where a decode runs.
     pub sync_decompress: SyncDecompress,
-    /// Whether bytes are read before anybody asks for them.
+    /// Whether more is read than was asked for; without it the first three kinds of prefetch do nothing.
     pub read_around: bool,
+    /// Which kinds of prefetch there are, where bytes are read before anybody asks for them.
+    pub prefetch: PrefetchSet,
     /// How far reading ahead goes to get pages.
     pub readahead_alloc: ReadaheadAlloc,
     /// How many bytes of the image come with those that had to be waited for, at least: a window of so many, aligned to
@@ -95,6 +97,7 @@ impl Default for EngineOptions {
             priority: Priority::Auto,
             sync_decompress: SyncDecompress::Auto,
             read_around: true,
+            prefetch: PrefetchSet::ALL,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
             overflow_bytes: 0,
@@ -106,6 +109,100 @@ impl Default for EngineOptions {
 /// The CPUs that this process may use.
 fn cpu_count() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
+}
+
+/// A kind of prefetch. Each can be switched off, to compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PrefetchKind {
+    /// What follows a reader that goes straight on in a file, into the cache of decoded blocks.
+    Sequential,
+    /// The next small files of a directory that is read file after file, into the kernel's page cache.
+    Directory,
+    /// The rest of a part of a file that is read piece by piece, into the kernel's page cache.
+    Clustered,
+    /// The rest of a block that was decoded for a part of it, into the kernel's page cache.
+    RestOfBlock,
+    /// Stored bytes that were all decoded leave the page cache.
+    DropBehind,
+}
+
+/// Some of the kinds of prefetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PrefetchSet(u8);
+
+impl PrefetchKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::Sequential, Self::Directory, Self::Clustered, Self::RestOfBlock, Self::DropBehind];
+
+    /// The name in options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Directory => "directory",
+            Self::Clustered => "clustered",
+            Self::RestOfBlock => "rest-of-block",
+            Self::DropBehind => "drop-behind",
+        }
+    }
+}
+
+impl PrefetchSet {
+    /// All kinds.
+    pub const ALL: Self = Self((1 << PrefetchKind::ALL.len()) - 1);
+
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a kind is in it.
+    pub const fn has(self, kind: PrefetchKind) -> bool {
+        self.0 >> kind as u8 & 1 == 1
+    }
+
+    /// Those of them that read no more than was asked for.
+    pub(crate) const fn without_reading(self) -> Self {
+        Self(self.0 & (1 << PrefetchKind::RestOfBlock as u8 | 1 << PrefetchKind::DropBehind as u8))
+    }
+
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+}
+
+impl FromStr for PrefetchSet {
+    type Err = BadValue;
+
+    /// `all`, `none`, or names with `+` between them.
+    fn from_str(value: &str) -> Result<Self, BadValue> {
+        let expected = "all, none, or some of sequential+directory+clustered+rest-of-block+drop-behind";
+        let bad = || BadValue { value: value.to_owned(), expected };
+        match value {
+            "all" => Ok(Self::ALL),
+            "none" => Ok(Self::NONE),
+            _ => value.split('+').try_fold(Self::NONE, |set, name| {
+                let kind = PrefetchKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(bad)?;
+                Ok(Self(set.0 | 1 << kind as u8))
+            }),
+        }
+    }
+}
+
+impl fmt::Display for PrefetchSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ALL => formatter.write_str("all"),
+            Self::NONE => formatter.write_str("none"),
+            set => {
+                let names: Vec<_> =
+                    PrefetchKind::ALL.into_iter().filter(|kind| set.has(*kind)).map(PrefetchKind::name).collect();
+                formatter.write_str(&names.join("+"))
+            }
+        }
+    }
 }
 
 /// The design and the size of the cache of decoded metadata.
@@ -362,6 +459,12 @@ mod tests {
         }
         for value in ["best-effort", "wait"] {
             assert_eq!(value.parse::<ReadaheadAlloc>().expect("a switch").to_string(), value);
+        }
+        for value in ["all", "none", "sequential", "directory+drop-behind", "clustered+rest-of-block"] {
+            assert_eq!(value.parse::<PrefetchSet>().expect("a set").to_string(), value);
+        }
+        for value in ["", "+", "some", "all+none", "sequential+"] {
+            assert!(value.parse::<PrefetchSet>().is_err(), "{value}");
         }
         for value in ["auto", "always", "never"] {
             assert_eq!(value.parse::<SyncDecompress>().expect("a switch").to_string(), value);

@@ -192,6 +192,7 @@ impl Switches {
             "workers" => engine.workers = parsed(value)?,
             "priority" => engine.priority = parsed(value)?,
             "sync-decompress" => engine.sync_decompress = parsed(value)?,
+            "prefetch" => engine.prefetch = parsed(value)?,
             "readahead-alloc" => engine.readahead_alloc = parsed(value)?,
             "overflow" if value == "off" => engine.overflow_bytes = 0,
             "overflow" => engine.overflow_bytes = quantity::bytes(value)?,

@@ -18,7 +18,7 @@ pub(crate) struct Switch {
 }
 
 /// What can be moved while a mount runs.
-const TUNABLE: [&str; 9] = [
+const TUNABLE: [&str; 10] = [
     "cache",
     "metadata-cache",
     "reserved-pages",
@@ -26,6 +26,7 @@ const TUNABLE: [&str; 9] = [
     "priority",
     "sync-decompress",
     "read-around",
+    "prefetch",
     "readahead-alloc",
     "fetch-around",
 ];
@@ -42,6 +43,7 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         engine.priority.to_string(),
         engine.sync_decompress.to_string(),
         on_off(engine.read_around),
+        engine.prefetch.to_string(),
         engine.readahead_alloc.to_string(),
         quantity::exact(engine.fetch_around_bytes),
     ];

@@ -11,7 +11,7 @@ use std::{
 use floe_image::{ByteRange, Nid};
 
 use crate::{
-    ReadAroundCounters,
+    PrefetchKind, ReadAroundCounters,
     cache::block_cache::Key,
     metrics::gauge::{Counted, Gauge},
     prefetch::{
@@ -88,12 +88,16 @@ impl Prefetch {
     }
 
     /// After a read that follows no others: what it suggests to read besides.
-    pub(crate) fn beside(&self, nid: Nid, range: ByteRange) -> Beside {
+    pub(crate) fn beside(&self, nid: Nid, range: ByteRange, has: impl Fn(PrefetchKind) -> bool) -> Beside {
         if self.page_cache.get().is_none() {
             return Beside::default();
         }
-        let files = if range.offset() == 0 { self.walks.note_read(nid) } else { Vec::new() };
-        Beside { files, region: self.hot_regions.note(nid, range) }
+        let files = match range.offset() {
+            0 if has(PrefetchKind::Directory) => self.walks.note_read(nid),
+            _ => Vec::new(),
+        };
+        let region = has(PrefetchKind::Clustered).then(|| self.hot_regions.note(nid, range)).flatten();
+        Beside { files, region }
     }
 
     /// Notes files of a directory that readers were told of.

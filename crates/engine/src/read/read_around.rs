@@ -3,7 +3,7 @@
 use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
-    Blocking, ListedFile, Reader,
+    Blocking, ListedFile, PrefetchKind, Reader,
     cache::{
         block_cache::{CachedBlock, Key},
         spill_file::COSTLY_DECODE,
@@ -25,22 +25,16 @@ use crate::{
 impl Reader {
     /// Notes a read that begins; gives what to read ahead of its reader.
     pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
-        if !self.engine().switches.read_around() {
-            return None;
-        }
-        self.prefetch().note_read(nid, range)
+        self.engine().switches.has(PrefetchKind::Sequential).then(|| self.prefetch().note_read(nid, range)).flatten()
     }
 
     /// After a read was taken care of: reads on, if it follows others, and what it suggests besides.
     pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
-        if !self.engine().switches.read_around() {
-            return;
-        }
         if let Some(ahead) = ahead {
             // Whatever is wrong with the image, the demand read that comes later will say it.
             return self.read_on(move |reader| drop(reader.decode_ahead(nid, &ahead)));
         }
-        let Beside { files, region } = self.prefetch().beside(nid, range);
+        let Beside { files, region } = self.prefetch().beside(nid, range, |kind| self.engine().switches.has(kind));
         if !files.is_empty() {
             self.read_on(move |reader| reader.store_files(&files));
         }
@@ -57,7 +51,7 @@ impl Reader {
     /// Notes that the readers of the page cache were told of these files of a directory, in the order in which it lists
     /// them. `is_beginning` says that its list begins with them.
     pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
-        if self.engine().switches.read_around() {
+        if self.engine().switches.has(PrefetchKind::Directory) {
             self.prefetch().note_listed(directory, is_beginning, files);
         }
     }
@@ -66,7 +60,7 @@ impl Reader {
     /// for that soon: only blocks that many files share are told of then, which may be worth keeping, and those that are
     /// so costly that giving the rest away hardly matters.
     pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
-        if self.prefetch().page_cache().is_none() {
+        if self.prefetch().page_cache().is_none() || !self.engine().switches.has(PrefetchKind::RestOfBlock) {
             return Vec::new();
         }
         let is_decoded = |block: &StoredBlock| {
