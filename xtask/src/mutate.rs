@@ -200,7 +200,8 @@ impl Campaign<'_> {
     }
 
     fn worker_arguments(&self) -> Vec<String> {
-        let stages: Vec<String> = self.arguments.stages.iter().map(|stage| format!("{stage:?}").to_lowercase()).collect();
+        let stages: Vec<String> =
+            self.arguments.stages.iter().map(|stage| format!("{stage:?}").to_lowercase()).collect();
         let mut arguments = vec![
             format!("--seed={}", self.arguments.seed),
             format!("--image={}", self.arguments.image),
@@ -226,7 +227,8 @@ impl Campaign<'_> {
             let path = self.folder.join(format!("{name}-{number}.json"));
             fs::write(&path, serde_json::to_vec_pretty(&recipe).during("a recipe")?)?;
             if let Some(seed) = self.seeds.named(&recipe.seed) {
-                let mut fixtures = File::options().create(true).append(true).open(self.folder.join("findings.jsonl"))?;
+                let mut fixtures =
+                    File::options().create(true).append(true).open(self.folder.join("findings.jsonl"))?;
                 writeln!(fixtures, "{}", recipe.fixture(&seed, &name, &fault.words))?;
             }
             let kinds = recipe.kinds().join(", ");

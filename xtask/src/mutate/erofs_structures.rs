@@ -3,9 +3,7 @@
 use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 
 use floe_erofs::{Erofs, format};
-use floe_image::{
-    BlockReader, ByteRange, DirectoryCursor as Cursor, ExtentData, FileSystem, FileType, Nid, StoredLen,
-};
+use floe_image::{BlockReader, ByteRange, DirectoryCursor as Cursor, ExtentData, FileSystem, FileType, Nid, StoredLen};
 use floe_testkit::DirectReader;
 
 use super::structures::Structures;
@@ -89,7 +87,8 @@ impl Image<'_> {
 
     fn find_inodes(&mut self, erofs: &Erofs) {
         let mut pending = vec![erofs.root()];
-        if self.superblock.feature_incompat & format::FEATURE_INCOMPAT_FRAGMENTS != 0 && self.superblock.packed_nid > 0 {
+        if self.superblock.feature_incompat & format::FEATURE_INCOMPAT_FRAGMENTS != 0 && self.superblock.packed_nid > 0
+        {
             pending.push(Nid(self.superblock.packed_nid));
         }
         let extension = self.bytes.get(format::SUPER_OFFSET as usize + format::SuperBlock::SIZE..);
@@ -144,7 +143,8 @@ impl Image<'_> {
         match compact.i_format >> format::I_DATALAYOUT_BIT & format::I_DATALAYOUT_MASK {
             format::INODE_CHUNK_BASED => {
                 let chunk_format = u as u16;
-                let log2 = u32::from(self.superblock.blkszbits) + u32::from(chunk_format & format::CHUNK_FORMAT_BLKBITS_MASK);
+                let log2 =
+                    u32::from(self.superblock.blkszbits) + u32::from(chunk_format & format::CHUNK_FORMAT_BLKBITS_MASK);
                 let count = size.div_ceil(1 << log2.min(63)).min(1024);
                 for index in 0..count {
                     if chunk_format & format::CHUNK_FORMAT_INDEXES == 0 {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, FileType, Image, MetadataCacheDesign, Offset, OpenOptions,
-    Parts, SetbackCause, Severity, WorkerMode,
+    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, FileType, Image, MetadataCacheDesign, Offset,
+    OpenOptions, Parts, SetbackCause, Severity, WorkerMode,
 };
 
 use super::{
@@ -62,12 +62,14 @@ impl Examination<'_> {
         // The kernel counts the peak anew; where it does not, the peak of the process counts.
         let _ = fs::write("/proc/self/clear_refs", "5");
         let mut survey = Survey::default();
+        let started = cpu_ms();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.examine(verdict, &mut survey)));
         if let Ok(Err(complaint)) = outcome {
             verdict.faults.push(Fault::new(FaultKind::Words, complaint.to_string()));
         }
         let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
         verdict.faults.extend(panics.into_iter().map(|words| Fault::new(FaultKind::Panic, words)));
+        verdict.cpu_ms = cpu_ms() - started;
         verdict.resident_bytes_max = resident_bytes_max();
         if verdict.resident_bytes_max > BUDGET_BYTES + MEMORY_BYTES_MAX {
             let words = format!("{} MiB were resident", verdict.resident_bytes_max >> 20);
@@ -245,4 +247,10 @@ fn resident_bytes_max() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
+}
+
+/// How much time of CPUs this process took so far, in milliseconds.
+fn cpu_ms() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1000 + time.tv_nsec.unsigned_abs() / 1_000_000
 }

@@ -61,7 +61,8 @@ impl Examination<'_> {
     /// Calls a command; gives whether it succeeded.
     fn call(&self, program: &Path, name: &str, rest: &[OsString], verdict: &mut Verdict) -> Outcome<bool> {
         let mut command = Command::new(program);
-        let run = run_bounded(command.arg(name).args(self.image_arguments()).args(rest), PATIENCE).during("the program")?;
+        let run =
+            run_bounded(command.arg(name).args(self.image_arguments()).args(rest), PATIENCE).during("the program")?;
         if run.is_timed_out {
             verdict.faults.push(Fault::new(FaultKind::Hang, format!("floe {name} takes more than {PATIENCE:?}")));
         } else if run.status.code().is_none() || run.stderr.contains("panicked at") {

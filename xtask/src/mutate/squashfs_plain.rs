@@ -96,7 +96,13 @@ impl Tables {
         })
     }
 
-    fn place(&mut self, table: Which, kind: &'static str, at: usize, fields: &'static [(&'static str, usize)]) -> usize {
+    fn place(
+        &mut self,
+        table: Which,
+        kind: &'static str,
+        at: usize,
+        fields: &'static [(&'static str, usize)],
+    ) -> usize {
         self.places.push(Placed { table, kind, at, shape: Ok(fields) });
         at + fields.iter().map(|(_, size)| size).sum::<usize>()
     }
@@ -149,7 +155,11 @@ impl Tables {
                     let raw = format::SymlinkInode::from_prefix(&content)?;
                     let at = self.place(Inodes, "link inode", body, format::SymlinkInode::FIELDS);
                     let end = self.place_words(Inodes, "link target", at, raw.symlink_size as usize, 1);
-                    if base.inode_type == format::SYMLINK_TYPE { end } else { self.place_words(Inodes, "link xattrs", end, 4, 4) }
+                    if base.inode_type == format::SYMLINK_TYPE {
+                        end
+                    } else {
+                        self.place_words(Inodes, "link xattrs", end, 4, 4)
+                    }
                 }
                 format::BLKDEV_TYPE | format::CHRDEV_TYPE => {
                     self.place(Inodes, "device inode", body, format::DevInode::FIELDS)
@@ -324,7 +334,12 @@ impl Tables {
         }
         let tables = [&self.inodes, &self.directories, &self.fragments, &self.export, &self.ids, &self.xattrs];
         tables.into_iter().chain([&self.xattr_sets]).for_each(|table| table.add_lengths(&mut found));
-        found.add_words("stored data", format::SuperBlock::SIZE as u64, raw.inode_table_start as usize - format::SuperBlock::SIZE, 1);
+        found.add_words(
+            "stored data",
+            format::SuperBlock::SIZE as u64,
+            raw.inode_table_start as usize - format::SuperBlock::SIZE,
+            1,
+        );
         found
     }
 }

@@ -47,12 +47,8 @@ pub(super) struct Seen {
 impl Survey {
     /// Looks at an image; at data only if `read` says so, in pieces of `piece_bytes`.
     pub(super) fn new(image: &Image, read: bool, piece_bytes: usize) -> Self {
-        let mut survey = Self {
-            is_whole: true,
-            left_bytes: READ_BYTES_MAX,
-            left_xattr_bytes: XATTR_BYTES_MAX,
-            ..Self::default()
-        };
+        let mut survey =
+            Self { is_whole: true, left_bytes: READ_BYTES_MAX, left_xattr_bytes: XATTR_BYTES_MAX, ..Self::default() };
         for entry in image.walk() {
             if survey.entries.len() == ENTRIES_MAX {
                 survey.is_whole = false;
@@ -82,7 +78,9 @@ impl Survey {
             }
         }
         let digest = match attr.file_type {
-            FileType::Symlink => self.note(file_system.read_link(attr.nid)).map(|target| Sha256::digest(target).to_vec()),
+            FileType::Symlink => {
+                self.note(file_system.read_link(attr.nid)).map(|target| Sha256::digest(target).to_vec())
+            }
             FileType::Directory => {
                 self.note(file_system.lookup(attr.nid, b"no such name"));
                 None
@@ -199,7 +197,8 @@ pub(super) fn rule(error: &Error) -> String {
         Error::Io { error, .. } => format!("cannot read: {}", error.kind()),
         Error::WrongType { expected, .. } => format!("is not {expected}"),
         Error::Unsupported { feature } => {
-            let words: String = feature.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
+            let words: String =
+                feature.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
             format!("not supported: {}", words.split(" (").next().unwrap_or_default())
         }
         other => other.to_string(),

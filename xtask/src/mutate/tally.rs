@@ -10,6 +10,9 @@ use super::verdict::{Case, Fault};
 /// So many lines of each table are shown.
 const LINES_MAX: usize = 40;
 
+/// So many of the slowest images are shown.
+const SLOWEST_MAX: usize = 5;
+
 /// What came of all images.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -21,6 +24,9 @@ pub(super) struct Tally {
     extracted: u64,
     mounted: u64,
     resident_bytes_max: u64,
+    cpu_ms: u64,
+    /// Those that took the most time of CPUs: milliseconds, number, seed.
+    slowest: BTreeSet<(u64, u64, String)>,
     seeds: BTreeSet<String>,
     /// Kind of change to images, those that opened, those that were sound, and those that gave errors when read.
     kinds: BTreeMap<String, [u64; 4]>,
@@ -44,6 +50,11 @@ impl Tally {
         self.extracted += u64::from(verdict.is_extracted);
         self.mounted += u64::from(verdict.is_mounted);
         self.resident_bytes_max = self.resident_bytes_max.max(verdict.resident_bytes_max);
+        self.cpu_ms += verdict.cpu_ms;
+        self.slowest.insert((verdict.cpu_ms, verdict.index, verdict.seed.clone()));
+        if self.slowest.len() > SLOWEST_MAX {
+            self.slowest.pop_first();
+        }
         self.seeds.insert(verdict.seed.clone());
         for kind in &verdict.kinds {
             // Fields are counted with their structure.
@@ -57,7 +68,10 @@ impl Tally {
         verdict.errors.iter().for_each(|rule| *self.read_rules.entry(rule.clone()).or_default() += 1);
         verdict.found.iter().for_each(|rule| *self.check_rules.entry(rule.clone()).or_default() += 1);
         for fault in &verdict.faults {
-            let new = || (0, fault.clone(), case.clone());
+            let new = || {
+                eprintln!("image {} ({}): {:?}: {}", verdict.index, verdict.seed, fault.kind, fault.words);
+                (0, fault.clone(), case.clone())
+            };
             self.faults.entry(fault.signature()).or_insert_with(new).0 += 1;
         }
     }
@@ -90,6 +104,10 @@ impl fmt::Display for Tally {
             rules.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             rules.iter().take(LINES_MAX).try_for_each(|(rule, count)| writeln!(formatter, "{count:>8}  {rule}"))?;
         }
+        for (cpu_ms, index, seed) in self.slowest.iter().rev() {
+            writeln!(formatter, "image {index} of {seed} took {cpu_ms} ms of a CPU")?;
+        }
+        writeln!(formatter, "{} ms of a CPU were taken for an image", self.cpu_ms / self.images.max(1))?;
         writeln!(formatter, "\n{} from {} seeds", self.line(), self.seeds.len())?;
         write!(
             formatter,

@@ -27,6 +27,8 @@ pub(super) struct Verdict {
     pub(super) found: Vec<String>,
     /// The most memory that was resident, in bytes.
     pub(super) resident_bytes_max: u64,
+    /// How much time of CPUs the library took for it, in milliseconds.
+    pub(super) cpu_ms: u64,
     /// What no image may cause.
     pub(super) faults: Vec<Fault>,
 }

@@ -95,7 +95,8 @@ impl<'a> Worker<'a> {
 
     fn examine(&self, index: u64, seed: &Seed, recipe: Recipe) -> Outcome {
         let kinds = recipe.kinds().into_iter().map(str::to_owned).collect();
-        let mut case = Case { verdict: Verdict { index, seed: seed.name.clone(), kinds, ..Verdict::default() }, recipe };
+        let mut case =
+            Case { verdict: Verdict { index, seed: seed.name.clone(), kinds, ..Verdict::default() }, recipe };
         // What ends this process is told by the one that started it; it has to know the recipe.
         let mut output = io::stdout().lock();
         writeln!(output, "{BEGINS}{}", serde_json::to_string(&case).during("a case")?)?;

@@ -33,10 +33,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
         ],
     ),
     ("floe-testkit", &["floe-image", "floe-codec"]),
-    (
-        "xtask",
-        &["floe-testkit", "floe-image", "floe-erofs", "floe-squashfs", "floe-engine", "floe"],
-    ),
+    ("xtask", &["floe-testkit", "floe-image", "floe-erofs", "floe-squashfs", "floe-engine", "floe"]),
 ];
 
 /// What only tests may use.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe_erofs::check::{Check, DataRun};
-use floe_image::{BlockReader, DeviceId, ImageSource, StoredBlock};
+use floe_image::{BlockReader, DecodedLen, ImageSource, StoredBlock};
 
 use super::{Finding, Run};
 
@@ -64,19 +64,26 @@ pub(super) fn block_size(source: &dyn ImageSource) -> u32 {
 /// Which blocks were decoded, and how many bytes of each: several files may share one.
 #[derive(Default)]
 struct DecodedBlocks {
-    shards: [Mutex<HashMap<(DeviceId, u64), u32>>; SHARD_COUNT],
+    shards: [Mutex<HashMap<StoredBlock, u32>>; SHARD_COUNT],
     hasher: RandomState,
 }
 
 impl DecodedBlocks {
     /// Whether more of this block is to be decoded than was before; that is then taken as done.
     fn take(&self, block: &StoredBlock) -> bool {
-        let key = (block.device, block.offset);
+        let len = block.decoded_len.bytes();
+        // A block that decodes to a length does not decode to another one. Part of what decoded does decode.
+        let known_len = match block.decoded_len {
+            DecodedLen::Exact(len) => DecodedLen::Exact(len),
+            DecodedLen::AtLeast(_) => DecodedLen::AtLeast(0),
+            DecodedLen::AtMost(_) => DecodedLen::AtMost(0),
+        };
+        let key = StoredBlock { decoded_len: known_len, ..*block };
         let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
         let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
         let known = shard.entry(key).or_insert(0);
-        let is_new = *known < block.decoded_len.bytes();
-        *known = (*known).max(block.decoded_len.bytes());
+        let is_new = *known < len;
+        *known = (*known).max(len);
         is_new
     }
 }
