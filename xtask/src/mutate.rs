@@ -42,7 +42,7 @@ use worker::BLOCK_COUNT;
 use crate::complaint::{Complaint, During, Outcome};
 
 /// A worker examines so many images before another takes its place.
-const WORKER_IMAGES: u64 = 8 * BLOCK_COUNT;
+const WORKER_IMAGES: u64 = 32 * BLOCK_COUNT;
 
 /// How often it is said how far it is.
 const NEWS: Duration = Duration::from_secs(15);

@@ -21,7 +21,7 @@ use super::{
 use crate::complaint::{During, Outcome};
 
 /// So many images in a row are made of one seed.
-pub(super) const BLOCK_COUNT: u64 = 64;
+pub(super) const BLOCK_COUNT: u64 = 16;
 
 /// Address space for all of a worker: what asks for more ends it, and the machine does not suffer.
 const ADDRESS_BYTES_MAX: u64 = 4 << 30;

@@ -9,7 +9,8 @@ use super::{DirectoryInode, Inode, InodeData, Squashfs};
 /// In an image without an export table, `..` is found for this many directories at most; they take 16 MiB.
 const DIRECTORIES_MAX: usize = 1 << 20;
 
-/// The directories of an image without an export table: inode number to reference, read once when it is first needed.
+/// The directories of an image without an export table: inode number to reference, read once when it is first needed. What
+/// a source could not give is not remembered: it may the next time.
 pub(super) type DirectoryNumbers = OnceLock<Result<HashMap<u32, Nid>>>;
 
 impl Squashfs {
@@ -31,7 +32,13 @@ impl Squashfs {
                 Nid(export.cursor_at(&self.metadata, index)?.read_u64()?)
             }
             None => {
-                let numbers = self.directory_numbers.get_or_init(|| self.number_directories());
+                let numbers = match self.directory_numbers.get() {
+                    Some(numbers) => numbers,
+                    None => match self.number_directories() {
+                        Err(error) if error.is_passing() => return Err(error),
+                        numbers => self.directory_numbers.get_or_init(|| numbers),
+                    },
+                };
                 let numbers = numbers.as_ref().map_err(Clone::clone)?;
                 let found = numbers.get(&directory.parent).copied();
                 found.ok_or(Error::corrupt("directory whose parent does not exist", Place::inode(nid)))?
