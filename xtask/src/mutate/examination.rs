@@ -165,9 +165,8 @@ impl Examination<'_> {
         let (outside, of_image) = (AtomicBool::new(false), AtomicBool::new(false));
         let tell = |event: ExtractEvent<'_>| match event {
             ExtractEvent::Written(bytes) => {
-                if written.fetch_add(bytes, Relaxed) > EXTRACTED_BYTES_MAX {
-                    cancel.store(true, Relaxed);
-                }
+                let is_enough = written.fetch_add(bytes, Relaxed) > EXTRACTED_BYTES_MAX;
+                cancel.fetch_or(is_enough, Relaxed);
             }
             ExtractEvent::Setback(setback) => {
                 match setback.cause {
