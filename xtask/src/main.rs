@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod complaint;
 mod fixtures;
+mod mutate;
 mod roundtrip;
 mod stress;
 mod tidy;
@@ -34,6 +35,8 @@ enum Task {
     Bench(Box<bench::Arguments>),
     /// Make images of a real tree, read each by Floe, the kernel and the reference tool, and compare all with the tree.
     Roundtrip(roundtrip::Arguments),
+    /// Change the structures of real images, and send them through everything that reads them.
+    Mutate(Box<mutate::Arguments>),
     /// Read, tune, ask and unmount real mounts at random; all pages must come back.
     Stress(stress::Arguments),
 }
@@ -45,6 +48,7 @@ fn main() -> Result<(), Complaint> {
         Task::Tidy => tidy::run(),
         Task::Fixtures(arguments) => fixtures::run(&arguments),
         Task::Roundtrip(arguments) => roundtrip::run(&arguments),
+        Task::Mutate(arguments) => mutate::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }

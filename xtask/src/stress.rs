@@ -79,7 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-fn build() -> Outcome<PathBuf> {
+/// Builds the program; gives where it is.
+pub(crate) fn build() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let status = command.args(["build", "-p", "floe"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {

@@ -96,6 +96,10 @@ macro_rules! raw_structs {
             /// The size in the image, in bytes.
             pub const SIZE: usize = $size;
 
+            /// The fields in their order: the name of each and its size in bytes.
+            pub const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), <$kind as crate::format::Field>::SIZE),)*];
+
             /// The structure at the front of `bytes`; `None` where they are too few.
             pub fn from_prefix(bytes: &[u8]) -> Option<Self> {
                 let mut rest = bytes;

@@ -8,10 +8,11 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
-use floe::{Attr, EngineOptions, FileType, Image, OpenOptions, SeekTarget};
+use floe::{Attr, CheckOptions, EngineOptions, FileType, Image, OpenOptions, SeekTarget, WalkEntry, WalkError};
 use floe_testkit::{
     BoundedRun, check_rows,
     corpus::{Corpus, Format, Materialised},
@@ -28,6 +29,9 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 /// What the corrupted images take when they are extracted, two at a time.
 const EXTRACTED_BYTES_MAX: u64 = 1 << 30;
+
+/// How much of each file of a sound image is read.
+const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// What the child process says when it has tried everything.
 const TRIED: &str = "tried everything";
@@ -51,6 +55,34 @@ fn the_library_survives_corrupt_images() {
             told.push("was not tried".to_owned());
         }
         told
+    });
+}
+
+#[test]
+fn what_check_calls_sound_reads_whole() {
+    // Those of the corpus are here too.
+    check_images_of(&Corpus::fixtures(), |path| {
+        let options = CheckOptions { jobs: 1, data: true };
+        let summary = floe::check(path, &OpenOptions::default(), &options, &|_| {}, &AtomicBool::new(false));
+        if !summary.is_ok_and(|summary| summary.errors == 0) {
+            return Vec::new();
+        }
+        let image = match Image::open(path, &OpenOptions::default()) {
+            Ok(image) => image,
+            Err(error) => return vec![error.to_string()],
+        };
+        let mut buffer = vec![0; 128 << 10];
+        let mut read = |entry: Result<WalkEntry, WalkError>| -> Result<(), String> {
+            let attr = entry.map_err(|error| error.to_string())?.attr;
+            // What is larger is a hole for the most part.
+            for offset in (0..attr.size.min(READ_BYTES_MAX)).step_by(buffer.len()) {
+                if attr.file_type == FileType::Regular {
+                    image.read_at(attr.nid, offset, &mut buffer).map_err(|error| error.to_string())?;
+                }
+            }
+            Ok(())
+        };
+        image.walk().filter_map(|entry| read(entry).err()).collect()
     });
 }
 
@@ -110,9 +142,12 @@ fn mounts_of_corrupt_images_give_errors_or_data() {
 
 /// Runs a check on the file of each corrupted image.
 fn check_images(check: impl Fn(&Path) -> Vec<String> + Sync) {
-    let corpus = Corpus::locate_or_fixtures();
+    check_images_of(&Corpus::locate_or_fixtures(), check);
+}
+
+fn check_images_of(corpus: &Corpus, check: impl Fn(&Path) -> Vec<String> + Sync) {
     check_rows(
-        &support::corrupt_images(&corpus),
+        &support::corrupt_images(corpus),
         |image| image.name.clone(),
         |image| check(&corpus.materialise_corrupt(image)),
     );

@@ -24,10 +24,11 @@ pub enum Fault {
     BytesFor(Range<u64>, u64),
 }
 
-/// A source whose reads fail with `EIO` where a [`Fault`] says so.
+/// A source whose reads fail where a [`Fault`] says so, with `EIO` or another error.
 pub struct FailingSource {
     inner: Arc<dyn ImageSource>,
     fault: Fault,
+    error: fn() -> io::Error,
     read_count: AtomicU64,
     failure_count: AtomicU64,
 }
@@ -35,7 +36,17 @@ pub struct FailingSource {
 impl FailingSource {
     /// `inner` with a fault.
     pub fn new(inner: Arc<dyn ImageSource>, fault: Fault) -> Self {
-        Self { inner, fault, read_count: AtomicU64::new(0), failure_count: AtomicU64::new(0) }
+        Self::with_error(inner, fault, || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()))
+    }
+
+    /// `inner` with a fault that is this error.
+    pub fn with_error(inner: Arc<dyn ImageSource>, fault: Fault, error: fn() -> io::Error) -> Self {
+        Self { inner, fault, error, read_count: AtomicU64::new(0), failure_count: AtomicU64::new(0) }
+    }
+
+    /// How many reads there were.
+    pub fn read_count(&self) -> u64 {
+        self.read_count.load(Ordering::Relaxed)
     }
 
     /// How many reads have failed.
@@ -68,7 +79,7 @@ impl ImageSource for FailingSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         if self.fails(offset, output.len() as u64) {
-            return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+            return Err((self.error)());
         }
         self.inner.read_at(offset, output)
     }

@@ -35,7 +35,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
         ],
     ),
     ("floe-testkit", &["floe-image", "floe-codec"]),
-    ("xtask", &["floe-testkit"]),
+    ("xtask", &["floe-testkit", "floe-image", "floe-erofs", "floe-squashfs", "floe-engine", "floe"]),
 ];
 
 /// What only tests may use.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use floe_image::{ByteRange, Error, ExtentData, Place, Result};
+use floe_image::{ByteRange, Error, ExtentData, Place, Result, StoredBlock};
 
 use super::{BlockToDecode, Finding, Reached, tree::Tree};
 use crate::read::{Inode, RegularInode, SizeWord};
@@ -16,8 +16,8 @@ const WORDS_PER_CLAIM: u64 = 64;
 /// What is remembered of regular files.
 #[derive(Default)]
 pub(super) struct Files {
-    /// The data blocks that were handed out, by where they are and what they must decode to.
-    blocks: HashSet<(u64, u32)>,
+    /// The data blocks that were handed out, with what is needed of each.
+    blocks: HashSet<(StoredBlock, u32)>,
     /// What is needed of each fragment.
     fragments: HashMap<u32, Need>,
 }
@@ -66,7 +66,7 @@ impl Files {
             }
             let data = squashfs.block_data(reached.nid, &block, u64::from(len))?;
             if let ExtentData::Encoded { block, .. } = data
-                && self.blocks.insert((block.offset, len))
+                && self.blocks.insert((block, len))
             {
                 let path = path.get_or_insert_with(|| tree.paths.path(reached.path).map(Into::into));
                 let (nid, path) = (Some(reached.nid), path.clone());

@@ -63,7 +63,7 @@ impl Compression {
     }
 
     /// How blocks are decoded, where `block_size` is the most that one decodes to.
-    pub(crate) fn encoding(self, options: Option<&CompressorOptions>, block_size: u32) -> Encoding {
+    pub fn encoding(self, options: Option<&CompressorOptions>, block_size: u32) -> Encoding {
         let largest = block_size.max(METADATA_BYTES);
         match self {
             Self::Gzip => Encoding::Zlib,

@@ -101,7 +101,7 @@ impl FileSystem for Squashfs {
     ) -> Result<()> {
         let inode = self.inode(directory)?;
         let data = inode.directory()?;
-        for dot in self.dots(&inode, data) {
+        for dot in self.dots(&inode, data)? {
             if cursor < dot.next && visit(dot).is_break() {
                 return Ok(());
             }
@@ -222,7 +222,7 @@ impl Squashfs {
     }
 
     /// The two entries that no listing holds.
-    fn dots(&self, inode: &Inode, directory: &DirectoryInode) -> [Dirent<'static>; 2] {
+    fn dots(&self, inode: &Inode, directory: &DirectoryInode) -> Result<[Dirent<'static>; 2]> {
         let entry = |name, nid, number, next| Dirent {
             name,
             nid,
@@ -231,8 +231,11 @@ impl Squashfs {
             next: DirectoryCursor(next),
         };
         // A directory can be listed although its parent is lost; only going there fails.
-        let parent = self.parent(inode.nid, directory).unwrap_or(NO_NID);
-        [entry(b".", inode.nid, inode.number, AFTER_DOT), entry(b"..", parent, directory.parent, AFTER_DOT_DOT)]
+        let parent = match self.parent(inode.nid, directory) {
+            Err(error) if error.is_passing() => return Err(error),
+            parent => parent.unwrap_or(NO_NID),
+        };
+        Ok([entry(b".", inode.nid, inode.number, AFTER_DOT), entry(b"..", parent, directory.parent, AFTER_DOT_DOT)])
     }
 }
 

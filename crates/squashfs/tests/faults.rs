@@ -1,0 +1,63 @@
+//! A source that fails once: the next search for the same works.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use floe_image::{BlockReader, DirectoryCursor, Error, FileSystem, FileType, Nid};
+use floe_squashfs::{Squashfs, format};
+use floe_testkit::{DirectReader, FailingSource, Fault, MemorySource, corpus::Corpus};
+
+/// An image without its export table: parents are found by reading all inodes.
+fn without_export_table() -> Vec<u8> {
+    let corpus = Corpus::fixtures();
+    let mut bytes = corpus.bytes(&corpus.image("sqfs-meta").image);
+    let mut raw = format::SuperBlock::from_prefix(&bytes).expect("a superblock");
+    raw.lookup_table_start = format::ABSENT_TABLE;
+    raw.flags &= !format::FLAG_EXPORTABLE;
+    bytes[..format::SuperBlock::SIZE].copy_from_slice(&raw.to_bytes());
+    bytes
+}
+
+fn open(fault: Fault) -> (Squashfs, Arc<FailingSource>) {
+    let source = Arc::new(FailingSource::new(Arc::new(MemorySource::new(without_export_table())), fault));
+    let reader = DirectReader::new(vec![Arc::clone(&source) as _]);
+    (Squashfs::open(Arc::new(reader) as Arc<dyn BlockReader>).expect("it opens"), source)
+}
+
+/// A directory whose parent is not the root, and that parent.
+fn deep_directory(squashfs: &Squashfs) -> (Nid, Nid) {
+    let below = |directory: Nid| {
+        let mut found = Vec::new();
+        squashfs
+            .read_dir(directory, DirectoryCursor::default(), &mut |dirent| {
+                if dirent.file_type == FileType::Directory && !dirent.name.starts_with(b".") {
+                    found.push(dirent.nid);
+                }
+                ControlFlow::Continue(())
+            })
+            .expect("listed");
+        found
+    };
+    let pairs =
+        below(squashfs.root()).into_iter().flat_map(|parent| below(parent).into_iter().map(move |nid| (nid, parent)));
+    pairs.into_iter().next().expect("a directory in a directory")
+}
+
+#[test]
+fn a_search_for_a_parent_that_failed_is_made_again() {
+    let (squashfs, source) = open(Fault::Reads(0..0));
+    let (directory, parent) = deep_directory(&squashfs);
+    let before = source.read_count();
+    assert_eq!(squashfs.lookup(directory, b"..").expect("found"), Some(parent));
+    let calls = source.read_count() - before;
+    assert!(calls > 2, "{calls} calls");
+    for call in 0..calls {
+        // The same calls come before it as above.
+        let (squashfs, source) = open(Fault::Reads(before + call..before + call + 1));
+        assert_eq!(deep_directory(&squashfs), (directory, parent));
+        let failed = squashfs.lookup(directory, b"..");
+        assert!(matches!(failed, Err(Error::Io { .. })), "call {call}: {failed:?}");
+        assert_eq!(source.failure_count(), 1);
+        let again = squashfs.lookup(directory, b"..");
+        assert_eq!(again.expect("the source works again"), Some(parent), "call {call}");
+    }
+}

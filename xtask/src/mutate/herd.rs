@@ -1,0 +1,113 @@
+//! The workers, watched: one that ends or does not go on is a finding, and another takes its place.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    verdict::{Case, Fault, FaultKind},
+    worker::BEGINS,
+};
+use crate::complaint::{Complaint, During, Outcome};
+
+/// How much time of a CPU one image may take.
+const CPU_MAX: Duration = Duration::from_secs(20);
+
+/// How long one image may take, whatever else runs.
+const ELAPSED_MAX: Duration = Duration::from_secs(180);
+
+const POLL: Duration = Duration::from_millis(200);
+
+/// One worker.
+pub(super) struct Watched {
+    child: Child,
+    lines: Receiver<String>,
+    stderr: thread::JoinHandle<String>,
+}
+
+impl Watched {
+    /// Starts a worker with these arguments.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn start(arguments: &[String]) -> Outcome<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("mutate").args(arguments);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().during("a worker")?;
+        let (sender, lines) = channel();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        thread::spawn(move || {
+            let lines = stdout.map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
+            lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let stderr = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stderr.map(|mut stderr| stderr.read_to_end(&mut bytes));
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Self { child, lines, stderr })
+    }
+
+    /// Gives each case to `each` until the worker ends; a case that ended it is given too, with that as its fault. What
+    /// comes back is the number of the last case, where the worker did not come to its own end.
+    ///
+    /// # Errors
+    /// It failed without an image to blame.
+    pub(super) fn follow(mut self, each: &mut dyn FnMut(Case)) -> Outcome<Option<u64>> {
+        let mut open: Option<(Case, Instant, Duration)> = None;
+        let mut verdict = None;
+        loop {
+            match self.lines.recv_timeout(POLL) {
+                Ok(line) => match line.strip_prefix(BEGINS) {
+                    Some(case) => {
+                        let case = serde_json::from_str(case).during("a worker's line")?;
+                        open = Some((case, Instant::now(), self.cpu()));
+                    }
+                    None => {
+                        open = None;
+                        each(serde_json::from_str(&line).during("a worker's line")?);
+                    }
+                },
+                Err(RecvTimeoutError::Timeout) => {
+                    let Some((_, since, cpu)) = &open else { continue };
+                    let spent = self.cpu().saturating_sub(*cpu);
+                    if spent > CPU_MAX || since.elapsed() > ELAPSED_MAX {
+                        let words = format!("killed after {spent:?} of a CPU and {:?}", since.elapsed());
+                        verdict = Some(Fault::new(FaultKind::Hang, words));
+                        self.child.kill()?;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = self.child.wait()?;
+        let words = self.stderr.join().unwrap_or_default();
+        match open {
+            Some((mut case, ..)) => {
+                let ended = format!("{status} (signal {:?}): {}", status.signal(), words.trim());
+                case.verdict.faults.push(verdict.unwrap_or(Fault::new(FaultKind::Crash, ended)));
+                let index = case.verdict.index;
+                each(case);
+                Ok(Some(index))
+            }
+            None if status.success() => Ok(None),
+            None => Err(Complaint::new(format!("a worker ends with {status}: {}", words.trim()))),
+        }
+    }
+
+    /// How much time of a CPU it has taken.
+    fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name, in parentheses, may have spaces.
+        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11);
+        let ticks: u64 = fields.take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+    }
+}

@@ -1,0 +1,108 @@
+//! How a mutated image is made of a seed.
+
+use floe_testkit::{
+    corpus::Format,
+    manifest::{bytes_from_hex, hex_from_bytes, sha256_hex},
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::{erofs_plain::repair_checksum, seed::Seed};
+
+/// So much an image may grow.
+const GROWTH_BYTES_MAX: usize = 1 << 20;
+
+/// How a mutated image is made of a seed.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Recipe {
+    /// The name of the seed.
+    pub(super) seed: String,
+    /// What is changed, in this order.
+    pub(super) changes: Vec<Change>,
+    /// Whether the superblock's checksum is made right at the end.
+    pub(super) repair: bool,
+}
+
+/// One change.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Change {
+    /// Its kind: "number of dirent".
+    pub(super) kind: String,
+    pub(super) edits: Vec<Edit>,
+    /// The length that the image is brought to.
+    pub(super) len: Option<usize>,
+}
+
+/// Bytes that are put in the place of others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Edit {
+    pub(super) offset: usize,
+    #[serde(serialize_with = "hex", deserialize_with = "from_hex")]
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Recipe {
+    /// The mutated image, with what stands before the file system.
+    pub(super) fn apply(&self, seed: &Seed) -> Vec<u8> {
+        let mut bytes = seed.bytes.clone();
+        let len_max = bytes.len() + GROWTH_BYTES_MAX;
+        for change in &self.changes {
+            for edit in &change.edits {
+                let end = edit.offset.saturating_add(edit.bytes.len());
+                if end <= len_max {
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[edit.offset..end].copy_from_slice(&edit.bytes);
+                }
+            }
+            if let Some(len) = change.len {
+                bytes.resize(len.min(len_max), 0);
+            }
+        }
+        if self.repair && seed.format == Format::Erofs {
+            repair_checksum(&mut bytes[seed.offset as usize..]);
+        }
+        bytes
+    }
+
+    /// The kinds of the changes, each once.
+    pub(super) fn kinds(&self) -> Vec<&str> {
+        let mut kinds: Vec<&str> = self.changes.iter().map(|change| change.kind.as_str()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// The mutated image as a line of `corrupt.jsonl`.
+    pub(super) fn fixture(&self, seed: &Seed, name: &str, note: &str) -> Value {
+        let bytes = self.apply(seed);
+        let truncate = (bytes.len() < seed.base_bytes.len()).then_some(bytes.len());
+        json!({
+            "base": seed.base, "edits": differences(&seed.base_bytes, &bytes), "name": name, "note": note,
+            "reference": "not tried", "sha256": sha256_hex(&bytes), "truncate": truncate,
+        })
+    }
+}
+
+/// What has to be put into `old` to make `new` of it, but for a shorter length. Places that are near are one edit.
+fn differences(old: &[u8], new: &[u8]) -> Vec<Edit> {
+    const NEAR: usize = 8;
+    let mut edits: Vec<Edit> = Vec::new();
+    for (offset, byte) in new.iter().enumerate().filter(|(offset, byte)| old.get(*offset) != Some(byte)) {
+        match edits.last_mut() {
+            Some(last) if offset - (last.offset + last.bytes.len()) < NEAR => {
+                last.bytes.extend_from_slice(&new[last.offset + last.bytes.len()..=offset]);
+            }
+            _ => edits.push(Edit { offset, bytes: vec![*byte] }),
+        }
+    }
+    edits
+}
+
+fn hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&hex_from_bytes(bytes))
+}
+
+fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    bytes_from_hex(&text).ok_or_else(|| serde::de::Error::custom("not hex"))
+}

@@ -1,0 +1,206 @@
+//! All that an image shows, as far as it is worth looking.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io,
+    os::unix::{ffi::OsStrExt, fs::FileExt},
+    path::Path,
+};
+
+use floe::{Attr, Error, FileType, Image, SeekTarget};
+use sha2::{Digest, Sha256};
+
+/// So many entries are looked at.
+const ENTRIES_MAX: usize = 10_000;
+/// Files up to this size are read whole; of larger ones parts of [`PART_BYTES`].
+const WHOLE_BYTES_MAX: u64 = 4 << 20;
+const PART_BYTES: u64 = 1 << 20;
+/// So much of all files is read.
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// So much of all values of attributes is read: many inodes may share a large one.
+const XATTR_BYTES_MAX: usize = 8 << 20;
+
+/// All that an image shows, as far as it was looked at.
+#[derive(Default)]
+pub(super) struct Survey {
+    /// What is at each path.
+    pub(super) entries: BTreeMap<Vec<u8>, Seen>,
+    /// The rules that were broken, each with the first place.
+    pub(super) errors: BTreeMap<String, String>,
+    /// Whether everything was looked at.
+    pub(super) is_whole: bool,
+    left_bytes: u64,
+    left_xattr_bytes: usize,
+    seen: BTreeSet<floe_image::Nid>,
+}
+
+/// What is at a path.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    pub(super) file_type: FileType,
+    pub(super) size: u64,
+    /// The digest of the bytes that were read, or of the target of a link; `None` where that failed or was left out.
+    pub(super) digest: Option<Vec<u8>>,
+}
+
+impl Survey {
+    /// Looks at an image; at data only if `read` says so, in pieces of `piece_bytes`.
+    pub(super) fn new(image: &Image, read: bool, piece_bytes: usize) -> Self {
+        let mut survey =
+            Self { is_whole: true, left_bytes: READ_BYTES_MAX, left_xattr_bytes: XATTR_BYTES_MAX, ..Self::default() };
+        for entry in image.walk() {
+            if survey.entries.len() == ENTRIES_MAX {
+                survey.is_whole = false;
+                break;
+            }
+            match entry {
+                Ok(entry) => {
+                    let seen = survey.look(image, &entry.attr, read.then_some(piece_bytes));
+                    survey.entries.insert(entry.path, seen);
+                }
+                Err(error) => survey.note::<()>(Err(error.error)).unwrap_or_default(),
+            }
+        }
+        survey
+    }
+
+    fn look(&mut self, image: &Image, attr: &Attr, piece_bytes: Option<usize>) -> Seen {
+        let file_system = image.file_system().as_ref();
+        if self.seen.insert(attr.nid) {
+            for name in self.note(file_system.xattr_names(attr.nid)).unwrap_or_default() {
+                if self.left_xattr_bytes == 0 {
+                    self.is_whole = false;
+                    break;
+                }
+                let value = self.note(file_system.xattr(attr.nid, &name)).flatten();
+                self.left_xattr_bytes = self.left_xattr_bytes.saturating_sub(value.map_or(0, |value| value.len()));
+            }
+        }
+        let digest = match attr.file_type {
+            FileType::Symlink => {
+                self.note(file_system.read_link(attr.nid)).map(|target| Sha256::digest(target).to_vec())
+            }
+            FileType::Directory => {
+                self.note(file_system.lookup(attr.nid, b"no such name"));
+                None
+            }
+            FileType::Regular => {
+                for target in [SeekTarget::Data, SeekTarget::Hole] {
+                    self.note(file_system.seek(attr.nid, attr.size.saturating_sub(PART_BYTES), target));
+                }
+                piece_bytes.and_then(|piece_bytes| self.read(image, attr, piece_bytes))
+            }
+            _ => None,
+        };
+        Seen { file_type: attr.file_type, size: attr.size, digest }
+    }
+
+    fn read(&mut self, image: &Image, attr: &Attr, piece_bytes: usize) -> Option<Vec<u8>> {
+        let Some(left) = self.left_bytes.checked_sub(wanted_bytes(attr.size)) else {
+            self.is_whole = false;
+            return None;
+        };
+        self.left_bytes = left;
+        self.is_whole &= attr.size <= WHOLE_BYTES_MAX;
+        let read = |offset: u64, output: &mut [u8]| image.read_at(attr.nid, offset, output);
+        let digest = digest(attr.size, piece_bytes, read);
+        self.note(digest)
+    }
+
+    fn note<T>(&mut self, outcome: Result<T, Error>) -> Option<T> {
+        outcome.map_err(|error| self.errors.entry(rule(&error)).or_insert(error.to_string())).ok()
+    }
+}
+
+/// What a directory holds, read with calls as far as a survey reads; what cannot be read is left out.
+pub(super) fn directory(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+    let mut found = BTreeMap::new();
+    let mut pending = vec![(root.to_path_buf(), b"/".to_vec(), 0)];
+    let mut left = READ_BYTES_MAX;
+    while let Some((location, path, depth)) = pending.pop() {
+        let Ok(metadata) = fs::symlink_metadata(&location) else { continue };
+        let kind = metadata.file_type();
+        let mut seen = Seen { file_type: FileType::Directory, size: metadata.len(), digest: None };
+        if kind.is_dir() {
+            let entries = fs::read_dir(&location).into_iter().flatten().flatten();
+            for entry in entries.take(if depth < 100 { ENTRIES_MAX } else { 0 }) {
+                let mut below = path.clone();
+                if path != b"/" {
+                    below.push(b'/');
+                }
+                below.extend_from_slice(entry.file_name().as_bytes());
+                pending.push((entry.path(), below, depth + 1));
+            }
+        } else if kind.is_symlink() {
+            seen.file_type = FileType::Symlink;
+            let target = fs::read_link(&location).ok();
+            seen.digest = target.map(|target| Sha256::digest(target.as_os_str().as_bytes()).to_vec());
+        } else if kind.is_file() {
+            seen.file_type = FileType::Regular;
+            if let Some(rest) = left.checked_sub(wanted_bytes(metadata.len())) {
+                left = rest;
+                seen.digest = read_file(&location, metadata.len()).ok();
+            }
+        } else {
+            continue;
+        }
+        found.insert(path, seen);
+        if found.len() == ENTRIES_MAX {
+            break;
+        }
+    }
+    found
+}
+
+fn read_file(path: &Path, size: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    digest(size, 64 << 10, |offset, output| file.read_at(output, offset))
+}
+
+/// The digest of the bytes of a file that a survey reads.
+fn digest<E>(
+    size: u64,
+    piece_bytes: usize,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
+) -> Result<Vec<u8>, E> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; piece_bytes];
+    let parts = if size <= WHOLE_BYTES_MAX {
+        [0..size, 0..0, 0..0]
+    } else {
+        [0..PART_BYTES, size / 2..size / 2 + PART_BYTES, size - PART_BYTES..size]
+    };
+    for part in parts {
+        let mut position = part.start;
+        while position < part.end {
+            let wanted = (piece_bytes as u64).min(part.end - position) as usize;
+            let len = read(position, &mut buffer[..wanted])?;
+            hash.update(&buffer[..len]);
+            if len == 0 {
+                break;
+            }
+            position += len as u64;
+        }
+    }
+    Ok(hash.finalize().to_vec())
+}
+
+fn wanted_bytes(size: u64) -> u64 {
+    if size <= WHOLE_BYTES_MAX { size } else { 3 * PART_BYTES }
+}
+
+/// What an error says, without the place.
+pub(super) fn rule(error: &Error) -> String {
+    match error {
+        Error::Corrupt { rule, .. } => (*rule).to_owned(),
+        Error::Io { error, .. } => format!("cannot read: {}", error.kind()),
+        Error::WrongType { expected, .. } => format!("is not {expected}"),
+        Error::Unsupported { feature } => {
+            let words: String =
+                feature.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
+            format!("not supported: {}", words.split(" (").next().unwrap_or_default())
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,36 @@
+//! A thousand mutated images on every run of the tests; `cargo xtask mutate` makes as many as one likes.
+
+use std::{process::Command, time::Duration};
+
+use floe_testkit::run_bounded;
+
+/// How long it may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+#[test]
+fn mutated_images_end_in_errors_or_data() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["mutate", "--fixtures", "--images", "1024", "--seed", "20", "--jobs", "2", "--no-minimise"]);
+    command.args(["--stages", "open,walk,read,check,extract"]);
+    let run = run_bounded(&mut command, PATIENCE).expect("it runs");
+    let table = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{}: {}\n{table}", run.status, run.stderr);
+    // A tenth of them at least comes as far as each of these, or nothing is tried.
+    let last = table.lines().find(|line| line.starts_with("1024 images, ")).expect("a summary");
+    let counts: Vec<u64> = last.split(", ").filter_map(|words| words.split(' ').next()?.parse().ok()).collect();
+    assert!(counts.len() >= 4 && counts[1..4].iter().all(|count| *count > 102), "{last}");
+}
+
+#[test]
+fn a_number_gives_the_same_image_again() {
+    let told = |only: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command.args(["mutate", "--fixtures", "--seed", "20", "--from", only, "--to"]);
+        command.arg((only.parse::<u64>().expect("a number") + 1).to_string()).args(["--stages", "open"]);
+        let run = run_bounded(&mut command, PATIENCE).expect("it runs");
+        assert!(run.status.success(), "{}: {}", run.status, run.stderr);
+        String::from_utf8_lossy(&run.stdout).lines().next().map(str::to_owned).expect("a recipe")
+    };
+    assert_eq!(told("77"), told("77"));
+    assert_ne!(told("77"), told("78"));
+}
