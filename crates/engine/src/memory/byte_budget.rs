@@ -169,7 +169,7 @@ mod tests {
         let held = budget.take(60);
         let (sender, order) = mpsc::channel();
         thread::scope(|scope| {
-            for (number, bytes) in [(0, 90), (1, 10), (2, 10)] {
+            for (number, bytes) in [(0, 95), (1, 10), (2, 10)] {
                 let (budget, sender) = (&budget, sender.clone());
                 let waits = budget.counters().waits;
                 scope.spawn(move || {
