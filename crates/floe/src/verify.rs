@@ -17,7 +17,7 @@ use floe_image::Nid;
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{Image, OpenOptions};
+use crate::{Image, Offset, OpenOptions};
 
 /// How much of the data is read back as a sample, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 20;
@@ -60,7 +60,11 @@ impl Verifier for ImageVerifier {
         let engine =
             EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..Default::default() };
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
-        let options = OpenOptions { devices, engine, ..OpenOptions::default() };
+        let offset = match expected.image_offset() {
+            0 => Offset::None,
+            offset => Offset::At(offset),
+        };
+        let options = OpenOptions { devices, engine, offset };
         let image = Image::open(path, &options).map_err(|error| VerifyError::Fault(error.to_string()))?;
         let nids = Metadata { image: &image, expected }.compare(self.jobs, progress)?;
         let pieces = match self.thoroughness {

@@ -106,6 +106,11 @@ impl<'a> Assembler<'a> {
         packed.map(Packed::into_content).transpose()
     }
 
+    /// The image, for what is no file's content.
+    pub(crate) fn image(&mut self) -> &mut ImageFile {
+        self.image
+    }
+
     /// The blob device.
     pub(crate) fn into_blob(self) -> Option<ImageFile> {
         self.blob
@@ -120,6 +125,7 @@ impl<'a> Assembler<'a> {
     ) -> Result<Option<StoredFile>> {
         let size = content.size();
         if piece.offset == 0 {
+            self.begin_data_unit()?;
             let (start, place, coding) = (self.image.len(), piece.place, piece.coding);
             let algorithm = coding.and_then(|coding| self.algorithms.get(coding)).copied().unwrap_or(0);
             self.current = Current { start, size, place, coding, algorithm, ..Current::default() };
@@ -142,7 +148,10 @@ impl<'a> Assembler<'a> {
             PieceData::Repeat(Some((repeat, rule))) => self.add_repeat(&repeat, rule, content, stored)?,
             PieceData::Repeat(None) => {}
             PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash)?,
-            PieceData::Packed(bytes) => self.append_packed(&bytes)?,
+            PieceData::Packed(bytes) => {
+                let offset = self.append_packed(&bytes)?;
+                self.current.fragment_offset.get_or_insert(offset);
+            }
             PieceData::Chunks(bytes, chunks) => {
                 let block_size = self.options.block_size();
                 let (device, file) = match &mut self.blob {
@@ -154,6 +163,15 @@ impl<'a> Assembler<'a> {
             }
         }
         if is_last { self.finish(size, content).map(Some) } else { Ok(None) }
+    }
+
+    /// Goes to where the data of a file may begin.
+    fn begin_data_unit(&mut self) -> Result<()> {
+        match self.options.chunk_bytes {
+            None => self.image.pad(self.options.block_size() * u64::from(self.options.layout.data_unit_blocks)),
+            // Chunks are looked for one by one: where one begins depends on which were there already.
+            Some(_) => Ok(()),
+        }
     }
 
     fn finish(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
@@ -343,11 +361,9 @@ impl<'a> Assembler<'a> {
         self.current.fragment_offset = Some(offset);
     }
 
-    fn append_packed(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(packed) = &mut self.packed else { return Ok(()) };
-        let offset = packed.append(bytes)?;
-        self.current.fragment_offset.get_or_insert(offset);
-        Ok(())
+    /// Adds to the packed inode's content; gives where in it that is.
+    pub(crate) fn append_packed(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.packed.as_mut().map_or(Ok(0), |packed| packed.append(bytes))
     }
 
     /// Stores a file as it is that turned out not to shrink.

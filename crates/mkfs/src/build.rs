@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     archive::Archive,
     content::Content,
-    data::{self, Contents},
+    data::{Contents, DataStore},
     duplicates::duplicates,
     error::{Error, Result},
     excludes::Excludes,
@@ -22,6 +22,7 @@ use crate::{
     image_file::ImageFile,
     kinds::kinds,
     launch::Launch,
+    layout::Metabox,
     metadata::{MetadataArea, MetadataPlan},
     options::{Options, Source, Times},
     progress::{Phase, Progress, report},
@@ -62,7 +63,7 @@ fn build_with(
 ) -> Result<Summary> {
     let begin = Instant::now();
     options.check()?;
-    let tree = scan(options, sources, progress)?;
+    let (tree, output_left_out) = scan(options, sources, progress)?;
     let visits = tree.in_order();
     let scan_time = begin.elapsed();
     let xattrs = XattrTable::new(&tree, &visits, &options.xattrs)?;
@@ -70,9 +71,12 @@ fn build_with(
     let same =
         if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
 
-    let mut image = ImageFile::create(&options.output)?;
+    let mut image = ImageFile::create(&options.output, options.layout.offset)?;
     let (epoch, build_time) = times(&tree, &visits, options)?;
     let mut record = superblock(options, epoch, build_time);
+    // Where the inode is, is not known before.
+    let has_metabox = options.layout.metabox != Metabox::None;
+    record.metabox_nid = has_metabox.then_some(0);
     // The head is written last; its length does not depend on what is in it.
     record.devices.extend(options.blob_device.iter().map(|_| Device { tag: Vec::new(), blocks: 0, unified_block: 0 }));
     record.long_prefixes = xattrs.long_prefixes().to_vec();
@@ -88,10 +92,38 @@ fn build_with(
         ranked.for_each(|(kind, _)| *kind = 0);
     }
     let codings = coding_numbers(&tree, &visits, options)?;
-    let to_store =
-        Contents { files: &contents, same: &same, kinds: &kinds, ranks: ranks.as_deref(), codings: &codings };
-    let mut stored = data::store(&to_store, &mut image, options, progress)?;
-    put_links(&tree, &visits, &mut stored.files, options, &mut image)?;
+    let to_store = Contents { files: &contents, same: &same, ranks: ranks.as_deref(), codings: &codings };
+    let mut data = DataStore::new(&mut image, options, &kinds)?;
+    let mut files = data.store_files(&to_store, progress)?;
+    put_links(&tree, &visits, &mut files, options, data.image())?;
+    let rules = InodeRules { epoch, wide: options.wide, form: options.inode_form };
+    let plan =
+        MetadataPlan { tree: &tree, visits: &visits, files: &files, directories: &[], xattrs: &xattrs, options, rules };
+    let mut directories = Vec::new();
+    if options.layout.packs_directories {
+        for content in plan.directory_contents(has_metabox)? {
+            directories.push(if content.is_empty() { 0 } else { data.pack(&content)? });
+        }
+    }
+    let packed = data.store_packed(&mut files, progress)?;
+    let plan = MetadataPlan {
+        tree: &tree,
+        visits: &visits,
+        files: &files,
+        directories: &directories,
+        xattrs: &xattrs,
+        options,
+        rules,
+    };
+    let boxed = match options.layout.metabox {
+        Metabox::None => None,
+        Metabox::Inode(coding) => {
+            let boxed = plan.write_boxed(data.image())?;
+            let metabox = data.store_metabox(&boxed.bytes, coding, progress)?;
+            Some((boxed, metabox))
+        }
+    };
+    let mut stored = data.finish();
     let data_time = begin.elapsed() - scan_time;
 
     let metadata_start = image.len();
@@ -99,16 +131,10 @@ fn build_with(
     image.append(xattrs.shared_bytes())?;
     image.pad(options.block_size())?;
     record.metadata_block = block_number(&image, options)?;
-    let plan = MetadataPlan {
-        tree: &tree,
-        visits: &visits,
-        files: &stored.files,
-        packed: stored.packed.as_ref(),
-        xattrs: &xattrs,
-        options,
-        rules: InodeRules { epoch, wide: options.wide, form: options.inode_form },
+    let area = match boxed {
+        None => plan.write(packed.as_ref(), &mut image)?,
+        Some((boxed, metabox)) => plan.write_unboxed(boxed, packed.as_ref(), &metabox, &mut image)?,
     };
-    let area = plan.write(&mut image)?;
     let metadata_len = image.len() - metadata_start;
     report(progress, Phase::Metadata, metadata_len, metadata_len)?;
 
@@ -119,7 +145,9 @@ fn build_with(
     }
     record.root_nid = area.root_nid;
     record.packed_nid = area.packed_nid;
+    record.metabox_nid = area.metabox_nid;
     record.inode_count = area.inode_count;
+    image.pad(options.block_size() * u64::from(options.layout.blocks_multiple))?;
     record.blocks = image.len() / options.block_size();
     if let (Some(blob), Some(path)) = (&stored.blob, &options.blob_device) {
         let tag = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
@@ -129,7 +157,7 @@ fn build_with(
     // Behind the last block, where no other reader looks.
     image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
     image.pad(options.block_size())?;
-    image.overwrite(0, &superblock_bytes(&record))?;
+    image.put_head(&superblock_bytes(&record))?;
 
     let verify_begin = Instant::now();
     let verified = match verifier {
@@ -164,13 +192,14 @@ fn build_with(
         content_bytes: sizes.sum(),
         duplicate_bytes: stored.duplicate_bytes
             + duplicates.filter_map(|(_, content)| *content).map(Content::size).sum::<u64>(),
-        packed_bytes: stored.packed.as_ref().map_or(0, |(_, size)| *size),
+        packed_bytes: packed.as_ref().map_or(0, |(_, size)| *size),
         data_bytes: metadata_start - data_start,
         metadata_bytes: image.len() - metadata_start,
         image_bytes: image.len(),
         blob_bytes: stored.blob.as_ref().map_or(0, ImageFile::len),
         uuid: record.uuid,
         xattrs_left_out: xattrs.left_out(),
+        output_left_out,
         scan_time,
         data_time,
         profile_missing: launch.as_ref().map_or(0, Launch::missing),
@@ -185,17 +214,20 @@ fn build_with(
     Ok(summary)
 }
 
-fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Tree> {
+/// The tree of all sources, and whether the image, as it was before, was found among them.
+fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, bool)> {
     if sources.is_empty() {
         return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
-    let excludes = Excludes::new(options)?;
+    let mut excludes = Excludes::new(options)?;
     for source in sources {
         match source {
             Source::Directory(path) => {
+                excludes.begin_directory(path, options);
                 Scanner::new(&mut tree, options, &excludes).scan(path, progress)?;
+                excludes.end_directory();
             }
             Source::Tar(path) => {
                 Archive::open(path, options, progress)?.import(&mut tree, options, &excludes, progress)?
@@ -205,7 +237,17 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
             }
         }
     }
-    Ok(tree)
+    if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
+        return Err(Error::Option(format!(
+            "there is no {} to be left out: exclude a path of the source",
+            path.display()
+        )));
+    }
+    if options.splits_links {
+        tree.split_links();
+    }
+    options.overlay_marks.put(&mut tree);
+    Ok((tree, excludes.has_left_out_output()))
 }
 
 fn content<'a>(tree: &'a Tree, visit: &Visit) -> Option<&'a Content> {
@@ -265,6 +307,8 @@ fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBloc
         devices: Vec::new(),
         long_prefixes: Vec::new(),
         packed_nid: 0,
+        metabox_nid: None,
+        checksum: options.layout.checksum,
     }
 }
 
@@ -273,7 +317,7 @@ fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &Me
     if xattrs.has_filter(tree, visits) {
         features |= format::FEATURE_COMPAT_XATTR_FILTER;
     }
-    if !xattrs.long_prefixes().is_empty() && area.packed_nid != 0 {
+    if !xattrs.long_prefixes().is_empty() && (area.packed_nid != 0 || area.metabox_nid.is_some()) {
         features |= format::FEATURE_COMPAT_PLAIN_XATTR_PFX;
     }
     features
@@ -292,6 +336,9 @@ fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
     }
     if area.packed_nid != 0 {
         features |= format::FEATURE_INCOMPAT_FRAGMENTS;
+    }
+    if area.metabox_nid.is_some() {
+        features |= format::FEATURE_INCOMPAT_METABOX;
     }
     if options.dedupe && !options.codings().is_empty() {
         features |= format::FEATURE_INCOMPAT_DEDUPE;

@@ -31,6 +31,8 @@ pub struct Summary {
     pub uuid: [u8; 16],
     /// Attributes that were left out because the format has no place for them: how many.
     pub xattrs_left_out: u64,
+    /// Whether the image, as it was before, lies in a source and was left out.
+    pub output_left_out: bool,
     /// How long listing the sources took.
     pub scan_time: Duration,
     /// How long reading and compressing took.

@@ -1,6 +1,7 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod mkfs_erofs;
 pub(crate) mod program;
 mod served;
 
