@@ -9,7 +9,7 @@ use std::{
 
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
-    Tree, check_rows,
+    Tree, Versions, check_rows,
     manifest::{Comparison, Manifest, differences},
     peer,
     skip::{self, Need},
@@ -101,7 +101,7 @@ const SAME: [&str; 29] = [
 
 #[test]
 fn the_same_options_give_the_same_content() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -132,7 +132,7 @@ fn the_same_options_give_the_same_content() {
 
 #[test]
 fn times_are_held_back_by_the_environment() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -148,7 +148,7 @@ fn times_are_held_back_by_the_environment() {
 
 #[test]
 fn chunks_go_to_a_device() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -190,7 +190,7 @@ const WRONG: [&str; 21] = [
 
 #[test]
 fn wrong_calls_end_as_the_originals() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9"))]) {
         return;
     }
     let scene = scene();

@@ -25,7 +25,7 @@ const HELP: &str = "\
 Usage: mkfs.erofs [OPTIONS] FILE SOURCE
 Make an EROFS image of a directory or a tar archive. This is floe under the name of mkfs.erofs.
 
- -b#                    the block size: 512 to 4096
+ -b#                    the block size: 512 to 65536
  -C#                    the largest size of a pcluster in bytes
  -d<0-9>                what is told: 0 nothing, 2 faults
  -EX[,...]              features: all-fragments[=#] fragments[=#] dedupe ztailpacking legacy-compress 48bit
@@ -209,7 +209,7 @@ impl Order {
         match name {
             "b" => {
                 let size = numbered("block size")?;
-                if !(512..=4096).contains(&size) {
+                if !(512..=65536).contains(&size) {
                     return Err(format!("invalid block size {shown}"));
                 }
                 build.block_size_log2 = u8::try_from(size.ilog2()).unwrap_or(u8::MAX);
