@@ -71,8 +71,6 @@ fn manifest_of(path: &Path, devices: &[PathBuf]) -> Result<Manifest, String> {
 /// What the original finds in the image; `None` if it was not built for blocks of this size.
 fn extracted_by_original(fsck: &Path, image: &Materialised, folder: &Path) -> Option<Result<Manifest, String>> {
     let target = folder.join("extracted");
-    // Where there are fragments, it would make a file of the target.
-    fs::create_dir(&target).expect("made");
     let mut command = Command::new(fsck);
     command.args(image.devices.iter().map(|device| format!("--device={}", device.display())));
     command.arg(format!("--extract={}", target.display())).args(["--force", "--preserve"]);
@@ -131,7 +129,9 @@ fn images_of_every_block_size_hold_their_source() {
                 told.push(said(&output));
             }
             let image = Materialised { path, format: Format::Erofs, offset: 0, devices };
-            if let Some(found) = fsck.as_ref().and_then(|fsck| extracted_by_original(fsck, &image, own.path())) {
+            // fsck.erofs 1.9.3 makes a file of the target where there is a packed inode.
+            let original = fsck.as_ref().filter(|_| !options.contains("fragments"));
+            if let Some(found) = original.and_then(|fsck| extracted_by_original(fsck, &image, own.path())) {
                 // It gives up on the attributes of an inode at an empty value, sets no times of links, and cuts files off
                 // that end in a hole where there are chunk indexes.
                 let mut expected = expected.clone();
