@@ -6,7 +6,7 @@ use std::{path::Path, process::Output};
 
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
-    Tree, check_rows,
+    Tree, Versions, check_rows,
     manifest::{Comparison, Manifest, differences},
     skip::{self, Need},
     walk,
@@ -66,7 +66,7 @@ const SAME: [&str; 29] = [
 
 #[test]
 fn the_same_options_give_the_same_content() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     check_same(&scene(), &SAME);
@@ -101,7 +101,7 @@ fn check_same(scene: &tempfile::TempDir, rows: &[&str]) {
 
 #[test]
 fn times_are_held_back_by_the_environment() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -117,7 +117,7 @@ fn times_are_held_back_by_the_environment() {
 
 #[test]
 fn chunks_go_to_a_device() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -165,7 +165,7 @@ const SAME_TOO: [&str; 27] = [
 
 #[test]
 fn rarer_options_give_the_same_content() {
-    if skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         let tree = Tree { file_count: 30, file_bytes_max: 60_000, nesting_depth: 5, ..Tree::small(21) };
         check_same(&scene_of(&tree), &SAME_TOO);
     }
@@ -210,7 +210,7 @@ const WRONG: [&str; 33] = [
 
 #[test]
 fn wrong_calls_end_as_the_originals() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -287,14 +287,10 @@ fn options_of(help: &str) -> Vec<String> {
 
 #[test]
 fn each_option_of_the_original_is_known() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9.4"))]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let version = theirs(folder.path(), "--version", &[]);
-    if !String::from_utf8_lossy(&version.stdout).contains(" 1.9.4\n") {
-        return skip::skipped("mkfs.erofs is not of version 1.9.4");
-    }
     let help = |program: fn(&Path, &str, &[_]) -> Output| {
         options_of(&String::from_utf8_lossy(&program(folder.path(), "--help", &[]).stdout))
     };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe_testkit::{
-    KernelMount, check_rows,
+    KernelMount, Versions, check_rows,
     corpus::{Format, Materialised},
     manifest::{Comparison, differences},
     peer,
@@ -101,7 +101,8 @@ const CONTROLLED: [(&str, Property); 9] = [
 
 #[test]
 fn what_options_control_on_disk_is_the_same() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs"), Need::Peer("dump.erofs"), Need::Peer("fsck.erofs")]) {
+    let versions = Versions::Series("1.9");
+    if !skip::ready(&["mkfs.erofs", "dump.erofs", "fsck.erofs"].map(|program| Need::PeerOf(program, versions))) {
         return;
     }
     let scene = scene();

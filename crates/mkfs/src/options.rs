@@ -22,7 +22,7 @@ use crate::{
 pub struct Options {
     /// Where the image goes. What is there is replaced when the new image is whole.
     pub output: PathBuf,
-    /// log2 of the block size, 9 to 12.
+    /// log2 of the block size, 9 to 16. Linux mounts no image whose blocks are larger than the machine's pages.
     pub block_size_log2: u8,
     /// How files are compressed; `None` stores them as they are.
     pub compression: Option<Compression>,
@@ -311,7 +311,7 @@ impl Options {
         let refuse = |reason: String| Err(Error::Option(reason));
         let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
         if !block_sizes.contains(&self.block_size_log2) {
-            return refuse("the block size is 512, 1024, 2048 or 4096 bytes".into());
+            return refuse("the block size is a power of two from 512 to 65536 bytes".into());
         }
         let block_size = self.block_size();
         self.layout.check(block_size)?;

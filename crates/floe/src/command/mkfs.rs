@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "64k")]
     lz4_window: u64,
 
-    /// The block size: 512, 1k, 2k or 4k
+    /// The block size: 512, 1k, 2k, … 64k. Linux mounts images whose blocks are at most as large as the machine's pages
     #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
     block_size: u64,
 
@@ -268,8 +268,8 @@ fn profile(path: &Path) -> Result<Profile, Fail> {
 impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
-        if !self.block_size.is_power_of_two() {
-            return Err(Fail::usage("the block size is 512, 1024, 2048 or 4096 bytes"));
+        if !self.block_size.is_power_of_two() || !(512..=65_536).contains(&self.block_size) {
+            return Err(Fail::usage("the block size is a power of two from 512 to 65536 bytes"));
         }
         options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
         let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);

@@ -194,7 +194,7 @@ impl Order {
         match name {
             "b" => {
                 let size = sized("block size")?;
-                if !(512..=4096).contains(&size) {
+                if !(512..=65536).contains(&size) {
                     return Err(Wrong::Call(format!("invalid block size {shown}")));
                 }
                 build.block_size_log2 = u8::try_from(size.ilog2()).unwrap_or(u8::MAX);

@@ -47,7 +47,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     row("version", Nothing, "--version", "show the version", Taken),
     row("h", Nothing, "-h", "show this help", Taken),
     row("help", Nothing, "--help", "show this help", Taken),
-    row("b", Required, "-b#", "block size in bytes, 512 to 4096", Taken),
+    row("b", Required, "-b#", "block size in bytes, 512 to 65536", Taken),
     row("d", Required, "-d<0-9>", "verbosity; 0 writes nothing to standard output", Taken),
     row("x", Required, "-x#", "share attributes that more than # inodes have; below 0: store none", Taken),
     row(
