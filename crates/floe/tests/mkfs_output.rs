@@ -228,7 +228,7 @@ fn an_image_in_its_own_source_is_left_out() {
     for output in ["source/a/image", "./source/../source/a/image", "link"] {
         let (second, note) = text(&[output, "source", "-T1"], floe);
         assert!(first == second, "{output}: what was there before is in the image");
-        let expected = format!("floe: {output} lies in a source and is left out of the image\n");
+        let expected = format!("floe: {output} lies in the source and is left out\n");
         assert_eq!(note, expected);
     }
     let (theirs, note) = text(&["-T1", "source/a/image", "source"], drop_in);

@@ -504,13 +504,13 @@ fn files_that_change_are_kept_beside_packed_metadata() {
 #[test]
 fn refused_memory_ends_it_without_an_image() {
     let folder = folder();
-    let text: String = (0..300_000).map(|number| format!("{number} of some numbers\n")).collect();
-    for file in 0..4 {
+    let text: String = (0..60_000).map(|number| format!("{number} of some numbers\n")).collect();
+    for file in 0..2 {
         fs::write(folder.path().join(format!("source/{file}")), format!("{file}{text}")).expect("written");
     }
     let floe = env!("CARGO_BIN_EXE_floe");
     let mut refused = 0;
-    for kibibytes in [50_000, 80_000, 100_000, 130_000, 200_000] {
+    for kibibytes in [50_000, 100_000, 200_000] {
         for more in ["-z lz4", "-z lz4 --dedupe --verify full", "-z lzma -C 1M -j 2", "-z zstd,19 --fragments all"] {
             let script = format!("ulimit -v {kibibytes}; exec {floe} mkfs -q image source {more}");
             let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output().expect("sh runs");
