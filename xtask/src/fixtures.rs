@@ -1,5 +1,6 @@
 //! The golden images in `fixtures/`.
 
+mod block_sizes;
 mod demo;
 mod selection;
 
@@ -21,6 +22,9 @@ pub(crate) struct Arguments {
     /// Make the demonstration image anew. Needs mkfs.erofs, and root for its manifest.
     #[arg(long)]
     demo: bool,
+    /// Make the images with large blocks anew. Needs a mkfs.erofs that was built for blocks of 64 KiB.
+    #[arg(long)]
+    block_sizes: bool,
 }
 
 /// Makes anew what is asked for, and checks.
@@ -30,6 +34,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
     if arguments.demo {
         demo::build(&Corpus::fixtures())?;
+    }
+    if arguments.block_sizes {
+        block_sizes::build(&Corpus::fixtures())?;
     }
     check()
 }

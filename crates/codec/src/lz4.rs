@@ -14,13 +14,14 @@ use floe_image::{DecodeError, Padding};
 
 use crate::{
     lz4_sys,
-    lz4_window::Part,
+    lz4_window::{PAST_WINDOW, Part},
     request::{ENDS_EARLY, HOLDS_LESS, Request},
     scratch::Scratch,
 };
 
 /// The farthest that an LZ4 match can reach back, rounded up, in bytes.
 const WINDOW_BYTES_MAX: u32 = 64 * 1024;
+const LARGEST_WINDOW: usize = WINDOW_BYTES_MAX as usize;
 
 /// Decodes what is asked for of one block.
 pub(crate) fn decode(
@@ -46,9 +47,16 @@ pub(crate) fn decode(
         request.output[..part.len()].copy_from_slice(part);
         part.len()
     } else {
-        let part = Part { skip: request.skip, output: request.output, window_bytes, ends_with_block };
-        let ring = scratch.take(part.ring_bytes())?;
-        part.decode(request.stored, ring)?
+        let mut decode_within = |window_bytes| {
+            let part = Part { skip: request.skip, output: request.output, window_bytes, ends_with_block };
+            let ring = scratch.take(part.ring_bytes())?;
+            part.decode(request.stored, ring)
+        };
+        match decode_within(window_bytes) {
+            // The image understates its window. What a block holds must not depend on how much of it is wanted.
+            Err(PAST_WINDOW) => decode_within(LARGEST_WINDOW)?,
+            len => len?,
+        }
     };
     request.answer(len)
 }

@@ -16,7 +16,7 @@ use crate::{
 const CUT: DecodeError = DecodeError::Corrupt("LZ4 sequence past the end of its block");
 const DISTANCE_ZERO: DecodeError = DecodeError::Corrupt("LZ4 match distance of zero");
 const BEFORE_BEGINNING: DecodeError = DecodeError::Corrupt("LZ4 match before the beginning of its block");
-const PAST_WINDOW: DecodeError = DecodeError::Corrupt("LZ4 match farther back than the window");
+pub(crate) const PAST_WINDOW: DecodeError = DecodeError::Corrupt("LZ4 match farther back than the window");
 const END_RULE: DecodeError = DecodeError::Corrupt("LZ4 block that does not end in literals");
 
 /// The shortest match, in bytes.

@@ -148,12 +148,9 @@ const MUTATED_BYTES_MAX: u64 = 12;
 fn images_changed_at_random_give_errors_or_data() {
     let corpus = Corpus::locate_or_fixtures();
     let times = env::var("FLOE_MUTATIONS").ok().and_then(|times| times.parse().ok()).unwrap_or(MUTATIONS);
-    let images = corpus.images().into_iter().filter(|image| MUTATED.contains(&image.name.as_str()));
-    let rows: Vec<(String, Vec<u8>, u64)> = images
-        .flat_map(|image| {
-            let bytes = corpus.bytes(&image.image);
-            (0..times.div_ceil(20)).map(move |seed| (image.name.clone(), bytes.clone(), seed))
-        })
+    let rows: Vec<(String, Vec<u8>, u64)> = bases(&corpus)
+        .into_iter()
+        .flat_map(|(name, bytes)| (0..times.div_ceil(20)).map(move |seed| (name.clone(), bytes.clone(), seed)))
         .collect();
     check_rows(
         &rows,
@@ -173,20 +170,9 @@ fn images_changed_at_random_give_errors_or_data() {
                         _ => random.below(256) as u8,
                     };
                 }
-                fix_checksum(&mut changed);
-                let start = Instant::now();
-                let reader = Arc::new(DirectReader::of(changed));
-                if let Ok(file_system) = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
-                    explore(&file_system, &reader);
-                }
-                if let Ok(check) = Check::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
-                    let walked = check.walk(&mut |_| (), &|| false);
-                    for part in walked.parts().iter().take(INODES_MAX) {
-                        check.data(&walked, part, &mut |_| Ok(()), &mut |_| ());
-                    }
-                }
-                if start.elapsed() > TIME_MAX {
-                    return vec![format!("took {:?}", start.elapsed())];
+                let took = look_at(changed);
+                if took > TIME_MAX {
+                    return vec![format!("took {took:?}")];
                 }
             }
             Vec::new()
@@ -194,9 +180,56 @@ fn images_changed_at_random_give_errors_or_data() {
     );
 }
 
+#[test]
+fn images_that_tell_another_block_size_give_errors_or_data() {
+    let rows: Vec<(String, Vec<u8>)> = bases(&Corpus::locate_or_fixtures());
+    check_rows(
+        &rows,
+        |(name, _)| name.clone(),
+        |(_, bytes)| {
+            let sizes = (0..=20).chain([63, 64, 255]).filter(|log2| *log2 != bytes[1036]);
+            let took = sizes.map(|log2| {
+                let mut changed = bytes.clone();
+                changed[1036] = log2;
+                (log2, look_at(changed))
+            });
+            took.filter(|(_, took)| *took > TIME_MAX).map(|(log2, took)| format!("2^{log2}: took {took:?}")).collect()
+        },
+    );
+}
+
+/// The images of [`MUTATED`], and those with large blocks.
+fn bases(corpus: &Corpus) -> Vec<(String, Vec<u8>)> {
+    let fixtures = Corpus::fixtures();
+    let has_large_blocks =
+        |name: &str| ["erofs-b8k-", "erofs-b16k-", "erofs-b64k-"].iter().any(|start| name.starts_with(start));
+    let images = corpus.images().into_iter().filter(|image| MUTATED.contains(&image.name.as_str()));
+    let large = fixtures.images().into_iter().filter(|image| has_large_blocks(&image.name));
+    let images = images.map(|image| (corpus.bytes(&image.image), image.name));
+    let large = large.map(|image| (fixtures.bytes(&image.image), image.name));
+    images.chain(large).map(|(bytes, name)| (name, bytes)).collect()
+}
+
+/// Reads and checks a changed image; gives how long that took.
+fn look_at(mut changed: Vec<u8>) -> Duration {
+    fix_checksum(&mut changed);
+    let start = Instant::now();
+    let reader = Arc::new(DirectReader::of(changed));
+    if let Ok(file_system) = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
+        explore(&file_system, &reader);
+    }
+    if let Ok(check) = Check::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
+        let walked = check.walk(&mut |_| (), &|| false);
+        for part in walked.parts().iter().take(INODES_MAX) {
+            check.data(&walked, part, &mut |_| Ok(()), &mut |_| ());
+        }
+    }
+    start.elapsed()
+}
+
 /// Makes the checksum of the superblock right again, so that changes are not only refused.
 fn fix_checksum(bytes: &mut [u8]) {
-    let block_len = 1usize.checked_shl(u32::from(bytes[1036])).unwrap_or(0).clamp(512, 4096);
+    let block_len = 1usize.checked_shl(u32::from(bytes[1036])).unwrap_or(0).clamp(512, 65_536);
     let end = 1024 + if block_len > 1024 { block_len - 1024 } else { block_len };
     if bytes.len() < end {
         return;

@@ -8,7 +8,7 @@ use floe_erofs::{
 };
 use floe_image::{BlockReader, ByteRange, DeviceId, FileSystem};
 use floe_testkit::{
-    DirectReader, KernelMount, Random,
+    DirectReader, KernelMount, Random, Versions,
     corpus::{Format, Materialised},
     manifest::{Comparison, differences},
     peer,
@@ -26,7 +26,7 @@ fn write_tree(root: &Path) {
 
 #[test]
 fn data_compressed_inside_compressed_metadata_reads_as_in_the_kernel() {
-    let needs = [Need::Root, Need::KernelErofs, Need::Peer("mkfs.erofs")];
+    let needs = [Need::Root, Need::KernelErofs, Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))];
     if !skip::ready(&needs) {
         return;
     }
@@ -55,7 +55,7 @@ fn data_compressed_inside_compressed_metadata_reads_as_in_the_kernel() {
 
 #[test]
 fn extents_that_have_only_lengths_read_from_the_end_to_the_beginning() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

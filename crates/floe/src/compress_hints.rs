@@ -12,13 +12,12 @@ pub(crate) fn parse(text: &str, algorithm: impl Fn(usize, u32) -> Option<Compres
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let hint = |(number, line): (usize, &str)| {
         let wrong = |what: String| format!("line {}: {what}", number + 1);
-        let mut words = line.trim().splitn(3, [' ', '\t']).map(str::trim);
-        let size = words.next().unwrap_or_default();
+        let (size, rest) = first_word(line.trim());
         let pcluster_bytes = size.parse().map_err(|_| wrong(format!("'{size}' is no size in bytes")))?;
-        let (index, expression) = match (words.next(), words.next()) {
-            (Some(index), Some(expression)) => (index, expression),
-            (Some(expression), None) => ("0", expression),
-            (None, _) => return Err(wrong("there is no expression after the size".into())),
+        let (index, expression) = match first_word(rest) {
+            ("", _) => return Err(wrong("there is no expression after the size".into())),
+            (expression, "") => ("0", expression),
+            (index, expression) => (index, expression),
         };
         let found = index.parse().ok().and_then(|index| algorithm(index, pcluster_bytes));
         let compression = found.ok_or_else(|| wrong(format!("there is no algorithm {index}: count from 0")))?;
@@ -26,6 +25,11 @@ pub(crate) fn parse(text: &str, algorithm: impl Fn(usize, u32) -> Option<Compres
         Ok(Hint { expression: expression.to_owned(), coding })
     };
     lines.map(hint).collect()
+}
+
+/// The text up to the first blank or tab, and what follows those.
+fn first_word(text: &str) -> (&str, &str) {
+    text.split_once([' ', '\t']).map_or((text, ""), |(word, rest)| (word, rest.trim_start()))
 }
 
 #[cfg(test)]
@@ -40,8 +44,8 @@ mod tests {
             expression: expression.to_owned(),
             coding: coding.map(|(index, pcluster_bytes)| Coding { compression: algorithms[index], pcluster_bytes }),
         };
-        let text = "# a comment\n\n65536 \\.so$\n4096 1 ^usr/a b/\n0\t\\.jpg$\n";
-        let expected = [hint("\\.so$", Some((0, 65536))), hint("^usr/a b/", Some((1, 4096))), hint("\\.jpg$", None)];
+        let text = "# a comment\n\n65536 \\.so$\n4096 \t 1   ^usr/a  b/\n0\t \\.jpg$  \n";
+        let expected = [hint("\\.so$", Some((0, 65536))), hint("^usr/a  b/", Some((1, 4096))), hint("\\.jpg$", None)];
         assert_eq!(parse(text, algorithm).as_deref(), Ok(expected.as_slice()));
         for (text, said) in [
             ("big x", "line 1: 'big' is no size in bytes"),

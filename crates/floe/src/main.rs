@@ -27,6 +27,7 @@ mod mount_users;
 mod output;
 mod quantity;
 mod shown;
+mod source_date_epoch;
 mod status;
 mod switches;
 mod tuning;

@@ -17,7 +17,7 @@ use floe_image::{ByteRange, ExtentData, Nid};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{Image, OpenError, OpenOptions};
+use crate::{Image, Offset, OpenError, OpenOptions};
 
 /// How much of the data is read back as a sample, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 20;
@@ -65,7 +65,11 @@ impl Verifier for ImageVerifier {
         let engine =
             EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..Default::default() };
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
-        let options = OpenOptions { devices, engine, ..OpenOptions::default() };
+        let offset = match expected.image_offset() {
+            0 => Offset::None,
+            offset => Offset::At(offset),
+        };
+        let options = OpenOptions { devices, engine, offset, ..OpenOptions::default() };
         let image = Image::open(path, &options).map_err(|error| match error {
             OpenError::Image { error, .. } if error.is_passing() => VerifyError::Unread(error.to_string()),
             OpenError::File { .. } => VerifyError::Unread(error.to_string()),

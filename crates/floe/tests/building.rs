@@ -16,6 +16,7 @@ use floe_mkfs::{
     VerifyError, build_verified,
 };
 use floe_testkit::skip::{self, Need};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A folder with a small tree in `source`.
@@ -231,15 +232,14 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
 #[test]
 fn a_signal_ends_it_cleanly() {
     let folder = large_scene();
-    for (signal, source) in [("-INT", "source"), ("-TERM", "source.tar.gz")] {
+    for (signal, source) in [(Signal::INT, "source"), (Signal::TERM, "source.tar.gz")] {
         let child = started(&folder, source);
         thread::sleep(Duration::from_millis(60));
-        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
-        assert!(kill.expect("kill runs").success());
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
         let output = child.wait_with_output().expect("it ends");
-        assert_eq!(output.status.code(), Some(130), "{signal}: {}", said(&output));
-        assert_eq!(said(&output), "floe: stopped before the image was whole\n", "{signal}");
-        assert_eq!(left(&folder), Vec::<String>::new(), "{signal}");
+        assert_eq!(output.status.code(), Some(130), "{signal:?}: {}", said(&output));
+        assert_eq!(said(&output), "floe: stopped before the image was whole\n", "{signal:?}");
+        assert_eq!(left(&folder), Vec::<String>::new(), "{signal:?}");
     }
 }
 

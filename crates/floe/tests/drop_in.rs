@@ -9,7 +9,7 @@ use std::{
 };
 
 use floe_testkit::{
-    check_rows,
+    Versions, check_rows,
     corpus::{Corpus, Format, ImageRecord},
     manifest::{Comparison, differences, sha256_hex},
     peer,
@@ -94,7 +94,7 @@ fn places(corpus: &Corpus, record: &ImageRecord) -> (Vec<String>, String) {
 
 #[test]
 fn dump_erofs_prints_what_the_original_prints() {
-    if !skip::ready(&[Need::Peer("dump.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("dump.erofs", Versions::Series("1.9"))]) {
         return;
     }
     let corpus = Corpus::locate_or_fixtures();
@@ -181,7 +181,10 @@ fn erofs_tools_end_as_the_originals_do() {
         ("fsck.erofs", vec!["--path=/records", "--extract", &demo()]),
         ("fsck.erofs", vec!["--path=/nope", "--extract", &demo()]),
     ] {
-        if !skip::ready(&[Need::Peer("dump.erofs"), Need::Peer("fsck.erofs")]) {
+        if !skip::ready(&[
+            Need::PeerOf("dump.erofs", Versions::Series("1.9")),
+            Need::PeerOf("fsck.erofs", Versions::Series("1.9")),
+        ]) {
             return;
         }
         let arguments = strings(&arguments);
@@ -195,7 +198,7 @@ fn erofs_tools_end_as_the_originals_do() {
 
 #[test]
 fn fsck_erofs_extracts_what_the_original_extracts() {
-    if !skip::ready(&[Need::Root, Need::Peer("fsck.erofs")]) {
+    if !skip::ready(&[Need::Root, Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]) {
         return;
     }
     for options in [
@@ -221,7 +224,7 @@ fn fsck_erofs_extracts_what_the_original_extracts() {
 
 #[test]
 fn unsquashfs_lists_what_the_original_lists() {
-    if !skip::ready(&[Need::Peer("unsquashfs")]) {
+    if !skip::ready(&[Need::PeerOf("unsquashfs", Versions::Series("4.7"))]) {
         return;
     }
     let corpus = Corpus::locate_or_fixtures();
@@ -263,7 +266,7 @@ fn unsquashfs_lists_what_the_original_lists() {
 
 #[test]
 fn unsquashfs_extracts_what_the_original_extracts() {
-    if !skip::ready(&[Need::Root, Need::Peer("unsquashfs")]) {
+    if !skip::ready(&[Need::Root, Need::PeerOf("unsquashfs", Versions::Series("4.7"))]) {
         return;
     }
     let corpus = Corpus::fixtures();

@@ -14,7 +14,7 @@ use std::{
 
 use floe_engine::{Engine, EngineOptions, Reader, WorkerMode};
 use floe_erofs::Erofs;
-use floe_image::{BlockReader, DirectoryCursor, Error, FileSystem, FileType, ImageSource, Nid, Result};
+use floe_image::{DirectoryCursor, Error, FileSystem, FileType, ImageSource, Nid, Result};
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     FailingSource, Fault, MemorySource, check_rows,
@@ -76,7 +76,7 @@ impl Subject {
         let mut sources = vec![Arc::clone(source) as Arc<dyn ImageSource>];
         sources.extend(self.devices.iter().cloned());
         let engine = Engine::new(sources, &self.options)?;
-        let blocks = Arc::clone(&engine) as Arc<dyn BlockReader>;
+        let blocks = engine.block_reader(floe_engine::Blocking::Allowed);
         let file_system: Arc<dyn FileSystem> = match self.format {
             Format::Erofs => Arc::new(Erofs::open(blocks)?),
             Format::Squashfs => Arc::new(Squashfs::open(blocks)?),

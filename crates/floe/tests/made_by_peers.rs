@@ -4,7 +4,7 @@ use std::process::Command;
 
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
-    Tree, check_rows,
+    Tree, Versions, check_rows,
     manifest::{Comparison, differences},
     peer,
     skip::{self, Need},
@@ -31,7 +31,7 @@ const EROFS_OPTIONS: [&str; 14] = [
 
 #[test]
 fn trees_made_into_images_are_read_as_they_were() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let mkfs = peer("mkfs.erofs").expect("it is there");

@@ -1,34 +1,17 @@
 //! By the name of mkfs.erofs: the same options give images with the same content, and the same exit codes.
 
-use std::{
-    fs,
-    os::unix::process::CommandExt,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+mod support;
+
+use std::{path::Path, process::Output};
 
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
-    Tree, check_rows,
+    Tree, Versions, check_rows,
     manifest::{Comparison, Manifest, differences},
-    peer,
     skip::{self, Need},
     walk,
 };
-
-fn ours(folder: &Path, arguments: &str, environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-    run(command.arg0("mkfs.erofs").envs(environment.iter().copied()), folder, arguments)
-}
-
-fn theirs(folder: &Path, arguments: &str, environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(peer("mkfs.erofs").expect("it was asked for"));
-    run(command.envs(environment.iter().copied()), folder, arguments)
-}
-
-fn run(command: &mut Command, folder: &Path, arguments: &str) -> Output {
-    command.args(arguments.split_whitespace()).current_dir(folder).stdin(Stdio::null()).output().expect("it runs")
-}
+use support::mkfs_erofs::{ours, scene, scene_of, theirs};
 
 fn manifest(image: &Path, device: Option<&Path>) -> Manifest {
     let devices = device.map(Path::to_path_buf).into_iter().collect();
@@ -46,24 +29,6 @@ fn manifest(image: &Path, device: Option<&Path>) -> Manifest {
         (entry.inode_number, entry.blocks_512, entry.segments) = (None, None, None);
     }
     manifest
-}
-
-/// A tree, and an archive of it.
-fn scene() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    Tree::small(20).write(&folder.path().join("source")).expect("written");
-    fs::create_dir_all(folder.path().join("source/docs/deep")).expect("made");
-    for name in ["source/docs/a.txt", "source/docs/deep/b.txt", "source/docs/c.md"] {
-        fs::write(folder.path().join(name), name.repeat(1000)).expect("written");
-    }
-    fs::write(folder.path().join("hints"), "# some\n16384 \\.md$\n0 ^docs/deep/\n").expect("written");
-    let tar = Command::new("tar")
-        .args(["--format=pax", "-cf", "source.tar", "-C", "source", "."])
-        .current_dir(folder.path())
-        .output()
-        .expect("there is tar");
-    assert!(tar.status.success(), "{}", String::from_utf8_lossy(&tar.stderr));
-    folder
 }
 
 /// Options and a source for which both are to give the same content.
@@ -101,13 +66,17 @@ const SAME: [&str; 29] = [
 
 #[test]
 fn the_same_options_give_the_same_content() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
-    let scene = scene();
+    check_same(&scene(), &SAME);
+}
+
+/// Makes images by both and compares them.
+fn check_same(scene: &tempfile::TempDir, rows: &[&str]) {
     let folder = scene.path();
     check_rows(
-        &SAME,
+        rows,
         |options| format!("mkfs.erofs {options}"),
         |&options| {
             let (flags, source) = options.rsplit_once(' ').unwrap_or(("", options));
@@ -115,7 +84,7 @@ fn the_same_options_give_the_same_content() {
             let flags =
                 if flags.contains("-T16") { flags.to_owned() } else { format!("-Eforce-inode-extended {flags}") };
             let mut manifests = Vec::new();
-            let place = SAME.iter().position(|row| *row == options).expect("it is one of them");
+            let place = rows.iter().position(|row| *row == options).expect("it is one of them");
             for (image, program) in [("ours", ours as fn(&Path, &str, &[_]) -> Output), ("theirs", theirs)] {
                 let image = &format!("{image}-{place}");
                 let output = program(folder, &format!("--quiet {flags} {image} {source}"), &[]);
@@ -132,7 +101,7 @@ fn the_same_options_give_the_same_content() {
 
 #[test]
 fn times_are_held_back_by_the_environment() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -148,7 +117,7 @@ fn times_are_held_back_by_the_environment() {
 
 #[test]
 fn chunks_go_to_a_device() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -163,8 +132,47 @@ fn chunks_go_to_a_device() {
     assert_eq!(differences(&manifests[1], &manifests[0], &comparison), Vec::<String>::new());
 }
 
+/// More of them, for a smaller tree.
+const SAME_TOO: [&str; 27] = [
+    "-zlz4hc --compress-hints=blanks source",
+    "-zlz4 -Enosbcrc source",
+    "--mount-point=/system/ source",
+    "-zlz4hc -C16384 --max-extent-bytes=8192 source",
+    "-zlz4hc -C16384 -Efragments --max-extent-bytes=20k source",
+    "-zzstd -C16384 -E48bit --max-extent-bytes=30000 source",
+    "-zlz4 --max-extent-bytes=0 source",
+    "--ovlfs-strip source",
+    "--ovlfs-strip=1 -x-1 source",
+    "--ovlfs-strip=0 source",
+    "--tar=f --ovlfs-strip source.tar",
+    "--hard-dereference source",
+    "--hard-dereference -zlz4 -Ededupe source",
+    "--tar=f --hard-dereference source.tar",
+    "--fsalignblks=5 source",
+    "--root-xattr-isize=200 source",
+    "--root-xattr-isize=4000 -E^xattr-name-filter source",
+    "--zD source",
+    "--zD=0 -zlz4 source",
+    "--zD=1 source",
+    "--zD=1 -zlz4hc -C16384 -Efragments source",
+    "--MZ -zlz4 source",
+    "--MZ=id --dsunit=16 -zlz4 source",
+    "-m4096 source",
+    "-m4096 -zlz4 -Eztailpacking source",
+    "-zlz4 -C16384 -m8k:zstd,level=5 -Efragments source",
+    "-zlz4:zstd -C65536 -m16384:1 --zD=1 -Efragments=16384 source",
+];
+
+#[test]
+fn rarer_options_give_the_same_content() {
+    if skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
+        let tree = Tree { file_count: 30, file_bytes_max: 60_000, nesting_depth: 5, ..Tree::small(21) };
+        check_same(&scene_of(&tree), &SAME_TOO);
+    }
+}
+
 /// Wrong calls, which both end in the same way.
-const WRONG: [&str; 21] = [
+const WRONG: [&str; 33] = [
     "",
     "image",
     "image missing",
@@ -186,11 +194,23 @@ const WRONG: [&str; 21] = [
     "--force-uid=x image source",
     "--nothing image source",
     "--tar=f image missing",
+    "--quiet=yes image source",
+    "--exclude=docs image source",
+    "--max-extent-bytes=1 -zlz4 image source",
+    "--root-xattr-isize=65533 image source",
+    "--fsalignblks=x image source",
+    "--MZ=d image source",
+    "--MZ=x image source",
+    "-m0 image source",
+    "-m8192 -zlz4 image source",
+    "-zlz4,1 image source",
+    "-zdeflate,10 image source",
+    "-zlz4 -Efragments=65536 image source",
 ];
 
 #[test]
 fn wrong_calls_end_as_the_originals() {
-    if !skip::ready(&[Need::Peer("mkfs.erofs")]) {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9"))]) {
         return;
     }
     let scene = scene();
@@ -217,18 +237,29 @@ fn wrong_calls_end_as_the_originals() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_by_name() {
+fn what_is_not_offered_is_refused_in_one_line() {
     let scene = scene();
     for (arguments, words) in [
-        ("-m4096 image source", "-m is not offered"),
-        ("--incremental=data image source", "--incremental is not offered"),
-        ("--tar=i image source.tar", "--tar=i is not offered"),
-        ("--dsunit=512 image source", "--dsunit is not offered"),
-        ("-Edot-omitted image source", "dot-omitted is not offered"),
-        ("-zlz4 -Efragments=65536 image source", "other than -C is not offered"),
-        ("--clean=rvsp image source", "--clean is not offered"),
+        ("--incremental=data image source", "--incremental is not offered by floe: an image is always built anew"),
+        ("--tar=i image source.tar", "--tar=i is not offered by floe: an image has the data of its archive"),
+        ("--clean=rvsp image source", "--clean is not offered by floe: an image without its data"),
+        ("--s3=http://host image bucket", "--s3 is not offered by floe: sources are local"),
+        ("--ungzip=copy --tar image source.tar", "--ungzip is not offered by floe: it keeps no copy"),
+        ("-zlz4 -E48bit --max-extent-bytes=-8192 image source", "pclusters always begin with a block"),
+        ("-Edot-omitted image source", "dot-omitted is not offered by floe: each directory names itself"),
+        ("-zlzma,lc=2 image source", "-zlzma,lc=2 is not offered by floe: lc cannot be set"),
+    ] {
+        let output = ours(scene.path(), arguments, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
+        assert!(said.starts_with("<E> erofs: ") && said.contains(words), "{arguments}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments}: {said}");
+        assert!(!scene.path().join("image").exists(), "{arguments}");
+    }
+    for (arguments, words) in [
         ("--exclude-regex=( image source", "no regular expression"),
         ("image source.tar", "for an archive give --tar"),
+        ("--ex=docs image source", "option '--ex' is ambiguous"),
     ] {
         let output = ours(scene.path(), arguments, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -236,4 +267,35 @@ fn what_is_not_offered_is_refused_by_name() {
         assert!(said.starts_with("<E> erofs: ") && said.contains(words), "{arguments}: {said}");
         assert!(!scene.path().join("image").exists(), "{arguments}");
     }
+}
+
+/// The options that a help text names, with their dashes.
+fn options_of(help: &str) -> Vec<String> {
+    let mut options = Vec::new();
+    for line in help.lines() {
+        let line = line.trim_start();
+        // A line begins with an option, or with two: `-V, --version`.
+        let (first, rest) = line.split_once(", ").unwrap_or((line, ""));
+        for form in [first, rest].into_iter().filter(|form| form.starts_with('-')) {
+            let is_name = |character: &char| character.is_ascii_alphanumeric() || *character == '-';
+            let len = if form.starts_with("--") { form.chars().take_while(is_name).count() } else { 2 };
+            options.extend(form.get(..len).map(str::to_owned));
+        }
+    }
+    options
+}
+
+#[test]
+fn each_option_of_the_original_is_known() {
+    if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9.4"))]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let help = |program: fn(&Path, &str, &[_]) -> Output| {
+        options_of(&String::from_utf8_lossy(&program(folder.path(), "--help", &[]).stdout))
+    };
+    let (known, original) = (help(ours), help(theirs));
+    assert!(original.len() > 50 && original.iter().any(|option| option == "--zfeature-bits"), "{original:?}");
+    let unknown: Vec<&String> = original.iter().filter(|option| !known.contains(option)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are not among {known:?}");
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write,
+    ops::ControlFlow,
     os::unix::fs::{FileExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -10,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe::{Image, ImageVerifier, OpenOptions, Thoroughness};
+use floe_mkfs::{Coding, Compression, Fragments, Metabox, Options, Phase, Progress, Source, build_verified};
 use floe_testkit::{
     run_bounded,
     skip::{self, Need},
@@ -99,13 +102,24 @@ fn check_sparse(path: &Path, size: u64) {
 fn work_and_memory_follow_the_data_of_sparse_files() {
     let folder = folder();
     put_sparse(&folder.path().join("source/sparse"), 1 << 40);
-    for more in [&[][..], &["--chunk", "1M"], &["--chunk", "64k"], &["-z", "lz4"], &["-z", "lz4", "--dedupe"]] {
-        let run = run_bounded(&mut mkfs(&folder, &[&["source"], more].concat()), LIMIT).expect("floe runs");
+    for more in [
+        &[][..],
+        &["--chunk", "1M"],
+        &["--chunk", "64k"],
+        &["-z", "lz4"],
+        &["-z", "lz4", "--dedupe"],
+        &["-b", "64k"],
+        &["-b", "64k", "--chunk", "64k"],
+        &["-b", "64k", "-z", "lz4"],
+    ] {
+        let full = ["source", "--verify", "full"];
+        let run = run_bounded(&mut mkfs(&folder, &[&full, more].concat()), LIMIT).expect("floe runs");
         assert!(run.status.success(), "{more:?}: {} {:?}", run.stderr, run.status);
         assert!(run.resident_bytes_max < 600 << 20, "{more:?}: {} bytes of memory", run.resident_bytes_max);
         let status = fs::metadata(image(&folder)).expect("there is an image");
         assert!(status.len() < 100 << 20, "{more:?}: {} bytes", status.len());
-        if skip::ready(&[Need::Root]) {
+        // The kernel mounts no image whose blocks are larger than its pages.
+        if !more.contains(&"-b") && skip::ready(&[Need::Root]) {
             let mounted = Mounted::new(&image(&folder));
             check_sparse(&mounted.path("sparse"), 1 << 40);
         }
@@ -422,6 +436,97 @@ fn files_that_change_meanwhile_are_kept_as_far_as_they_go() {
         assert!(said.contains("victim changed") && said.lines().count() == 1, "{what}: {said}");
         assert!(!image(&folder).exists(), "{what}");
     }
+}
+
+/// Calls itself once, when the tree is listed and files are compared.
+struct Meddler<F>(Option<F>);
+
+impl<F: FnOnce()> Progress for Meddler<F> {
+    fn advance(&mut self, phase: Phase, _: u64, _: u64) -> ControlFlow<()> {
+        if phase == Phase::Compare
+            && let Some(meddle) = self.0.take()
+        {
+            meddle();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn files_that_change_are_kept_beside_packed_metadata() {
+    let folder = folder();
+    let source = folder.path().join("source");
+    let text = |seed: u32, len: usize| format!("line {seed} of some text\n").repeat(len / 10).into_bytes();
+    let compression = Compression::Zstd { level: 3, window_log2: 19 };
+    let coding = Coding { compression, pcluster_bytes: 16_384 };
+    for (metabox, packs_directories) in
+        [(Metabox::None, true), (Metabox::Inode(None), false), (Metabox::Inode(Some(coding)), true)]
+    {
+        for fragments in [Fragments::None, Fragments::Tails, Fragments::All] {
+            let what = format!("{metabox:?}, {packs_directories}, {fragments:?}");
+            let _ = fs::remove_dir_all(&source);
+            fs::create_dir_all(source.join("sub")).expect("made");
+            for (name, seed) in [("sub/a", 1), ("sub/b", 2), ("same", 1), ("victim", 3), ("vanishing", 4)] {
+                fs::write(source.join(name), text(seed, 50_000)).expect("written");
+            }
+            let mut options = Options::new(image(&folder));
+            options.compression = Some(compression);
+            options.pcluster_bytes = 16_384;
+            options.dedupe = true;
+            options.fragments = fragments;
+            options.wide = true;
+            options.layout.packs_directories = packs_directories;
+            options.layout.metabox = metabox;
+            let meddle = || {
+                fs::write(source.join("victim"), text(5, 20_000)).expect("written");
+                fs::remove_file(source.join("vanishing")).expect("removed");
+            };
+            let mut verifier = ImageVerifier { thoroughness: Thoroughness::Full, jobs: options.jobs };
+            let sources = [Source::Directory(source.clone())];
+            let built = build_verified(&options, &sources, &mut verifier, &mut Meddler(Some(meddle)));
+            let summary = built.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(summary.warnings.len(), 2, "{what}: {:?}", summary.warnings);
+            assert!(summary.duplicate_bytes >= 50_000, "{what}: {} bytes", summary.duplicate_bytes);
+            let opened = Image::open(&image(&folder), &OpenOptions::default());
+            let opened = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(opened.resolve("vanishing").is_err(), "{what}");
+            for name in ["sub/a", "sub/b", "same", "victim"] {
+                let nid = opened.resolve(name).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let expected = fs::read(source.join(name)).expect("read");
+                let mut found = vec![0; expected.len() + 1];
+                let len = opened.read_at(nid, 0, &mut found).expect("it can be read");
+                assert!(found[..len] == expected, "{what}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refused_memory_ends_it_without_an_image() {
+    let folder = folder();
+    let text: String = (0..60_000).map(|number| format!("{number} of some numbers\n")).collect();
+    for file in 0..2 {
+        fs::write(folder.path().join(format!("source/{file}")), format!("{file}{text}")).expect("written");
+    }
+    let floe = env!("CARGO_BIN_EXE_floe");
+    let mut refused = 0;
+    for kibibytes in [50_000, 100_000, 200_000] {
+        for more in ["-z lz4", "-z lz4 --dedupe --verify full", "-z lzma -C 1M -j 2", "-z zstd,19 --fragments all"] {
+            let script = format!("ulimit -v {kibibytes}; exec {floe} mkfs -q image source {more}");
+            let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output().expect("sh runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let left: Vec<_> = fs::read_dir(folder.path()).expect("listed").collect();
+            if output.status.success() {
+                fs::remove_file(image(&folder)).expect("there is an image");
+                continue;
+            }
+            refused += 1;
+            assert_eq!(output.status.code(), Some(1), "{kibibytes} {more}: {} {said}", output.status);
+            assert_eq!(said.trim().lines().count(), 1, "{kibibytes} {more}: {said}");
+            assert_eq!(left.len(), 1, "{kibibytes} {more}: {left:?}");
+        }
+    }
+    assert!(refused > 0, "nothing was refused");
 }
 
 #[test]

@@ -42,8 +42,8 @@ pub(crate) struct Assembler<'a> {
     chunk_store: ChunkStore,
     /// By place and offset, the number of the extent that begins at a cut.
     cuts: HashMap<(usize, u64), usize>,
-    /// How many bytes are in extents that refer to what others stored.
-    shared_bytes: u64,
+    /// How many bytes were there already, besides what is counted where data is looked for.
+    duplicate_bytes: u64,
     /// Where equal data is to be stored once.
     stored_blocks: Option<StoredBlocks>,
     current: Current,
@@ -87,7 +87,7 @@ impl<'a> Assembler<'a> {
             algorithms: options.codings().into_iter().map(|coding| options.algorithm(coding)).collect(),
             chunk_store: ChunkStore::default(),
             cuts: HashMap::new(),
-            shared_bytes: 0,
+            duplicate_bytes: 0,
             stored_blocks: options.shares_files().then(StoredBlocks::default),
             current: Current::default(),
         }
@@ -98,14 +98,20 @@ impl<'a> Assembler<'a> {
         self.packed.as_ref().map_or(0, Packed::duplicate_bytes)
             + self.stored_blocks.as_ref().map_or(0, StoredBlocks::duplicate_bytes)
             + self.chunk_store.duplicate_bytes()
-            + self.shared_bytes
+            + self.duplicate_bytes
     }
 
     /// The packed inode's content, which cannot be added to any more, and where fragments are there.
     pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
         self.cuts.clear();
-        let packed = self.packed.take().filter(|packed| packed.len() > 0);
-        packed.map(Packed::into_content).transpose()
+        let Some(packed) = self.packed.take() else { return Ok(None) };
+        self.duplicate_bytes += packed.duplicate_bytes();
+        if packed.len() > 0 { packed.into_content().map(Some) } else { Ok(None) }
+    }
+
+    /// The image, for what is no file's content.
+    pub(crate) fn image(&mut self) -> &mut ImageFile {
+        self.image
     }
 
     /// The blob device.
@@ -122,6 +128,7 @@ impl<'a> Assembler<'a> {
     ) -> Result<Option<StoredFile>> {
         let size = content.size();
         if piece.offset == 0 {
+            self.begin_data_unit()?;
             let (start, place, coding) = (self.image.len(), piece.place, piece.coding);
             let algorithm = coding.and_then(|coding| self.algorithms.get(coding)).copied().unwrap_or(0);
             self.current = Current { start, size, place, coding, algorithm, ..Current::default() };
@@ -144,7 +151,10 @@ impl<'a> Assembler<'a> {
             PieceData::Repeat(Some((repeat, rule))) => self.add_repeat(&repeat, rule, content, stored)?,
             PieceData::Repeat(None) => {}
             PieceData::Packed(bytes) if is_whole => self.add_fragment(&bytes, piece.hash)?,
-            PieceData::Packed(bytes) => self.append_packed(&bytes)?,
+            PieceData::Packed(bytes) => {
+                let offset = self.append_packed(&bytes)?;
+                self.current.fragment_offset.get_or_insert(offset);
+            }
             PieceData::Chunks { chunk_len, chunks, bytes } => self.add_chunks(chunk_len, &chunks, &bytes)?,
             PieceData::Hole { chunk_len } => {
                 let count = piece.len.div_ceil(chunk_len) as u64;
@@ -152,6 +162,15 @@ impl<'a> Assembler<'a> {
             }
         }
         if is_last { self.finish(size, content).map(Some) } else { Ok(None) }
+    }
+
+    /// Goes to where the data of a file may begin.
+    fn begin_data_unit(&mut self) -> Result<()> {
+        match self.options.chunk_bytes {
+            None => self.image.pad(self.options.block_size() * u64::from(self.options.layout.data_unit_blocks)),
+            // Chunks are looked for one by one: where one begins depends on which were there already.
+            Some(_) => Ok(()),
+        }
     }
 
     fn finish(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
@@ -234,7 +253,7 @@ impl<'a> Assembler<'a> {
             let gap = Gap { start, end: repeat.end(), ends_file: repeat.end() == self.current.size };
             let (extents, len) = shared_extents(source, gap, self.options.block_size());
             self.current.extents.extend(extents);
-            self.shared_bytes += len;
+            self.duplicate_bytes += len;
             start += len;
         }
         self.compress_late(content, start, repeat.end(), rule)
@@ -360,11 +379,9 @@ impl<'a> Assembler<'a> {
         self.current.fragment_offset = Some(offset);
     }
 
-    fn append_packed(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(packed) = &mut self.packed else { return Ok(()) };
-        let offset = packed.append(bytes)?;
-        self.current.fragment_offset.get_or_insert(offset);
-        Ok(())
+    /// Adds to the packed inode's content; gives where in it that is.
+    pub(crate) fn append_packed(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.packed.as_mut().map_or(Ok(0), |packed| packed.append(bytes))
     }
 
     /// Stores a file as it is that turned out not to shrink.

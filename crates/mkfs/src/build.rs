@@ -5,7 +5,7 @@ use std::time::Instant;
 use floe_codec::release_freed_memory;
 use floe_erofs::{
     format,
-    write::{AlgorithmConfiguration, Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
+    write::{Device, SuperBlockRecord, superblock_bytes},
 };
 use floe_image::Timestamp;
 use sha2::{Digest, Sha256};
@@ -14,19 +14,16 @@ use crate::{
     archive::Archive,
     changed::ChangedFiles,
     content::Content,
-    data::{self, Contents, StoredData},
-    duplicates::duplicates,
     error::{Error, Result},
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
-    hints::coding_numbers,
     image_file::ImageFile,
-    kinds::kinds,
     launch::Launch,
     metadata::{MetadataArea, MetadataPlan},
-    options::{Options, Source, Times},
+    options::{Options, Source},
     progress::{Phase, Progress, report},
     scan::Scanner,
+    stored_contents::StoredContents,
     stored_file::StoredFile,
     summary::Summary,
     tree::{Body, Metadata, Tree, Visit},
@@ -66,44 +63,49 @@ fn build_with(
     let (mut tree, mut warnings) = scan(options, sources, progress)?;
     let scan_time = begin.elapsed();
     let mut changed = ChangedFiles::new(&options.output);
-    let (visits, stored) = loop {
+    let (visits, contents) = loop {
         let visits = tree.in_order();
         match StoredContents::new(&tree, &visits, options, progress) {
             Err(Error::Changed { path }) if !options.strict => changed.replace(&mut tree, &visits, &path, progress)?,
-            stored => break (visits, stored?),
+            contents => break (visits, contents?),
         }
     };
     warnings.extend(changed.into_warnings());
     let data_time = begin.elapsed() - scan_time;
-    let StoredContents { xattrs, same, mut image, mut record, launch, data_start, mut stored } = stored;
-    let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(&tree, visit)).collect();
+    let StoredContents { xattrs, same, mut image, mut record, rules, launch, data_start, .. } = contents;
+    let StoredContents { files, directories, packed, boxed, mut stored, .. } = contents;
+    let plan = MetadataPlan {
+        tree: &tree,
+        visits: &visits,
+        files: &files,
+        directories: &directories,
+        xattrs: &xattrs,
+        options,
+        rules,
+    };
 
     let metadata_start = image.len();
     record.xattr_block = block_number(&image, options)?;
     image.append(xattrs.shared_bytes())?;
     image.pad(options.block_size())?;
     record.metadata_block = block_number(&image, options)?;
-    let plan = MetadataPlan {
-        tree: &tree,
-        visits: &visits,
-        files: &stored.files,
-        packed: stored.packed.as_ref(),
-        xattrs: &xattrs,
-        options,
-        rules: InodeRules { epoch: record.epoch, wide: options.wide, form: options.inode_form },
+    let area = match boxed {
+        None => plan.write(packed.as_ref(), &mut image)?,
+        Some((boxed, metabox)) => plan.write_unboxed(boxed, packed.as_ref(), &metabox, &mut image)?,
     };
-    let area = plan.write(&mut image)?;
     let metadata_len = image.len() - metadata_start;
     report(progress, Phase::Metadata, metadata_len, metadata_len)?;
 
     record.feature_compat |= compat_features(&xattrs, &tree, &visits, &area);
-    record.feature_incompat |= incompat_features(options, &area);
+    record.feature_incompat |= incompat_features(options, &files, &area);
     if !record.long_prefixes.is_empty() {
         record.feature_incompat |= format::FEATURE_INCOMPAT_XATTR_PREFIXES;
     }
     record.root_nid = area.root_nid;
     record.packed_nid = area.packed_nid;
+    record.metabox_nid = area.metabox_nid;
     record.inode_count = area.inode_count;
+    image.pad(options.block_size() * u64::from(options.layout.blocks_multiple))?;
     record.blocks = image.len() / options.block_size();
     if let (Some(blob), Some(path)) = (&stored.blob, &options.blob_device) {
         let tag = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
@@ -113,7 +115,7 @@ fn build_with(
     // Behind the last block, where no other reader looks.
     image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
     image.pad(options.block_size())?;
-    image.overwrite(0, &superblock_bytes(&record))?;
+    image.put_head(&superblock_bytes(&record))?;
 
     let verify_begin = Instant::now();
     let verified = match verifier {
@@ -139,6 +141,7 @@ fn build_with(
     };
     let verify_time = verify_begin.elapsed();
 
+    let contents: Vec<Option<&Content>> = visits.iter().map(|visit| tree.content(visit)).collect();
     let sizes = contents.iter().flatten().map(|content| content.size());
     let duplicates = same.iter().zip(&contents).filter(|(same, _)| same.is_some());
     let summary = Summary {
@@ -149,7 +152,7 @@ fn build_with(
         content_bytes: sizes.sum(),
         duplicate_bytes: stored.duplicate_bytes
             + duplicates.filter_map(|(_, content)| *content).map(Content::size).sum::<u64>(),
-        packed_bytes: stored.packed.as_ref().map_or(0, |(_, size)| *size),
+        packed_bytes: packed.as_ref().map_or(0, |(_, size)| *size),
         data_bytes: metadata_start - data_start,
         metadata_bytes: image.len() - metadata_start,
         image_bytes: image.len(),
@@ -171,57 +174,6 @@ fn build_with(
     Ok(summary)
 }
 
-/// The content of all files in the image, and what stands before and after it.
-struct StoredContents<'a> {
-    xattrs: XattrTable,
-    /// For each place that of an earlier file with the same content.
-    same: Vec<Option<usize>>,
-    image: ImageFile,
-    record: SuperBlockRecord,
-    launch: Option<Launch<'a>>,
-    /// Where in the image the content begins.
-    data_start: u64,
-    stored: StoredData,
-}
-
-impl<'a> StoredContents<'a> {
-    /// Reads all that is read of the sources after they were listed.
-    fn new(tree: &Tree, visits: &[Visit], options: &'a Options, progress: &mut dyn Progress) -> Result<Self> {
-        let xattrs = XattrTable::new(tree, visits, &options.xattrs)?;
-        let contents: Vec<Option<&Content>> = visits.iter().map(|visit| content(tree, visit)).collect();
-        let same =
-            if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
-
-        let mut image = ImageFile::create(&options.output)?;
-        let (epoch, build_time) = times(tree, visits, options)?;
-        let mut record = superblock(options, epoch, build_time);
-        // The head is written last; its length does not depend on what is in it.
-        record.devices.extend(options.blob_device.iter().map(|_| Device {
-            tag: Vec::new(),
-            blocks: 0,
-            unified_block: 0,
-        }));
-        record.long_prefixes = xattrs.long_prefixes().to_vec();
-        image.append(&vec![0; usize::try_from(superblock_len(&record)).unwrap_or(0)])?;
-        image.pad(options.block_size())?;
-        let data_start = image.len();
-        let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, visits));
-        let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
-        let mut kinds = kinds(tree, visits);
-        if let Some(ranks) = &ranks {
-            // What a launch reads stays in its order.
-            let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
-            ranked.for_each(|(kind, _)| *kind = 0);
-        }
-        let codings = coding_numbers(tree, visits, options)?;
-        let to_store =
-            Contents { files: &contents, same: &same, kinds: &kinds, ranks: ranks.as_deref(), codings: &codings };
-        let mut stored = data::store(&to_store, &mut image, options, progress)?;
-        put_links(tree, visits, &mut stored.files, options, &mut image)?;
-        Ok(Self { xattrs, same, image, record, launch, data_start, stored })
-    }
-}
-
 /// The tree of all sources, and what of them is left out: a line for each.
 fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
     if sources.is_empty() {
@@ -230,11 +182,13 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
     let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
     let mut tree = Tree::new(root);
     let mut warnings = Vec::new();
-    let excludes = Excludes::new(options)?;
+    let mut excludes = Excludes::new(options)?;
     for source in sources {
         match source {
             Source::Directory(path) => {
+                excludes.begin_directory(path, options);
                 warnings.extend(Scanner::new(&mut tree, options, &excludes).scan(path, progress)?);
+                warnings.extend(excludes.end_directory());
             }
             Source::Tar(path) => {
                 let archive = Archive::open(path, options, progress)?;
@@ -246,67 +200,17 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
             }
         }
     }
+    if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
+        return Err(Error::Option(format!(
+            "there is no {} to be left out: exclude a path of the source",
+            path.display()
+        )));
+    }
+    if options.splits_links {
+        tree.split_links();
+    }
+    options.overlay_marks.put(&mut tree);
     Ok((tree, warnings))
-}
-
-fn content<'a>(tree: &'a Tree, visit: &Visit) -> Option<&'a Content> {
-    match &tree.node(visit.node).body {
-        Body::File(content) => Some(content),
-        _ => None,
-    }
-}
-
-/// What compact inodes count their times from, and when the image was made, in seconds after that.
-fn times(tree: &Tree, visits: &[Visit], options: &Options) -> Result<(Timestamp, u32)> {
-    let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
-    let built = match options.times {
-        Times::Own => own().max().unwrap_or_default(),
-        Times::OwnBuiltAt(seconds) | Times::All(seconds) | Times::AtMost(seconds) => {
-            Timestamp { seconds, nanoseconds: 0 }
-        }
-    };
-    if !options.wide {
-        return Ok((built, 0));
-    }
-    let first = own().map(|own| options.times.apply(own).seconds).min().unwrap_or(built.seconds);
-    let seconds = first.clamp(built.seconds.saturating_sub(i64::from(u32::MAX)), built.seconds);
-    let build_time = u32::try_from(built.seconds - seconds).unwrap_or(u32::MAX);
-    Ok((Timestamp { seconds, nanoseconds: 0 }, build_time))
-}
-
-fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBlockRecord {
-    let mut volume_name = [0; 16];
-    volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
-    let mut feature_incompat = 0;
-    let configurations = options.configurations();
-    if !configurations.is_empty() {
-        feature_incompat |= format::FEATURE_INCOMPAT_ZERO_PADDING;
-    }
-    let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm() != format::COMPRESSION_LZ4;
-    if options.is_big() || configurations.iter().any(is_other) {
-        feature_incompat |= format::FEATURE_INCOMPAT_COMPR_CFGS;
-    }
-    if options.wide {
-        feature_incompat |= format::FEATURE_INCOMPAT_48BIT;
-    }
-    SuperBlockRecord {
-        feature_compat: format::FEATURE_COMPAT_MTIME,
-        feature_incompat,
-        block_size_log2: options.block_size_log2,
-        root_nid: 0,
-        inode_count: 0,
-        epoch,
-        build_time,
-        blocks: 0,
-        metadata_block: 0,
-        xattr_block: 0,
-        uuid: [0; 16],
-        volume_name,
-        configurations,
-        devices: Vec::new(),
-        long_prefixes: Vec::new(),
-        packed_nid: 0,
-    }
 }
 
 fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &MetadataArea) -> u32 {
@@ -314,15 +218,15 @@ fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &Me
     if xattrs.has_filter(tree, visits) {
         features |= format::FEATURE_COMPAT_XATTR_FILTER;
     }
-    if !xattrs.long_prefixes().is_empty() && area.packed_nid != 0 {
+    if !xattrs.long_prefixes().is_empty() && (area.packed_nid != 0 || area.metabox_nid.is_some()) {
         features |= format::FEATURE_COMPAT_PLAIN_XATTR_PFX;
     }
     features
 }
 
-fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
+fn incompat_features(options: &Options, files: &[StoredFile], area: &MetadataArea) -> u32 {
     let mut features = 0;
-    if options.chunk_bytes.is_some() || area.has_chunks {
+    if options.chunk_bytes.is_some() || files.iter().any(|file| matches!(file, StoredFile::Chunked { .. })) {
         features |= format::FEATURE_INCOMPAT_CHUNKED_FILE;
     }
     if options.blob_device.is_some() {
@@ -334,31 +238,13 @@ fn incompat_features(options: &Options, area: &MetadataArea) -> u32 {
     if area.packed_nid != 0 {
         features |= format::FEATURE_INCOMPAT_FRAGMENTS;
     }
+    if area.metabox_nid.is_some() {
+        features |= format::FEATURE_INCOMPAT_METABOX;
+    }
     if options.dedupe && !options.codings().is_empty() {
         features |= format::FEATURE_INCOMPAT_DEDUPE;
     }
     features
-}
-
-/// Stores the targets of symbolic links that are too long to be inline.
-fn put_links(
-    tree: &Tree,
-    visits: &[Visit],
-    files: &mut [StoredFile],
-    options: &Options,
-    image: &mut ImageFile,
-) -> Result<()> {
-    for (visit, file) in visits.iter().zip(files) {
-        let Body::Symlink(target) = &tree.node(visit.node).body else { continue };
-        let tail_len = target.len() % options.block_len();
-        let inline = tail_len <= crate::segment::inline_len_max(options.block_len());
-        let (blocks, tail) = target.split_at(if inline { target.len() - tail_len } else { target.len() });
-        let start_block = (!blocks.is_empty()).then_some(image.len() / options.block_size());
-        image.append(blocks)?;
-        image.pad(options.block_size())?;
-        *file = StoredFile::Flat { start_block, inline: tail.to_vec() };
-    }
-    Ok(())
 }
 
 fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {

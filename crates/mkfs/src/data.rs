@@ -1,5 +1,7 @@
 //! Storing the content of files: read and compressed on several threads, written in order.
 
+use std::{os::unix::fs::FileExt, sync::Arc};
+
 use floe_codec::release_freed_memory;
 use sha2::{Digest, Sha256};
 
@@ -7,9 +9,10 @@ use crate::{
     assembly::Assembler,
     compressors::Compressors,
     content::Content,
-    error::Result,
+    error::{Error, Result},
     expected::PieceDigest,
-    image_file::ImageFile,
+    hints::Coding,
+    image_file::{ImageFile, scratch_file},
     options::{Fragments, Options},
     packed::Packed,
     parting::Partings,
@@ -17,7 +20,7 @@ use crate::{
     progress::{Phase, Progress, report},
     repeats::find_repeats,
     segment::TailRule,
-    stored_file::StoredFile,
+    stored_file::{StoredFile, StoredInode},
     treatment::Treatment,
     workers,
 };
@@ -27,12 +30,8 @@ const JOB_BYTES: usize = 1 << 20;
 /// What a piece costs in memory besides its bytes.
 const PIECE_COST: usize = 256;
 
-/// Where all content went.
+/// What is known of all content when it is stored.
 pub(crate) struct StoredData {
-    /// For each place what became of it; [`StoredFile::EMPTY`] where there is no file.
-    pub(crate) files: Vec<StoredFile>,
-    /// The packed inode.
-    pub(crate) packed: Option<(StoredFile, u64)>,
     /// How many bytes were found to be there already.
     pub(crate) duplicate_bytes: u64,
     /// The blob device, if there is one.
@@ -48,84 +47,131 @@ pub(crate) struct Contents<'a> {
     pub(crate) files: &'a [Option<&'a Content>],
     /// The place of an earlier file with the same content.
     pub(crate) same: &'a [Option<usize>],
-    /// Which files are alike.
-    pub(crate) kinds: &'a [u64],
     /// Which file comes first; without, they are stored by their places.
     pub(crate) ranks: Option<&'a [usize]>,
     /// The number of a file's coding.
     pub(crate) codings: &'a [Option<usize>],
 }
 
-/// Stores the content of files.
-pub(crate) fn store(
-    contents: &Contents<'_>,
-    image: &mut ImageFile,
-    options: &Options,
-    progress: &mut dyn Progress,
-) -> Result<StoredData> {
-    let Contents { files, same, kinds, ranks, codings } = *contents;
-    let mut stored = vec![StoredFile::EMPTY; files.len()];
-    let mut to_store = Vec::new();
-    let mut digest = Sha256::new();
-    for (place, (content, same)) in files.iter().zip(same).enumerate() {
-        match (content, same) {
-            (_, Some(earlier)) => {
-                stored[place] = StoredFile::SameAs(*earlier);
-                digest.update((place as u64).to_le_bytes());
-                digest.update((*earlier as u64).to_le_bytes());
-            }
-            (Some(content), None) if content.size() > 0 => {
-                let coding = codings[place];
-                let treatment = Treatment::of(content, options, coding)?;
-                to_store.push(FileToStore { place, content, coding, treatment });
-            }
-            _ => {}
-        }
-    }
-    if let Some(ranks) = ranks {
-        to_store.sort_by_key(|file| ranks[file.place]);
-    }
-    let packed = if options.fragments == Fragments::None {
-        None
-    } else {
-        Some(Packed::new(&options.output, options.fragment_run_len())?)
-    };
-    let blob = options.blob_device.as_deref().map(ImageFile::create).transpose()?;
-    let assembler = Assembler::new(image, blob, options, packed, kinds);
-    let mut storing = Storing { assembler, digest, pieces: Vec::new(), options };
-    storing.store(&to_store, &mut stored, Phase::Data, progress)?;
-    let mut packed_inode = None;
-    if let Some((content, places)) = storing.assembler.take_packed()? {
-        stored.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
-        let pieces = storing.pieces.len();
-        let mut alone = [StoredFile::EMPTY];
-        let treatment = Treatment::Compress(TailRule::Blocks);
-        let file = FileToStore { place: 0, content: &content, coding: Some(0), treatment };
-        storing.store(&[file], &mut alone, Phase::Packed, progress)?;
-        // What is in the packed inode is compared as a part of files.
-        storing.pieces.truncate(pieces);
-        let [stored] = alone;
-        packed_inode = Some((stored, content.size()));
-    }
-    Ok(StoredData {
-        files: stored,
-        packed: packed_inode,
-        duplicate_bytes: storing.assembler.duplicate_bytes(),
-        blob: storing.assembler.into_blob(),
-        digest: storing.digest.finalize().into(),
-        pieces: storing.pieces,
-    })
-}
-
-/// What pieces are stored with.
-struct Storing<'a> {
+/// Stores the content of files, and of the inodes that hold parts of others.
+pub(crate) struct DataStore<'a> {
     assembler: Assembler<'a>,
     digest: Sha256,
     pieces: Vec<PieceDigest>,
     options: &'a Options,
 }
 
-impl Storing<'_> {
+impl<'a> DataStore<'a> {
+    /// Nothing is stored yet. What files are alike is told by place.
+    pub(crate) fn new(image: &'a mut ImageFile, options: &'a Options, kinds: &'a [u64]) -> Result<Self> {
+        let packed = if options.fragments == Fragments::None && !options.layout.packs_directories {
+            None
+        } else {
+            Some(Packed::new(&options.output, options.fragment_run_len())?)
+        };
+        let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0)).transpose()?;
+        let assembler = Assembler::new(image, blob, options, packed, kinds);
+        Ok(Self { assembler, digest: Sha256::new(), pieces: Vec::new(), options })
+    }
+
+    /// The image, for what is no file's content.
+    pub(crate) fn image(&mut self) -> &mut ImageFile {
+        self.assembler.image()
+    }
+
+    /// Stores all files. Gives for each place what became of it; [`StoredFile::EMPTY`] where there is no file.
+    pub(crate) fn store_files(
+        &mut self,
+        contents: &Contents<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<StoredFile>> {
+        let Contents { files, same, ranks, codings } = *contents;
+        let mut stored = vec![StoredFile::EMPTY; files.len()];
+        let mut to_store = Vec::new();
+        for (place, (content, same)) in files.iter().zip(same).enumerate() {
+            match (content, same) {
+                (_, Some(earlier)) => {
+                    stored[place] = StoredFile::SameAs(*earlier);
+                    self.digest.update((place as u64).to_le_bytes());
+                    self.digest.update((*earlier as u64).to_le_bytes());
+                }
+                (Some(content), None) if content.size() > 0 => {
+                    let coding = codings[place];
+                    let treatment = Treatment::of(content, self.options, coding)?;
+                    to_store.push(FileToStore { place, content, coding, treatment });
+                }
+                _ => {}
+            }
+        }
+        if let Some(ranks) = ranks {
+            to_store.sort_by_key(|file| ranks[file.place]);
+        }
+        self.store(&to_store, &mut stored, Phase::Data, progress)?;
+        Ok(stored)
+    }
+
+    /// Adds to the packed inode; gives where in it that is.
+    pub(crate) fn pack(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.assembler.append_packed(bytes)
+    }
+
+    /// Stores the packed inode, and tells `files` where their parts of it are. Gives what became of it, and its size.
+    pub(crate) fn store_packed(
+        &mut self,
+        files: &mut [StoredFile],
+        progress: &mut dyn Progress,
+    ) -> Result<Option<StoredInode>> {
+        let Some((content, places)) = self.assembler.take_packed()? else { return Ok(None) };
+        files.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
+        let usual = self.options.compression.map(|_| 0);
+        let other = self.options.layout.packed_coding.and_then(|coding| self.options.coding_number(coding));
+        self.store_alone(&content, other.or(usual), Phase::Packed, progress).map(Some)
+    }
+
+    /// Stores the metabox; gives what became of it, and its size.
+    pub(crate) fn store_metabox(
+        &mut self,
+        bytes: &[u8],
+        coding: Option<Coding>,
+        progress: &mut dyn Progress,
+    ) -> Result<StoredInode> {
+        let (path, size) = (self.options.output.as_path(), bytes.len() as u64);
+        let file = scratch_file(path)?;
+        let failed = |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file beside", error };
+        file.write_all_at(bytes, 0).map_err(failed)?;
+        let content = Content::Region { file: Arc::new(file), path: path.into(), offset: 0, size, identity: None };
+        let coding = coding.and_then(|coding| self.options.coding_number(coding));
+        self.store_alone(&content, coding, Phase::Metadata, progress)
+    }
+
+    /// What there is to say of all that was stored.
+    pub(crate) fn finish(self) -> StoredData {
+        StoredData {
+            duplicate_bytes: self.assembler.duplicate_bytes(),
+            blob: self.assembler.into_blob(),
+            digest: self.digest.finalize().into(),
+            pieces: self.pieces,
+        }
+    }
+
+    /// Stores an inode that is no file of the tree: what it holds is compared as parts of those.
+    fn store_alone(
+        &mut self,
+        content: &Content,
+        coding: Option<usize>,
+        phase: Phase,
+        progress: &mut dyn Progress,
+    ) -> Result<StoredInode> {
+        let pieces = self.pieces.len();
+        let mut alone = [StoredFile::EMPTY];
+        let treatment = coding.map_or(Treatment::Flat, |_| Treatment::Compress(TailRule::Blocks));
+        let file = FileToStore { place: 0, content, coding, treatment };
+        self.store(&[file], &mut alone, phase, progress)?;
+        self.pieces.truncate(pieces);
+        let [stored] = alone;
+        Ok((stored, content.size()))
+    }
+
     /// Stores files in their order.
     fn store(
         &mut self,

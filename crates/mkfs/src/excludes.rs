@@ -1,8 +1,10 @@
 //! What is left out.
 
 use std::{
+    fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use regex::bytes::{Regex, RegexBuilder};
@@ -17,27 +19,83 @@ const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 
 /// The paths within the image that are left out, with all that is below them.
 pub(crate) struct Excludes {
-    paths: Vec<PathBuf>,
+    paths: Vec<Exclude>,
     expressions: Vec<Regex>,
+    /// Where in the source that is listed the image and its blob device are, as they were before, by their paths.
+    outputs: Vec<(PathBuf, Exclude)>,
+}
+
+/// A path that is left out.
+struct Exclude {
+    path: PathBuf,
+    is_found: AtomicBool,
 }
 
 impl Excludes {
     /// What the options say.
     pub(crate) fn new(options: &Options) -> Result<Self> {
         let expressions = options.exclude_expressions.iter().map(|text| expression(text));
-        Ok(Self { paths: options.excludes.clone(), expressions: expressions.collect::<Result<_>>()? })
+        let paths = options.excludes.iter().cloned().map(Exclude::new).collect();
+        Ok(Self { paths, expressions: expressions.collect::<Result<_>>()?, outputs: Vec::new() })
+    }
+
+    /// Leaves out what is going to be replaced by what the options ask for, where that lies within a source directory.
+    pub(crate) fn begin_directory(&mut self, source: &Path, options: &Options) {
+        let outputs = [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten();
+        let source = fs::canonicalize(source).unwrap_or_default();
+        let within = outputs.filter_map(|output| {
+            let actual = fs::canonicalize(output).ok().filter(|actual| actual.is_file())?;
+            let inner = actual.strip_prefix(&source).ok()?;
+            Some((output.clone(), Exclude::new(inner.to_path_buf())))
+        });
+        self.outputs = within.collect();
+    }
+
+    /// Says that what comes is no longer from that directory. Gives a line for each output that was in it.
+    pub(crate) fn end_directory(&mut self) -> Vec<String> {
+        let found = self.outputs.drain(..).filter(|(_, within)| within.is_found());
+        found.map(|(output, _)| format!("{} lies in the source and is left out", output.display())).collect()
+    }
+
+    /// A path to be left out that was not there.
+    pub(crate) fn missing(&self) -> Option<&Path> {
+        let missing = self.paths.iter().find(|exclude| {
+            // What is in a directory that is left out was not looked for.
+            !exclude.is_found() && !exclude.path.parent().is_some_and(|parent| self.has_within(parent))
+        });
+        missing.map(|exclude| exclude.path.as_path())
     }
 
     /// Whether the entry at this path, without a leading slash, is left out; what is above it is not looked at.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let bytes = path.as_os_str().as_bytes();
-        self.paths.iter().any(|exclude| exclude == path) || self.expressions.iter().any(|regex| regex.is_match(bytes))
+        let mut named = self.paths.iter().chain(self.outputs.iter().map(|(_, within)| within));
+        named.any(|exclude| exclude.is_at(path)) || self.expressions.iter().any(|regex| regex.is_match(bytes))
     }
 
     /// Whether the entry at this path or something above it is left out.
     pub(crate) fn has_within(&self, path: &Path) -> bool {
         let is_empty = self.paths.is_empty() && self.expressions.is_empty();
         !is_empty && path.ancestors().any(|path| !path.as_os_str().is_empty() && self.has(path))
+    }
+}
+
+impl Exclude {
+    fn new(path: PathBuf) -> Self {
+        Self { path, is_found: AtomicBool::new(false) }
+    }
+
+    /// Whether it is this path, which is there.
+    fn is_at(&self, path: &Path) -> bool {
+        let is_this = self.path == path;
+        if is_this {
+            self.is_found.store(true, Relaxed);
+        }
+        is_this
+    }
+
+    fn is_found(&self) -> bool {
+        self.is_found.load(Relaxed)
     }
 }
 

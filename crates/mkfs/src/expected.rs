@@ -100,6 +100,11 @@ impl Expected<'_> {
         self.visits.len()
     }
 
+    /// Where in its file the image begins, in bytes.
+    pub fn image_offset(&self) -> u64 {
+        self.options.layout.offset
+    }
+
     /// What an inode should say.
     pub fn inode(&self, number: usize) -> ExpectedInode<'_> {
         let visit = &self.visits[number];

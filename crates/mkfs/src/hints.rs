@@ -36,8 +36,7 @@ pub(crate) fn coding_numbers(tree: &Tree, visits: &[Visit], options: &Options) -
     if options.hints.is_empty() {
         return Ok(vec![usual; visits.len()]);
     }
-    let codings = options.codings();
-    let number = |coding: Coding| codings.iter().position(|known| *known == coding);
+    let number = |coding: Coding| options.coding_number(coding);
     let hints = options.hints.iter().map(|hint| Ok((expression(&hint.expression)?, hint.coding.and_then(number))));
     let hints = hints.collect::<Result<Vec<_>>>()?;
     let mut paths = vec![None; tree.len()];

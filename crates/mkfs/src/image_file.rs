@@ -1,19 +1,26 @@
 //! The file that an image is written to: nameless until it is whole.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     fs::{self, File},
     io,
     os::{
         fd::AsRawFd,
-        unix::fs::{FileExt, FileTypeExt},
+        unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags},
+    io::Errno,
+};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    replaced_file::ReplacedFile,
+};
 
 /// What is collected before it is written, in bytes.
 const BUFFER_LEN: usize = 1 << 20;
@@ -21,12 +28,24 @@ const BUFFER_LEN: usize = 1 << 20;
 const NAME_ATTEMPTS_MAX: u32 = 100;
 /// The mode of a new image, before the umask.
 const IMAGE_MODE: u32 = 0o644;
+/// The mode of what takes the place of another file until it gets that file's mode.
+const REPLACEMENT_MODE: u32 = 0o600;
+/// How many symbolic links are followed, as in the kernel.
+const LINKS_MAX: usize = 40;
+/// The part of a block device that makes it an image, in bytes: all up to the superblock's end.
+const HEAD_LEN: usize = 4096;
 
 /// A file that is written from its beginning to its end, with corrections, and gets its name at last. Dropped before,
-/// it leaves nothing behind.
+/// it leaves nothing behind, and a block device without a superblock.
 pub(crate) struct ImageFile {
     file: File,
+    /// Its path as it was given, for errors.
     path: PathBuf,
+    /// Where it goes: what symbolic links at `path` lead to.
+    target: PathBuf,
+    /// Where in the file the image begins, in bytes. Offsets and lengths are counted from there.
+    start: u64,
+    replaced: Option<ReplacedFile>,
     name: Name,
     buffer: Vec<u8>,
     written: u64,
@@ -37,25 +56,36 @@ enum Name {
     None,
     /// A temporary one, where the file system cannot do without.
     Temporary(PathBuf),
-    /// Its own: a block device, or it is whole.
+    /// It is a block device.
+    Device,
+    /// Its own: it is whole.
     Final,
 }
 
 impl ImageFile {
-    /// A file that will be at `path`. A block device there is written to itself.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let (file, name) = match fs::metadata(path) {
+    /// A file that will be at `path`, in which the image begins at byte `start`. A block device there is written to
+    /// itself, if nothing else uses it.
+    pub(crate) fn create(path: &Path, start: u64) -> Result<Self> {
+        let target = link_target(path);
+        let (file, name, replaced) = match fs::metadata(path) {
             Ok(status) if status.file_type().is_block_device() => {
-                let file = File::options().read(true).write(true).open(path).map_err(output(path, "open"))?;
-                (file, Name::Final)
+                (open_device(path).map_err(output(path, "write to"))?, Name::Device, None)
             }
             Ok(status) if !status.is_file() => {
                 let error = io::Error::other("it is there, and neither a regular file nor a block device");
                 return Err(output(path, "replace")(error));
             }
-            _ => nameless(path).map_err(output(path, "create"))?,
+            Ok(status) => {
+                let (file, name) = nameless(&target, REPLACEMENT_MODE).map_err(output(path, "create"))?;
+                (file, name, Some(ReplacedFile::of(&status)))
+            }
+            Err(_) => {
+                let (file, name) = nameless(&target, IMAGE_MODE).map_err(output(path, "create"))?;
+                (file, name, None)
+            }
         };
-        Ok(Self { file, path: path.to_path_buf(), name, buffer: Vec::with_capacity(BUFFER_LEN), written: 0 })
+        let buffer = Vec::with_capacity(BUFFER_LEN);
+        Ok(Self { file, path: path.to_path_buf(), target, start, replaced, name, buffer, written: 0 })
     }
 
     /// How many bytes there are so far.
@@ -82,8 +112,13 @@ impl ImageFile {
 
     /// Puts zeros at the end, up to a multiple of `alignment`.
     pub(crate) fn pad(&mut self, alignment: u64) -> Result<()> {
-        let missing = self.len().next_multiple_of(alignment) - self.len();
-        self.append(&vec![0; usize::try_from(missing).unwrap_or(0)])
+        let mut missing = self.len().next_multiple_of(alignment) - self.len();
+        while missing > 0 {
+            let len = missing.min(BUFFER_LEN as u64);
+            self.append(&vec![0; usize::try_from(len).unwrap_or(0)])?;
+            missing -= len;
+        }
+        Ok(())
     }
 
     /// Forgets what was appended after `len`.
@@ -93,8 +128,8 @@ impl ImageFile {
         } else {
             self.buffer.clear();
             self.written = len;
-            if !matches!(self.name, Name::Final) {
-                self.file.set_len(len).map_err(output(&self.path, "shorten"))?;
+            if !matches!(self.name, Name::Device) {
+                self.file.set_len(self.start + len).map_err(output(&self.path, "shorten"))?;
             }
         }
         Ok(())
@@ -106,14 +141,18 @@ impl ImageFile {
             self.flush()?;
         }
         let mut there = vec![0; bytes.len()];
-        self.file.read_exact_at(&mut there, offset).map_err(output(&self.path, "read back"))?;
+        self.file.read_exact_at(&mut there, self.start + offset).map_err(output(&self.path, "read back"))?;
         Ok(there == bytes)
     }
 
-    /// Overwrites what was appended before.
-    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// Puts the superblock, and what else stands in front, in the place of the zeros that are there. On a block device
+    /// all else is stored before.
+    pub(crate) fn put_head(&mut self, bytes: &[u8]) -> Result<()> {
         self.flush()?;
-        self.write(bytes, offset)
+        if matches!(self.name, Name::Device) {
+            self.file.sync_data().map_err(output(&self.path, "write"))?;
+        }
+        self.write(bytes, 0)
     }
 
     /// Writes what is not written yet, and gives a path by which the file can be opened now.
@@ -122,20 +161,27 @@ impl ImageFile {
         Ok(match &self.name {
             Name::None => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
             Name::Temporary(temporary) => temporary.clone(),
-            Name::Final => self.path.clone(),
+            Name::Device | Name::Final => self.target.clone(),
         })
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, when all of it is stored. What is there already has its mode then, and its owner where
+    /// that is permitted.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
+        if let Some(replaced) = &self.replaced {
+            replaced.pass_on(&self.file).map_err(output(&self.path, "set the mode of"))?;
+        }
+        self.file.sync_all().map_err(output(&self.path, "store"))?;
         let renamed = match &self.name {
-            Name::Final => Ok(()),
-            Name::Temporary(temporary) => fs::rename(temporary, &self.path),
-            Name::None => give_name(&self.file, &self.path),
+            Name::Device | Name::Final => Ok(()),
+            Name::Temporary(temporary) => fs::rename(temporary, &self.target),
+            Name::None => give_name(&self.file, &self.target),
         };
         renamed.map_err(output(&self.path, "name"))?;
-        self.name = Name::Final;
+        if !matches!(std::mem::replace(&mut self.name, Name::Final), Name::Device) {
+            store_directory(directory_of(&self.target)).map_err(output(&self.path, "store the name of"))?;
+        }
         Ok(())
     }
 
@@ -149,43 +195,84 @@ impl ImageFile {
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(output(&self.path, "write"))
+        self.file.write_all_at(bytes, self.start + offset).map_err(output(&self.path, "write"))
     }
 }
 
 impl Drop for ImageFile {
     fn drop(&mut self) {
-        if let Name::Temporary(temporary) = &self.name {
-            let _ = fs::remove_file(temporary);
+        match &self.name {
+            Name::Temporary(temporary) => {
+                let _ = fs::remove_file(temporary);
+            }
+            Name::Device if self.written > 0 => {
+                let _ = self.write(&[0; HEAD_LEN], 0);
+                let _ = self.file.sync_data();
+            }
+            Name::None | Name::Device | Name::Final => {}
         }
     }
 }
 
-/// A file for data that is needed only meanwhile, in the directory of `path`, without a name.
+/// A file for data that is needed only meanwhile, without a name, in the directory of the image at `path`; where that is
+/// a device, in the one for temporary files.
 pub(crate) fn scratch_file(path: &Path) -> Result<File> {
-    let (file, name) = nameless(path).map_err(output(path, "make a temporary file beside"))?;
+    let is_device = fs::metadata(path).is_ok_and(|status| status.file_type().is_block_device());
+    let beside = if is_device { env::temp_dir().join("floe") } else { link_target(path) };
+    let (file, name) = nameless(&beside, REPLACEMENT_MODE).map_err(output(path, "make a temporary file beside"))?;
     if let Name::Temporary(temporary) = name {
         fs::remove_file(temporary).map_err(output(path, "make a temporary file beside"))?;
     }
     Ok(file)
 }
 
-fn nameless(path: &Path) -> io::Result<(File, Name)> {
+/// What the symbolic links at `path` lead to, whether anything is there or not.
+fn link_target(path: &Path) -> PathBuf {
+    let mut target = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&target) {
+            Ok(link) => target = directory_of(&target).join(link),
+            Err(_) => break,
+        }
+    }
+    target
+}
+
+/// Opens a block device that nothing else uses: neither a mount nor another device.
+fn open_device(path: &Path) -> io::Result<File> {
+    match rustix::fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::BUSY) => Err(io::Error::other("the device is mounted or otherwise in use; unmount it first")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores the names in a directory, as far as its file system knows how to.
+fn store_directory(directory: &Path) -> io::Result<()> {
+    match rustix::fs::fsync(File::open(directory)?) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn nameless(path: &Path, mode: u32) -> io::Result<(File, Name)> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::open(directory_of(path), flags, Mode::from_raw_mode(IMAGE_MODE)) {
+    match rustix::fs::open(directory_of(path), flags, Mode::from_raw_mode(mode)) {
         Ok(file) => return Ok((File::from(file), Name::None)),
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {}
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
         Err(error) => return Err(error.into()),
     }
-    with_temporary_name(path, |temporary| File::options().read(true).write(true).create_new(true).open(temporary))
-        .map(|(file, temporary)| (file, Name::Temporary(temporary)))
+    with_temporary_name(path, |temporary| {
+        File::options().read(true).write(true).create_new(true).mode(mode).open(temporary)
+    })
+    .map(|(file, temporary)| (file, Name::Temporary(temporary)))
 }
 
 /// A file without a name cannot take the place of another one; where there is one, it gets a temporary name in between.
 fn give_name(file: &File, path: &Path) -> io::Result<()> {
     let this = format!("/proc/self/fd/{}", file.as_raw_fd());
     match rustix::fs::linkat(CWD, &this, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-        Err(rustix::io::Errno::EXIST) => {}
+        Err(Errno::EXIST) => {}
         result => return Ok(result?),
     }
     let ((), temporary) = with_temporary_name(path, |temporary| {
@@ -199,9 +286,10 @@ fn give_name(file: &File, path: &Path) -> io::Result<()> {
 /// Removes what a build of this process has left beside the image at `path` where it could not do without a temporary
 /// name: for a program that ends while one is under way.
 pub fn remove_unfinished(path: &Path) {
-    let Some(base) = path.file_name() else { return };
+    let target = link_target(path);
+    let Some(base) = target.file_name() else { return };
     for attempt in 0..=NAME_ATTEMPTS_MAX {
-        let _ = fs::remove_file(temporary_path(path, base, attempt));
+        let _ = fs::remove_file(temporary_path(&target, base, attempt));
     }
 }
 

@@ -1,7 +1,5 @@
 //! Laying out the metadata: where each inode is, and what stands there.
 
-use std::borrow::Cow;
-
 use floe_erofs::{
     format,
     write::{
@@ -13,88 +11,15 @@ use floe_image::FileType;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    allocation::{Allocator, Need},
     error::{Error, Result},
     image_file::ImageFile,
     options::Options,
+    planned_inode::{InodeMap, PlannedInode, allocate},
     segment::inline_len_max,
-    stored_file::StoredFile,
+    stored_file::{StoredFile, StoredInode},
     tree::{Body, Node, Tree, Visit},
     xattrs::XattrTable,
 };
-
-/// An inode with all that stands behind it.
-pub(crate) struct PlannedInode<'a> {
-    record: InodeRecord,
-    xattr_body: Vec<u8>,
-    map: InodeMap<'a>,
-    inline: &'a [u8],
-    /// The length of a directory's content: what is in blocks, and what is inline.
-    directory_len: (u64, u64),
-    /// Where it is, in bytes from the beginning of the metadata area.
-    place: u64,
-}
-
-impl PlannedInode<'_> {
-    /// The number by which it is found.
-    pub(crate) fn nid(&self) -> u64 {
-        self.place / format::INODE_SLOT_SIZE
-    }
-
-    fn need(&self, rules: &InodeRules) -> Need {
-        let inode_len = self.record.len(rules);
-        let mut body_len = inode_len + self.xattr_body.len() as u64;
-        if self.map.len() > 0 {
-            body_len = body_len.next_multiple_of(self.map.alignment()) + self.map.len();
-        }
-        Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
-    }
-
-    /// Its bytes in their order; what is inline in a directory comes from `directory_tail`.
-    fn parts<'b>(&'b self, rules: &InodeRules, directory_tail: &'b [u8]) -> impl Iterator<Item = Cow<'b, [u8]>> {
-        let mut head = self.record.to_bytes(rules, self.xattr_body.len());
-        head.extend_from_slice(&self.xattr_body);
-        if self.map.len() > 0 {
-            head.resize(head.len().next_multiple_of(usize::try_from(self.map.alignment()).unwrap_or(1)), 0);
-        }
-        let (index, chunks) = match &self.map {
-            InodeMap::None => (&[][..], None),
-            InodeMap::Index(bytes) => (bytes.as_slice(), None),
-            InodeMap::Chunks(map) => (&[][..], Some(map.parts())),
-        };
-        let chunks = chunks.into_iter().flatten().map(Cow::Owned);
-        let tails = [self.inline, directory_tail].map(Cow::Borrowed);
-        [Cow::Owned(head), Cow::Borrowed(index)].into_iter().chain(chunks).chain(tails)
-    }
-}
-
-/// What says where the blocks of a file are.
-enum InodeMap<'a> {
-    /// The inode itself.
-    None,
-    /// The index of a compressed file.
-    Index(Vec<u8>),
-    /// The map of a chunked file, which is made as it is written, as it may be long.
-    Chunks(ChunkMap<'a>),
-}
-
-impl InodeMap<'_> {
-    fn len(&self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Index(bytes) => bytes.len() as u64,
-            Self::Chunks(map) => map.len(),
-        }
-    }
-
-    fn alignment(&self) -> u64 {
-        match self {
-            Self::None => 1,
-            Self::Index(_) => 8,
-            Self::Chunks(map) => map.alignment(),
-        }
-    }
-}
 
 /// What the metadata area holds.
 pub(crate) struct MetadataArea {
@@ -103,13 +28,22 @@ pub(crate) struct MetadataArea {
     pub(crate) root_nid: u64,
     /// 0 where there is no packed inode.
     pub(crate) packed_nid: u64,
+    pub(crate) metabox_nid: Option<u64>,
     pub(crate) inode_count: u64,
     /// The number of each inode, by place.
     pub(crate) nids: Vec<u64>,
     /// Whether a pcluster is inline.
     pub(crate) has_inline_pclusters: bool,
-    /// Whether a file is in chunks.
-    pub(crate) has_chunks: bool,
+}
+
+/// Inodes that are going to be in the metabox.
+pub(crate) struct BoxedInodes {
+    /// What the metabox holds.
+    pub(crate) bytes: Vec<u8>,
+    digest: [u8; 32],
+    /// The number of each inode, by place.
+    nids: Vec<u64>,
+    has_inline_pclusters: bool,
 }
 
 /// What the metadata is made from.
@@ -118,46 +52,145 @@ pub(crate) struct MetadataPlan<'a> {
     pub(crate) visits: &'a [Visit],
     /// By place in `visits`.
     pub(crate) files: &'a [StoredFile],
-    pub(crate) packed: Option<&'a (StoredFile, u64)>,
+    /// Where in the packed inode directories are, by place; empty where that is not known yet.
+    pub(crate) directories: &'a [u64],
     pub(crate) xattrs: &'a XattrTable,
     pub(crate) options: &'a Options,
     pub(crate) rules: InodeRules,
 }
 
-impl MetadataPlan<'_> {
+impl<'a> MetadataPlan<'a> {
     /// Lays out the area and writes it at the end of the image, which is that of a block.
-    pub(crate) fn write(&self, image: &mut ImageFile) -> Result<MetadataArea> {
+    pub(crate) fn write(&self, packed: Option<&StoredInode>, image: &mut ImageFile) -> Result<MetadataArea> {
+        let block_size = self.options.block_size();
+        let mut inodes = self.plan_all()?;
+        inodes.extend(packed.map(|packed| self.plan_special(packed, inodes.len())));
+        let area_len = allocate(&mut inodes, &self.rules, block_size);
+        let nids: Vec<u64> = inodes.iter().map(PlannedInode::nid).collect();
+        let start = image.len();
+        let directories_start = start + area_len.next_multiple_of(block_size);
+        self.place_directories(&mut inodes, directories_start / block_size);
+        let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher: Sha256::new() };
+        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        output.put_at(directories_start - start, &directories)?;
+        Ok(MetadataArea {
+            digest: output.hasher.finalize().into(),
+            root_nid: nids[0],
+            packed_nid: packed.and(nids.last()).copied().unwrap_or(0),
+            metabox_nid: None,
+            inode_count: inodes.len() as u64,
+            has_inline_pclusters: inodes.iter().any(PlannedInode::has_inline_pcluster),
+            nids,
+        })
+    }
+
+    /// Lays out what the metabox is going to hold, and puts the blocks of directories at the end of the image, which is
+    /// that of a block.
+    pub(crate) fn write_boxed(&self, image: &mut ImageFile) -> Result<BoxedInodes> {
+        let block_size = self.options.block_size();
+        let mut inodes = self.plan_all()?;
+        allocate(&mut inodes, &self.rules, block_size);
+        self.place_directories(&mut inodes, image.len() / block_size);
+        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | format::DIRENT_NID_MASK + 1).collect();
+        let mut bytes = Vec::new();
+        let put = |added: &[u8]| {
+            bytes.extend_from_slice(added);
+            Ok(())
+        };
+        let mut output = AreaWriter { len: 0, put, hasher: Sha256::new() };
+        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        output.hasher.update(&directories);
+        let digest = output.hasher.finalize().into();
+        image.append(&directories)?;
+        image.pad(block_size)?;
+        let has_inline_pclusters = inodes.iter().any(PlannedInode::has_inline_pcluster);
+        Ok(BoxedInodes { bytes, digest, nids, has_inline_pclusters })
+    }
+
+    /// Lays out the area of the inodes that cannot be in the metabox, and writes it at the end of the image.
+    pub(crate) fn write_unboxed(
+        &self,
+        boxed: BoxedInodes,
+        packed: Option<&StoredInode>,
+        metabox: &StoredInode,
+        image: &mut ImageFile,
+    ) -> Result<MetadataArea> {
+        let specials = [Some(metabox), packed].into_iter().flatten().zip(self.visits.len()..);
+        let mut inodes: Vec<PlannedInode<'_>> =
+            specials.map(|(special, place)| self.plan_special(special, place)).collect();
+        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let mut hasher = Sha256::new();
+        hasher.update(boxed.digest);
+        let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher };
+        self.put_inodes(&inodes, &[], &mut output)?;
+        Ok(MetadataArea {
+            digest: output.hasher.finalize().into(),
+            root_nid: boxed.nids[0],
+            packed_nid: packed.and(inodes.get(1)).map_or(0, PlannedInode::nid),
+            metabox_nid: inodes.first().map(PlannedInode::nid),
+            inode_count: (boxed.nids.len() + inodes.len()) as u64,
+            nids: boxed.nids,
+            has_inline_pclusters: boxed.has_inline_pclusters || inodes.iter().any(PlannedInode::has_inline_pcluster),
+        })
+    }
+
+    /// The content of each directory, by place, and nothing for others; before it is known where in the packed inode
+    /// directories are. Inodes of the metabox have numbers of their own.
+    pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
+        let mut inodes = self.plan_all()?;
+        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let bit = if is_boxed { format::DIRENT_NID_MASK + 1 } else { 0 };
+        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | bit).collect();
+        let places = self.places();
+        let content = |visit| directory_bytes(&self.entries(visit, &nids, &places), self.options.block_size());
+        let contents =
+            self.visits.iter().map(|visit| if self.is_directory(visit) { content(visit) } else { Vec::new() });
+        Ok(contents.collect())
+    }
+
+    /// The inodes of the tree, which have no places yet.
+    fn plan_all(&self) -> Result<Vec<PlannedInode<'_>>> {
+        self.visits.iter().enumerate().map(|(place, visit)| self.plan(place, visit)).collect()
+    }
+
+    /// The place of each node.
+    fn places(&self) -> Vec<usize> {
         let mut places = vec![0; self.tree.len()];
         for (place, visit) in self.visits.iter().enumerate() {
             places[visit.node.index()] = place;
         }
-        let mut inodes = Vec::with_capacity(self.visits.len() + 1);
-        for (place, visit) in self.visits.iter().enumerate() {
-            inodes.push(self.plan(place, visit)?);
-        }
-        inodes.extend(self.packed.map(|packed| self.plan_packed(packed, inodes.len())));
-        let block_size = self.options.block_size();
-        let mut allocator = Allocator::new(block_size);
-        for inode in &mut inodes {
-            inode.place = allocator.allocate(inode.need(&self.rules));
-        }
-        let directories_start = image.len() + allocator.len().next_multiple_of(block_size);
-        let directories_len = self.place_directories(&mut inodes, directories_start / block_size);
-        let mut directories = vec![0; usize::try_from(directories_len).unwrap_or(0)];
+        places
+    }
 
-        let mut output = AreaWriter { start: image.len(), image, hasher: Sha256::new() };
+    fn is_directory(&self, visit: &Visit) -> bool {
+        matches!(self.tree.node(visit.node).body, Body::Directory(_))
+    }
+
+    /// Puts inodes where they belong; gives the blocks of directories. `nids` are the numbers of the tree's inodes; where
+    /// there are none, the inodes are others.
+    fn put_inodes<Put: FnMut(&[u8]) -> Result<()>>(
+        &self,
+        inodes: &[PlannedInode<'_>],
+        nids: &[u64],
+        output: &mut AreaWriter<Put>,
+    ) -> Result<Vec<u8>> {
+        let block_size = self.options.block_size();
+        let places = self.places();
+        let blocks = inodes.iter().map(|inode| inode.directory_len.0.next_multiple_of(block_size));
+        let mut directories = vec![0; usize::try_from(blocks.sum::<u64>()).unwrap_or(0)];
+        let first_block = inodes.iter().filter(|inode| inode.directory_len.0 > 0).find_map(|inode| inode.start_block());
         let mut order: Vec<usize> = (0..inodes.len()).collect();
         order.sort_unstable_by_key(|place| inodes[*place].place);
         for place in order {
             let inode = &inodes[place];
             let mut tail = Vec::new();
-            let visit = self.visits.get(place);
-            if let Some(visit) = visit.filter(|visit| matches!(self.tree.node(visit.node).body, Body::Directory(_))) {
+            let visit = self.visits.get(place).filter(|visit| !nids.is_empty() && self.is_directory(visit));
+            if let Some(visit) = visit.filter(|_| inode.directory_len != (0, 0)) {
                 let (blocks_len, _) = inode.directory_len;
-                let mut content = directory_bytes(&self.entries(visit, &inodes, &places), block_size);
+                let mut content = directory_bytes(&self.entries(visit, nids, &places), block_size);
                 tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
-                if let InodeData::Flat { start_block: Some(start_block), .. } = inode.record.data {
-                    let start = usize::try_from(start_block * block_size - directories_start).unwrap_or(usize::MAX);
+                if let (Some(block), Some(first_block)) = (inode.start_block(), first_block) {
+                    let start = usize::try_from((block - first_block) * block_size).unwrap_or(usize::MAX);
                     directories[start..start + content.len()].copy_from_slice(&content);
                 }
             }
@@ -167,24 +200,11 @@ impl MetadataPlan<'_> {
                 place += part.len() as u64;
             }
         }
-        output.put_at(directories_start - output.start, &directories)?;
-        let digest = output.hasher.finalize().into();
-        let is_inline = |inode: &PlannedInode<'_>| {
-            matches!(inode.record.data, InodeData::Compressed { .. }) && !inode.inline.is_empty()
-        };
-        Ok(MetadataArea {
-            digest,
-            root_nid: inodes[0].nid(),
-            packed_nid: self.packed.and(inodes.last()).map_or(0, PlannedInode::nid),
-            inode_count: inodes.len() as u64,
-            nids: inodes.iter().map(PlannedInode::nid).collect(),
-            has_inline_pclusters: inodes.iter().any(is_inline),
-            has_chunks: inodes.iter().any(|inode| matches!(inode.map, InodeMap::Chunks(_))),
-        })
+        Ok(directories)
     }
 
-    /// Gives directories their blocks, from `start_block` on; gives the length of all of them in bytes.
-    fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) -> u64 {
+    /// Gives directories their blocks, from `start_block` on.
+    fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) {
         let block_size = self.options.block_size();
         let mut next_block = start_block;
         for inode in inodes {
@@ -194,13 +214,16 @@ impl MetadataPlan<'_> {
                 next_block += blocks_len.div_ceil(block_size);
             }
         }
-        (next_block - start_block) * block_size
     }
 
     fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode<'_>> {
         let node = self.tree.node(visit.node);
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
-        let xattr_body = self.xattrs.body(&node.xattrs);
+        let mut xattr_body = self.xattrs.body(&node.xattrs);
+        if let (0, Some(body)) = (place, &mut xattr_body) {
+            // Zeros are entries without a name, in whose place others can be put.
+            body.resize(body.len().max(self.options.layout.root_xattr_len()), 0);
+        }
         let mut planned = PlannedInode {
             record: InodeRecord {
                 file_type: node.file_type(),
@@ -220,7 +243,7 @@ impl MetadataPlan<'_> {
             place: 0,
         };
         match &node.body {
-            Body::Directory(_) => self.plan_directory(node, visit, &mut planned),
+            Body::Directory(_) => self.plan_directory(node, place, &mut planned),
             Body::File(content) => {
                 planned.record.size = content.size();
                 let stored = match &self.files[place] {
@@ -238,7 +261,7 @@ impl MetadataPlan<'_> {
         Ok(planned)
     }
 
-    fn plan_packed<'a>(&'a self, (stored, size): &'a (StoredFile, u64), place: usize) -> PlannedInode<'a> {
+    fn plan_special<'s>(&'s self, (stored, size): &'s StoredInode, place: usize) -> PlannedInode<'s> {
         let mut planned = PlannedInode {
             record: InodeRecord {
                 file_type: FileType::Regular,
@@ -261,10 +284,9 @@ impl MetadataPlan<'_> {
         planned
     }
 
-    fn plan_directory(&self, node: &Node, visit: &Visit, planned: &mut PlannedInode<'_>) {
+    fn plan_directory(&self, node: &Node, place: usize, planned: &mut PlannedInode<'_>) {
         let block_size = self.options.block_size();
         let Body::Directory(entries) = &node.body else { return };
-        let _ = visit;
         let mut lens: Vec<(&[u8], usize)> = entries.keys().map(|name| (name.as_ref(), name.len())).collect();
         lens.extend([(b".".as_slice(), 1), (b"..".as_slice(), 2)]);
         lens.sort_unstable();
@@ -272,11 +294,17 @@ impl MetadataPlan<'_> {
         let tail_len = len % block_size;
         let inline = tail_len > 0 && tail_len <= inline_len_max(self.options.block_len()) as u64;
         planned.record.size = len;
+        if self.options.layout.packs_directories {
+            let offset = self.directories.get(place).copied().unwrap_or(0);
+            planned.map = InodeMap::Index(whole_fragment_map(offset));
+            planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
+            return;
+        }
         planned.directory_len = if inline { (len - tail_len, tail_len) } else { (len, 0) };
         planned.record.data = InodeData::Flat { start_block: None, inline };
     }
 
-    fn plan_file<'a>(&'a self, stored: &'a StoredFile, planned: &mut PlannedInode<'a>) {
+    fn plan_file<'s>(&'s self, stored: &'s StoredFile, planned: &mut PlannedInode<'s>) {
         match stored {
             StoredFile::Flat { start_block, inline } => {
                 planned.inline = inline;
@@ -322,10 +350,10 @@ impl MetadataPlan<'_> {
         if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
     }
 
-    fn entries<'a>(&'a self, visit: &Visit, inodes: &[PlannedInode<'_>], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+    fn entries(&self, visit: &Visit, nids: &[u64], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
         let entry = |name: &'a [u8], node: crate::tree::NodeId| DirectoryEntry {
             name,
-            nid: inodes[places[node.index()]].nid(),
+            nid: nids[places[node.index()]],
             file_type: self.tree.node(node).file_type(),
         };
         let mut entries: Vec<DirectoryEntry<'a>> =
@@ -337,20 +365,21 @@ impl MetadataPlan<'_> {
     }
 }
 
-/// Writes the area from its beginning to its end.
-struct AreaWriter<'a> {
-    start: u64,
-    image: &'a mut ImageFile,
+/// Writes an area from its beginning to its end.
+struct AreaWriter<Put> {
+    len: u64,
+    put: Put,
     hasher: Sha256,
 }
 
-impl AreaWriter<'_> {
+impl<Put: FnMut(&[u8]) -> Result<()>> AreaWriter<Put> {
     /// Puts bytes at a place that is not before what was put, with zeros in between.
     fn put_at(&mut self, place: u64, bytes: &[u8]) -> Result<()> {
-        let gap = (self.start + place).saturating_sub(self.image.len());
+        let gap = place.saturating_sub(self.len);
         for bytes in [&vec![0; usize::try_from(gap).unwrap_or(0)], bytes] {
             self.hasher.update(bytes);
-            self.image.append(bytes)?;
+            (self.put)(bytes)?;
+            self.len += bytes.len() as u64;
         }
         Ok(())
     }

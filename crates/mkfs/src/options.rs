@@ -12,6 +12,8 @@ use floe_image::Timestamp;
 use crate::{
     error::{Error, Result},
     hints::{Coding, Hint},
+    layout::{Layout, Metabox},
+    overlay::OverlayMarks,
     profile::Profile,
 };
 
@@ -20,7 +22,7 @@ use crate::{
 pub struct Options {
     /// Where the image goes. What is there is replaced when the new image is whole.
     pub output: PathBuf,
-    /// log2 of the block size, 9 to 12.
+    /// log2 of the block size, 9 to 16. Linux mounts no image whose blocks are larger than the machine's pages.
     pub block_size_log2: u8,
     /// How files are compressed; `None` stores them as they are.
     pub compression: Option<Compression>,
@@ -59,11 +61,19 @@ pub struct Options {
     /// Extended regular expressions: a path within the image, without a leading slash, that one of them matches in some
     /// part is left out too.
     pub exclude_expressions: Vec<String>,
+    /// Whether each of [`Options::excludes`] has to match something.
+    pub excludes_must_match: bool,
+    /// Whether each name of what has several gets an inode of its own.
+    pub splits_links: bool,
     /// Whether a file that changes while it is read ends the build. Otherwise the image has as much of it as there was, and
     /// the summary a warning.
     pub strict: bool,
     /// What whiteouts in a source mean.
     pub whiteouts: Whiteouts,
+    /// What becomes of what only overlayfs understands.
+    pub overlay_marks: OverlayMarks,
+    /// How the image lies in its file, and which of the format's freedoms it takes.
+    pub layout: Layout,
     /// What a recorded launch reads: its files come first in the image, and it is listed in it, so that a mount can read
     /// ahead of it.
     pub profile: Option<Profile>,
@@ -191,8 +201,12 @@ impl Options {
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
+            excludes_must_match: false,
+            splits_links: false,
             strict: false,
             whiteouts: Whiteouts::Keep,
+            overlay_marks: OverlayMarks::Keep,
+            layout: Layout::default(),
             profile: None,
             uuid: None,
             volume_name: Vec::new(),
@@ -243,12 +257,17 @@ impl Options {
     pub(crate) fn codings(&self) -> Vec<Coding> {
         let usual = self.compression.map(|compression| Coding { compression, pcluster_bytes: self.pcluster_bytes });
         let mut codings: Vec<Coding> = usual.into_iter().collect();
-        for coding in self.hints.iter().filter_map(|hint| hint.coding) {
+        for coding in self.hints.iter().filter_map(|hint| hint.coding).chain(self.layout.codings()) {
             if !codings.contains(&coding) {
                 codings.push(coding);
             }
         }
         codings
+    }
+
+    /// The number of a coding among [`Options::codings`].
+    pub(crate) fn coding_number(&self, coding: Coding) -> Option<usize> {
+        self.codings().iter().position(|known| *known == coding)
     }
 
     /// The number of a coding's algorithm.
@@ -292,9 +311,10 @@ impl Options {
         let refuse = |reason: String| Err(Error::Option(reason));
         let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
         if !block_sizes.contains(&self.block_size_log2) {
-            return refuse("the block size is 512, 1024, 2048 or 4096 bytes".into());
+            return refuse("the block size is a power of two from 512 to 65536 bytes".into());
         }
         let block_size = self.block_size();
+        self.layout.check(block_size)?;
         let sizes = self.codings().into_iter().map(|coding| (coding.pcluster_bytes, Some(coding.compression)));
         for (pcluster_bytes, compression) in sizes.chain([(self.pcluster_bytes, self.compression)]) {
             let pcluster = u64::from(pcluster_bytes);
@@ -325,6 +345,9 @@ impl Options {
             }
         } else if self.blob_device.is_some() || self.chunk_indexes {
             return refuse("a blob device and chunk indexes need a chunk size".into());
+        }
+        if self.layout.metabox != Metabox::None && !self.wide {
+            return refuse("a metabox needs the 48-bit layout".into());
         }
         if self.volume_name.len() > 15 {
             return refuse("the volume name has at most 15 bytes".into());

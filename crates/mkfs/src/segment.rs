@@ -63,6 +63,8 @@ pub(crate) struct SegmentCompressor {
     encoder: Box<dyn Encoder>,
     block_len: usize,
     pcluster_len: usize,
+    /// How much of a file a pcluster has at most, in bytes.
+    extent_len_max: usize,
     output: Vec<u8>,
 }
 
@@ -96,10 +98,12 @@ impl SegmentCompressor {
     /// A compressor of this coding.
     pub(crate) fn new(options: &Options, coding: Coding) -> Result<Self> {
         let pcluster_len = usize::try_from(coding.pcluster_bytes).unwrap_or(usize::MAX);
+        let extent_len_max = options.layout.extent_bytes_max.and_then(|max| usize::try_from(max).ok());
         Ok(Self {
             encoder: coding.compression.encoder()?,
             block_len: options.block_len(),
             pcluster_len,
+            extent_len_max: extent_len_max.map_or(EXTENT_LEN_MAX, |max| max.min(EXTENT_LEN_MAX)),
             output: vec![0; pcluster_len],
         })
     }
@@ -138,9 +142,9 @@ impl SegmentCompressor {
     /// Adds the next extent of a part of which `data` is at hand, and more follows; gives how much of it that took, or
     /// `None` where more would have gone into it.
     pub(crate) fn put_next(&mut self, segment: &mut CompressedSegment, data: &[u8]) -> Result<Option<usize>> {
-        let input = &data[..data.len().min(EXTENT_LEN_MAX)];
+        let input = &data[..data.len().min(self.extent_len_max)];
         let fit = self.encoder.encode_to_fit(input, &mut self.output)?;
-        if fit.consumed == input.len() && input.len() < EXTENT_LEN_MAX {
+        if fit.consumed == input.len() && input.len() < self.extent_len_max {
             return Ok(None);
         }
         if self.shrinks(fit.consumed, fit.produced) {
@@ -174,7 +178,7 @@ impl SegmentCompressor {
                 segment.put_plain(rest, self.block_len);
                 break;
             }
-            let input = &rest[..rest.len().min(EXTENT_LEN_MAX)];
+            let input = &rest[..rest.len().min(self.extent_len_max)];
             let mut fit = self.encoder.encode_to_fit(input, &mut self.output)?;
             if fit.consumed == rest.len() {
                 if rule == TailRule::Fragment && fit.produced < self.pcluster_len {

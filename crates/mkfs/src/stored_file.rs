@@ -24,6 +24,9 @@ pub(crate) enum StoredFile {
     SameAs(usize),
 }
 
+/// What became of an inode that is no file of the tree, and its size in bytes.
+pub(crate) type StoredInode = (StoredFile, u64);
+
 impl StoredFile {
     /// A file without data.
     pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };

@@ -30,7 +30,7 @@ pub(crate) struct Metadata {
 pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
 
 /// What an inode is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Body {
     Directory(BTreeMap<Box<[u8]>, NodeId>),
     File(Content),
@@ -39,7 +39,7 @@ pub(crate) enum Body {
 }
 
 /// An inode to be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) metadata: Metadata,
     /// Full names and values, in the order of the names.
@@ -88,9 +88,40 @@ impl Tree {
         &mut self.nodes[id.0]
     }
 
+    /// The content of a file.
+    pub(crate) fn content(&self, visit: &Visit) -> Option<&Content> {
+        match &self.node(visit.node).body {
+            Body::File(content) => Some(content),
+            _ => None,
+        }
+    }
+
     /// How many nodes there are, those among them that nothing names any more.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// All nodes, those among them that nothing names any more.
+    pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(NodeId)
+    }
+
+    /// Gives each name of what has several a node of its own.
+    pub(crate) fn split_links(&mut self) {
+        let mut seen = vec![false; self.nodes.len()];
+        for directory in self.all() {
+            let mut again = Vec::new();
+            for (name, node) in self.entries(directory) {
+                let is_directory = matches!(self.node(node).body, Body::Directory(_));
+                if !is_directory && std::mem::replace(&mut seen[node.0], true) {
+                    again.push((Box::<[u8]>::from(name), node));
+                }
+            }
+            for (name, node) in again {
+                let copy = self.add(self.node(node).clone());
+                self.link(directory, &name, copy);
+            }
+        }
     }
 
     /// Adds a node that nothing names yet.

@@ -6,7 +6,7 @@ mod inode;
 mod overview;
 mod statistics;
 
-pub use inode::{InodeDescription, describe_inode};
+pub use inode::{InodeDescription, describe_inode, hole_bytes};
 pub use overview::{Overview, TablePlace, describe_image};
 pub use statistics::{DataStatistics, InodeStatistics, Statistics, TableStatistics, count};
 

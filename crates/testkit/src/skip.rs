@@ -7,7 +7,10 @@ use std::{
     thread,
 };
 
-use crate::{corpus::Corpus, peer};
+use crate::{
+    corpus::Corpus,
+    peer::{self, Versions, peer},
+};
 
 /// What a test needs of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +27,8 @@ pub enum Need {
     Corpus,
     /// A program, by its name.
     Peer(&'static str),
+    /// A program, by its name, in one of these versions.
+    PeerOf(&'static str, Versions),
 }
 
 impl Need {
@@ -38,9 +43,8 @@ impl Need {
             Self::KernelErofs => kernel_lacks("erofs"),
             Self::KernelSquashfs => kernel_lacks("squashfs"),
             Self::Corpus => Corpus::locate().err(),
-            Self::Peer(program) => {
-                peer(program).is_none().then(|| format!("{program} is neither in FLOE_PEERS nor on PATH"))
-            }
+            Self::Peer(program) => peer(program).is_none().then(|| peer::absent(program)),
+            Self::PeerOf(program, versions) => versions.missing(program),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the workspace and the programs beside it are.
+//! Where the workspace is.
 
 use std::{
     env,
@@ -14,11 +14,4 @@ pub fn workspace_root() -> PathBuf {
 /// The directory that cargo builds into.
 pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
-}
-
-/// The program of this name in `FLOE_PEERS` or on `PATH`.
-pub fn peer(program: &str) -> Option<PathBuf> {
-    let folders = env::var_os("FLOE_PEERS").into_iter().chain(env::var_os("PATH"));
-    let folders: Vec<PathBuf> = folders.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
-    folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }

@@ -1,7 +1,7 @@
 //! What was encoded decodes, whole and in part.
 
 use floe_codec::Decoder;
-use floe_image::{DecodedLen, Decompressor};
+use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
 
 use crate::sample;
 
@@ -55,5 +55,19 @@ fn parts_of_blocks_are_those_of_the_whole() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_understated_lz4_window_changes_nothing() {
+    let data = sample::text(300_001);
+    let stored = sample::lz4_windowed(&data, 65_535);
+    let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 512 };
+    let mut decoder = Decoder::new();
+    for (skip, count) in [(0, 300_001), (1000, 4096), (200_000, 100_001)] {
+        let mut output = vec![0xaa; count];
+        let decoded = decoder.decode(&encoding, DecodedLen::Exact(300_001), &stored, skip, &mut output);
+        assert_eq!(decoded, Ok(count), "{skip}+{count}");
+        assert!(output == data[skip..skip + count], "{skip}+{count}");
     }
 }

@@ -6,6 +6,10 @@ use super::raw_structs;
 pub const PCLUSTER_MAX_SIZE: u64 = 1 << 20;
 /// The most bytes that a pcluster decodes to.
 pub const PCLUSTER_MAX_DSIZE: u64 = 12 << 20;
+/// log2 of the largest lcluster that compact indexes can tell: 16 KiB.
+pub const COMPACT_LCLUSTER_SIZE_LOG2_MAX: u8 = 14;
+/// log2 of the largest lcluster that packs of 16 entries can tell: 4 KiB.
+pub const COMPACT_2B_LCLUSTER_SIZE_LOG2_MAX: u8 = 12;
 
 /// Algorithm: LZ4.
 pub const COMPRESSION_LZ4: u8 = 0;

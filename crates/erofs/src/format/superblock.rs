@@ -10,8 +10,9 @@ pub const SUPER_OFFSET: u64 = 1024;
 pub const SB_EXTSLOT_SIZE: usize = 16;
 /// The smallest `blkszbits`: 512 bytes.
 pub const BLOCK_SIZE_LOG2_MIN: u8 = 9;
-/// The largest `blkszbits` that a machine with pages of 4 KiB can mount.
-pub const BLOCK_SIZE_LOG2_MAX: u8 = 12;
+/// The largest `blkszbits`: 64 KiB, the largest page of the machines that Linux runs on. The kernel mounts no image whose
+/// blocks are larger than its pages.
+pub const BLOCK_SIZE_LOG2_MAX: u8 = 16;
 
 /// The superblock has a crc32c.
 pub const FEATURE_COMPAT_SB_CHKSUM: u32 = 0x1;

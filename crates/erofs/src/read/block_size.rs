@@ -2,7 +2,7 @@
 
 use crate::format::{BLOCK_SIZE_LOG2_MAX, BLOCK_SIZE_LOG2_MIN};
 
-/// The block size of an image: a power of two from 512 to 4096 bytes.
+/// The block size of an image: a power of two from 512 to 65,536 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockSize {
     log2: u8,
@@ -29,16 +29,6 @@ impl BlockSize {
         position & (self.bytes() - 1)
     }
 
-    /// The beginning of the block that `position` is in.
-    pub(crate) fn floor(self, position: u64) -> u64 {
-        position - self.offset_within(position)
-    }
-
-    /// `position`, or the beginning of the next block if it is not the beginning of one; cut at the last one.
-    pub(crate) fn ceil(self, position: u64) -> u64 {
-        self.floor(position.saturating_add(self.bytes() - 1))
-    }
-
     /// The first byte of a block; `None` past the address space.
     pub(crate) fn position(self, block: u64) -> Option<u64> {
         block.checked_mul(self.bytes())
@@ -56,18 +46,18 @@ mod tests {
 
     #[test]
     fn sizes_are_powers_of_two_in_bounds() {
-        for (log2, bytes) in [(8, None), (9, Some(512)), (12, Some(4096)), (13, None), (255, None)] {
+        for (log2, bytes) in [(8, None), (9, Some(512)), (12, Some(4096)), (16, Some(65_536)), (17, None), (255, None)]
+        {
             assert_eq!(BlockSize::from_log2(log2).map(BlockSize::bytes), bytes, "{log2}");
         }
     }
 
     #[test]
-    fn positions_are_rounded() {
+    fn positions_are_in_blocks() {
         let size = BlockSize::from_log2(9).expect("512 is a block size");
-        for (position, floor, ceil) in [(0, 0, 0), (1, 0, 512), (511, 0, 512), (512, 512, 512)] {
-            assert_eq!((size.floor(position), size.ceil(position)), (floor, ceil), "{position}");
+        for (position, within) in [(0, 0), (1, 1), (511, 511), (512, 0), (u64::MAX, 511)] {
+            assert_eq!(size.offset_within(position), within, "{position}");
         }
-        assert_eq!(size.ceil(u64::MAX), u64::MAX - 511);
         assert_eq!(size.position(u64::MAX), None);
         assert_eq!(size.blocks(513), 2);
     }

@@ -8,10 +8,6 @@ use super::{
 };
 use crate::format;
 
-/// The largest lcluster that compact indexes can tell: 16 KiB.
-pub(super) const LCLUSTER_SIZE_LOG2_MAX: u8 = 14;
-/// The largest lcluster that packs of 16 can tell: 4 KiB.
-const LARGE_PACK_LCLUSTER_SIZE_LOG2_MAX: u8 = 12;
 /// The fewest bits that the lower part of an entry has: enough for a distance and its flag.
 const LOW_BITS_MIN: u32 = 12;
 /// What a pack ends with: a block number.
@@ -77,7 +73,7 @@ impl CompactIndex {
             Some(past) if past < large => (true, small_before * 4 + past * 2),
             Some(past) => (false, small_before * 4 + large * 2 + (past - large) * 4),
         };
-        if is_large && self.lcluster_size_log2 > LARGE_PACK_LCLUSTER_SIZE_LOG2_MAX {
+        if is_large && self.lcluster_size_log2 > format::COMPACT_2B_LCLUSTER_SIZE_LOG2_MAX {
             return Err(Error::corrupt("large packs for lclusters above 4 KiB", place));
         }
         let position = self.start.checked_add(position).ok_or(Error::corrupt("index past the address space", place))?;

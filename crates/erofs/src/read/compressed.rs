@@ -3,7 +3,7 @@
 use floe_image::{ByteRange, DecodedLen, DeviceId, Error, Nid, Place, Result, StoredBlock, StoredLen};
 
 use super::{
-    compact_index::{self, CompactIndex},
+    compact_index::CompactIndex,
     encoded_extents::EncodedExtents,
     inode::Inode,
     pcluster::{Index, LclusterMap},
@@ -53,7 +53,7 @@ impl CompressedLayout {
             if has_big_pclusters == [true, false] || has_big_pclusters == [false, true] {
                 return Err(corrupt("big pclusters for one of two algorithms with compact indexes"));
             }
-            if lcluster_size_log2 > compact_index::LCLUSTER_SIZE_LOG2_MAX {
+            if lcluster_size_log2 > format::COMPACT_LCLUSTER_SIZE_LOG2_MAX {
                 return Err(corrupt("lclusters above 16 KiB with compact indexes"));
             }
             Index::Compact(CompactIndex {

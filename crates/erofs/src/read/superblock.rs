@@ -5,8 +5,8 @@ use floe_image::{BlockReader, Bytes, DeviceId, Error, Nid, Place, Result, Timest
 use super::{block_size::BlockSize, features::Features};
 use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, SuperBlockExtension};
 
-/// The most bytes that the superblock takes: what is left of the first 4 KiB.
-const SUPERBLOCK_LEN_MAX: u64 = 4096 - SUPER_OFFSET;
+/// The superblock ends within this many bytes of the image, or within the first block if that is larger.
+const SUPERBLOCK_END_MAX: u64 = 4096;
 
 /// What the superblock says, checked.
 #[derive(Clone, Debug)]
@@ -64,12 +64,12 @@ impl FoundSuperblock {
     pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
         let image_len = reader.device_len(DeviceId(0))?;
         let place = Place::at(SUPER_OFFSET);
-        let len = usize::try_from(SUPERBLOCK_LEN_MAX.min(image_len.saturating_sub(SUPER_OFFSET))).unwrap_or(0);
-        if len < SuperBlock::SIZE {
+        let image_rest = usize::try_from(image_len.saturating_sub(SUPER_OFFSET)).unwrap_or(usize::MAX);
+        if image_rest < SuperBlock::SIZE {
             return Err(Error::corrupt("too short for an EROFS superblock", Place::at(image_len)));
         }
-        let bytes = reader.stored(DeviceId(0), SUPER_OFFSET, len)?;
-        let raw = SuperBlock::from_prefix(&bytes).filter(|raw| raw.magic == format::SUPER_MAGIC_V1);
+        let raw = SuperBlock::from_prefix(&reader.stored(DeviceId(0), SUPER_OFFSET, SuperBlock::SIZE)?);
+        let raw = raw.filter(|raw| raw.magic == format::SUPER_MAGIC_V1);
         let raw = raw.ok_or(Error::corrupt("no EROFS magic number", place))?;
         let block_size = BlockSize::from_log2(raw.blkszbits)
             .ok_or_else(|| Error::unsupported(format!("block size of 2^{} bytes", raw.blkszbits)))?;
@@ -77,10 +77,12 @@ impl FoundSuperblock {
             return Err(Error::unsupported(format!("directory block size of 2^{} blocks", raw.dirblkbits)));
         }
         let len = SuperBlock::SIZE + usize::from(raw.sb_extslots) * format::SB_EXTSLOT_SIZE;
-        match len <= bytes.len() {
-            true => Ok(Self { raw, extensions: bytes.slice(SuperBlock::SIZE..len), block_size }),
-            false => Err(Error::corrupt("superblock longer than 3072 bytes or the image", place)),
+        let len_max = usize::try_from(SUPERBLOCK_END_MAX.max(block_size.bytes()) - SUPER_OFFSET).unwrap_or(0);
+        if len > len_max.min(image_rest) {
+            return Err(Error::corrupt("superblock longer than 3072 bytes and its block, or than the image", place));
         }
+        let extensions = reader.stored(DeviceId(0), SUPER_OFFSET, len)?.slice(SuperBlock::SIZE..len);
+        Ok(Self { raw, extensions, block_size })
     }
 
     /// That the checksum is right, where there is one.
@@ -135,7 +137,7 @@ impl FoundSuperblock {
         let position = |block: u32| {
             block_size.position(u64::from(block)).ok_or(Error::corrupt("area past the address space", place))
         };
-        let len = u64::try_from(SuperBlock::SIZE + self.extensions.len()).unwrap_or(SUPERBLOCK_LEN_MAX);
+        let len = u64::try_from(SuperBlock::SIZE + self.extensions.len()).unwrap_or(SUPERBLOCK_END_MAX);
         Ok(Superblock {
             block_size,
             features,

@@ -1,4 +1,4 @@
-//! The block of metadata that was read last.
+//! The piece of metadata that was read last.
 
 use floe_image::{Bytes, Error, Nid, Place, Result};
 
@@ -7,7 +7,11 @@ use super::{
     volume::{Space, Volume},
 };
 
-/// The block of metadata that was read last, so that reading the next few bytes costs nothing.
+/// Metadata is read in pieces that begin at multiples of this, in bytes, however large the blocks are: an inode and its
+/// index take some hundred bytes of it.
+const PIECE_BYTES: u64 = 4096;
+
+/// The piece of metadata that was read last, so that reading the next few bytes costs nothing.
 pub(super) struct Window<'volume> {
     volume: &'volume Volume,
     space: Space,
@@ -38,12 +42,12 @@ impl<'volume> Window<'volume> {
     /// As [`Volume::metadata`].
     pub(super) fn read(&mut self, position: u64, len: usize) -> Result<&[u8]> {
         if self.held(position, len).is_none() {
-            let block_size = self.volume.superblock.block_size;
             let place = Place::inode_at(self.nid, position);
             let past_end = || Error::corrupt("metadata past the end of the address space", place);
             let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len)).ok_or_else(past_end)?;
-            let (from, space_len) = (block_size.floor(position), self.volume.space_len(self.space));
-            let to = if end > space_len { end } else { block_size.ceil(end).min(space_len) };
+            let (from, space_len) = (position - position % PIECE_BYTES, self.volume.space_len(self.space));
+            let to = end.checked_next_multiple_of(PIECE_BYTES).filter(|_| end <= space_len);
+            let to = to.map_or(end, |to| to.min(space_len));
             let span = usize::try_from(to.saturating_sub(from)).map_err(|_| past_end())?;
             self.bytes = self.volume.metadata(self.space, from, span, self.nid)?;
             self.position = from;

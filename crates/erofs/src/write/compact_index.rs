@@ -7,50 +7,69 @@ use crate::format;
 const LARGE_PACK_COUNT: usize = 16;
 /// Entries of a pack of 8 bytes.
 const SMALL_PACK_COUNT: usize = 2;
+/// The bits of an entry of a pack of 32 bytes.
+const LARGE_PACK_ENTRY_BITS: usize = 14;
+/// The bits of an entry of a pack of 8 bytes.
+const SMALL_PACK_ENTRY_BITS: usize = 16;
 /// Large packs stand at multiples of this, in bytes.
 const LARGE_PACK_LEN: u64 = 32;
-/// The bits of an entry besides its type.
-const LOW_BITS: u32 = 12;
+/// The fewest bits that an entry has besides its type: enough for a number of blocks and its flag.
+const LOW_BITS_MIN: u8 = 12;
 
-/// The compact index of lclusters whose pclusters stand one behind the other, when it begins `offset` bytes after a
-/// multiple of 32.
-pub(super) fn compact_index(lclusters: &[Lcluster], offset: u64, big: bool) -> Vec<u8> {
-    let to_large = (LARGE_PACK_LEN - offset % LARGE_PACK_LEN) % LARGE_PACK_LEN / 4;
-    let to_large = usize::try_from(to_large).unwrap_or(0);
-    let initial_count = if to_large < lclusters.len() { to_large } else { 0 };
-    let (initial, rest) = lclusters.split_at(initial_count);
-    let (large, last) = rest.split_at(rest.len() / LARGE_PACK_COUNT * LARGE_PACK_COUNT);
-    let mut bytes = Vec::new();
-    for pack in initial.chunks(SMALL_PACK_COUNT) {
-        put_pack(pack, SMALL_PACK_COUNT, 16, big, &mut bytes);
-    }
-    for pack in large.chunks(LARGE_PACK_COUNT) {
-        put_pack(pack, LARGE_PACK_COUNT, 14, big, &mut bytes);
-    }
-    for pack in last.chunks(SMALL_PACK_COUNT) {
-        put_pack(pack, SMALL_PACK_COUNT, 16, big, &mut bytes);
-    }
-    bytes
+/// Whether packs of sixteen have enough bits for lclusters of this size.
+pub(super) fn has_large_packs(lcluster_size_log2: u8) -> bool {
+    lcluster_size_log2 <= format::COMPACT_2B_LCLUSTER_SIZE_LOG2_MAX
 }
 
-/// Puts a pack of `count` entries with `entry_bits` each, and the block that they count from.
-fn put_pack(lclusters: &[Lcluster], count: usize, entry_bits: usize, big: bool, bytes: &mut Vec<u8>) {
-    let mut entries = vec![0u8; (count * entry_bits).div_ceil(8)];
-    for (number, lcluster) in lclusters.iter().enumerate() {
-        let (kind, low) = match *lcluster {
-            Lcluster::Head { kind, cluster_offset, .. } => (kind, cluster_offset),
-            Lcluster::NonHead { to_head, to_next } => {
-                let is_count = to_head & format::LI_D0_CBLKCNT != 0;
-                // The last entry of a pack says how far the next head is; the one before tells how far the last is.
-                let low =
-                    if number + 1 == count && !is_count { to_next.min(format::LI_D0_CBLKCNT - 1) } else { to_head };
-                (format::LCLUSTER_TYPE_NONHEAD, low)
-            }
+/// The lclusters of a file whose pclusters stand one behind the other.
+pub(super) struct CompactEntries<'a> {
+    pub(super) lclusters: &'a [Lcluster],
+    /// log2 of their size, at most [`format::COMPACT_LCLUSTER_SIZE_LOG2_MAX`].
+    pub(super) size_log2: u8,
+    /// Whether the image has big pclusters.
+    pub(super) big: bool,
+}
+
+impl CompactEntries<'_> {
+    /// The index, when it begins `offset` bytes after a multiple of 32.
+    pub(super) fn to_bytes(&self, offset: u64) -> Vec<u8> {
+        let to_large = (LARGE_PACK_LEN - offset % LARGE_PACK_LEN) % LARGE_PACK_LEN / 4;
+        let to_large = usize::try_from(to_large).unwrap_or(0);
+        let (initial_count, large_packs) = match has_large_packs(self.size_log2) {
+            true if to_large < self.lclusters.len() => (to_large, (self.lclusters.len() - to_large) / LARGE_PACK_COUNT),
+            true => (0, self.lclusters.len() / LARGE_PACK_COUNT),
+            false => (0, 0),
         };
-        put_bits(&mut entries, number * entry_bits, u32::from(kind) << LOW_BITS | u32::from(low));
+        let (initial, rest) = self.lclusters.split_at(initial_count);
+        let (large, last) = rest.split_at(large_packs * LARGE_PACK_COUNT);
+        let mut bytes = Vec::new();
+        for (lclusters, count) in [(initial, SMALL_PACK_COUNT), (large, LARGE_PACK_COUNT), (last, SMALL_PACK_COUNT)] {
+            lclusters.chunks(count).for_each(|pack| self.put_pack(pack, count, &mut bytes));
+        }
+        bytes
     }
-    bytes.extend(entries);
-    bytes.extend(low_u32(base_block(lclusters, big)).to_le_bytes());
+
+    /// Puts a pack of `count` entries, and the block that they count from.
+    fn put_pack(&self, lclusters: &[Lcluster], count: usize, bytes: &mut Vec<u8>) {
+        let entry_bits = if count == LARGE_PACK_COUNT { LARGE_PACK_ENTRY_BITS } else { SMALL_PACK_ENTRY_BITS };
+        let low_bits = LOW_BITS_MIN.max(self.size_log2);
+        let mut entries = vec![0u8; (count * entry_bits).div_ceil(8)];
+        for (number, lcluster) in lclusters.iter().enumerate() {
+            let (kind, low) = match *lcluster {
+                Lcluster::Head { kind, cluster_offset, .. } => (kind, cluster_offset),
+                Lcluster::NonHead { to_head, to_next } => {
+                    let is_count = to_head & format::LI_D0_CBLKCNT != 0;
+                    // The last entry of a pack says how far the next head is; the one before tells how far the last is.
+                    let low =
+                        if number + 1 == count && !is_count { to_next.min(format::LI_D0_CBLKCNT - 1) } else { to_head };
+                    (format::LCLUSTER_TYPE_NONHEAD, low)
+                }
+            };
+            put_bits(&mut entries, number * entry_bits, u32::from(kind) << low_bits | u32::from(low));
+        }
+        bytes.extend(entries);
+        bytes.extend(low_u32(base_block(lclusters, self.big)).to_le_bytes());
+    }
 }
 
 /// The block from which a pack's pclusters are counted. Without big pclusters each head adds one before it is used; with

@@ -2,7 +2,10 @@
 //! files).
 
 use super::{
-    compact_index::compact_index, encoded_extents::encoded_extents, full_index::full_index, lclusters::lclusters,
+    compact_index::{CompactEntries, has_large_packs},
+    encoded_extents::encoded_extents,
+    full_index::full_index,
+    lclusters::lclusters,
     low_u32,
 };
 use crate::format::{self, MapHeader};
@@ -63,8 +66,12 @@ pub struct CompressedMap<'a> {
 }
 
 impl CompressedMap<'_> {
-    /// Whether compact indexes can say all: the pclusters stand one behind the other, and none is used in part.
+    /// Whether compact indexes can say all: lclusters are not too large, the pclusters stand one behind the other, and
+    /// none is used in part.
     pub fn fits_compact(&self) -> bool {
+        if self.block_size_log2 > format::COMPACT_LCLUSTER_SIZE_LOG2_MAX {
+            return false;
+        }
         let stored = self.extents.iter().filter(|extent| extent.stored_len > 0);
         let mut next_block = None;
         let in_a_row = stored.clone().all(|extent| {
@@ -86,26 +93,30 @@ impl CompressedMap<'_> {
                     // The upper half of a fragment's offset stands in the place of a block.
                     last.block = fragment_offset >> 32;
                 }
-                let mut bytes = self.header(0).to_bytes().to_vec();
+                let mut bytes = self.header(false).to_bytes().to_vec();
                 bytes.extend([0; 8]);
                 bytes.extend(full_index(&lclusters(&extents, self.block_size_log2, self.big)));
                 bytes
             }
             MapForm::Compact => {
                 let header_len = u64::try_from(MapHeader::SIZE).unwrap_or(0);
-                let mut bytes = self.header(format::ADVISE_COMPACTED_2B).to_bytes().to_vec();
+                let mut bytes = self.header(true).to_bytes().to_vec();
                 let lclusters = lclusters(self.extents, self.block_size_log2, self.big);
-                bytes.extend(compact_index(&lclusters, offset + header_len, self.big));
+                let entries = CompactEntries { lclusters: &lclusters, size_log2: self.block_size_log2, big: self.big };
+                bytes.extend(entries.to_bytes(offset + header_len));
                 bytes
             }
         }
     }
 
-    fn header(&self, advise: u16) -> MapHeader {
-        let mut h_advise = advise;
+    fn header(&self, is_compact: bool) -> MapHeader {
+        let mut h_advise = 0;
+        if is_compact && has_large_packs(self.block_size_log2) {
+            h_advise |= format::ADVISE_COMPACTED_2B;
+        }
         if self.big {
             h_advise |= format::ADVISE_BIG_PCLUSTER_1;
-            if advise & format::ADVISE_COMPACTED_2B != 0 {
+            if is_compact {
                 h_advise |= format::ADVISE_BIG_PCLUSTER_2;
             }
         }

@@ -3,7 +3,7 @@
 use floe_image::Timestamp;
 
 use super::{LongPrefix, high_u16, low_u32, xattr::long_prefix_bytes};
-use crate::format::{self, DeflateCfgs, DeviceSlot, Lz4Cfgs, LzmaCfgs, SuperBlock, ZstdCfgs};
+use crate::format::{self, DeflateCfgs, DeviceSlot, Lz4Cfgs, LzmaCfgs, SuperBlock, SuperBlockExtension, ZstdCfgs};
 
 /// The configuration of an algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +111,10 @@ pub struct SuperBlockRecord {
     pub long_prefixes: Vec<LongPrefix>,
     /// The nid of the packed inode, 0 where there is none.
     pub packed_nid: u64,
+    /// The nid of the metabox inode, which METABOX announces.
+    pub metabox_nid: Option<u64>,
+    /// Whether there is a checksum.
+    pub checksum: bool,
 }
 
 /// Where the superblock, the configurations, the device table and the long prefixes end, in bytes from the beginning of
@@ -134,9 +138,9 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     let mut raw = SuperBlock {
         magic: format::SUPER_MAGIC_V1,
         checksum: 0,
-        feature_compat: record.feature_compat | format::FEATURE_COMPAT_SB_CHKSUM,
+        feature_compat: record.feature_compat,
         blkszbits: record.block_size_log2,
-        sb_extslots: 0,
+        sb_extslots: u8::try_from(extension_len(record) / SuperBlockExtension::SIZE).unwrap_or(0),
         rb: if wide { high_u16(record.blocks) } else { u16::try_from(record.root_nid).unwrap_or(u16::MAX) },
         inos: record.inode_count,
         epoch: record.epoch.seconds.cast_unsigned(),
@@ -162,7 +166,13 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
         let slot = device_table_start(record) / len_u64(DeviceSlot::SIZE);
         raw.devt_slotoff = u16::try_from(slot).unwrap_or(u16::MAX);
     }
+    if record.checksum {
+        raw.feature_compat |= format::FEATURE_COMPAT_SB_CHKSUM;
+    }
     let mut tail = Vec::new();
+    if let Some(metabox_nid) = record.metabox_nid {
+        tail.extend(SuperBlockExtension { metabox_nid, reserved: 0 }.to_bytes());
+    }
     if has_configurations {
         for configuration in &record.configurations {
             let bytes = configuration.to_bytes();
@@ -180,12 +190,13 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
         tail.resize(usize::try_from(start).unwrap_or(0), 0);
         tail.extend(long_prefix_bytes(&record.long_prefixes));
     }
-    let checksummed_len = checksummed_len(record.block_size_log2);
     let with = |raw: &SuperBlock| [raw.to_bytes().as_slice(), &tail].concat();
-    let mut summed = with(&raw);
-    summed.resize(checksummed_len, 0);
-    // The format's crc32c lacks the final inversion.
-    raw.checksum = !crc32c::crc32c(&summed);
+    if record.checksum {
+        let mut summed = with(&raw);
+        summed.resize(checksummed_len(record.block_size_log2), 0);
+        // The format's crc32c lacks the final inversion.
+        raw.checksum = !crc32c::crc32c(&summed);
+    }
     let mut bytes = vec![0; usize::try_from(format::SUPER_OFFSET).unwrap_or(0)];
     bytes.extend(with(&raw));
     bytes
@@ -198,11 +209,16 @@ fn checksummed_len(block_size_log2: u8) -> usize {
     usize::try_from(len).unwrap_or(0)
 }
 
+/// The length of what extends the superblock itself.
+fn extension_len(record: &SuperBlockRecord) -> usize {
+    record.metabox_nid.map_or(0, |_| SuperBlockExtension::SIZE)
+}
+
 fn device_table_start(record: &SuperBlockRecord) -> u64 {
     let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
     let configurations = record.configurations.iter().filter(|_| has_configurations);
     let len: usize = configurations.map(|configuration| configuration.to_bytes().len() + 2).sum();
-    let end = format::SUPER_OFFSET + len_u64(SuperBlock::SIZE + len);
+    let end = format::SUPER_OFFSET + len_u64(SuperBlock::SIZE + extension_len(record) + len);
     if record.devices.is_empty() { end } else { end.next_multiple_of(len_u64(DeviceSlot::SIZE)) }
 }
 

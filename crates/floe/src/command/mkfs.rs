@@ -6,7 +6,7 @@ use std::{
     io::{self, IsTerminal},
     num::{NonZeroU32, NonZeroUsize},
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -20,7 +20,7 @@ use floe_mkfs::{
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity};
+use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity, source_date_epoch};
 
 /// How long a build may go on after a signal, until it comes to where it looks for one.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "64k")]
     lz4_window: u64,
 
-    /// The block size: 512, 1k, 2k or 4k
+    /// The block size: 512, 1k, 2k, … 64k. Linux mounts images whose blocks are at most as large as the machine's pages
     #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
     block_size: u64,
 
@@ -82,7 +82,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     dedupe: bool,
 
-    /// Give all inodes this time, in seconds since 1970 [default: their own]
+    /// Give all inodes this time, in seconds since 1970 [default: their own, but none after SOURCE_DATE_EPOCH in the
+    /// environment]
     #[arg(short = 'T', long, value_name = "SECONDS", allow_negative_numbers = true)]
     time: Option<i64>,
 
@@ -94,7 +95,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_xattrs: bool,
 
-    /// Leave this path out, with all below it; may be given several times
+    /// Leave this path out, with all below it; may be given several times. It has to be there
     #[arg(long, value_name = "PATH")]
     exclude: Vec<PathBuf>,
 
@@ -267,8 +268,8 @@ fn profile(path: &Path) -> Result<Profile, Fail> {
 impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
-        if !self.block_size.is_power_of_two() {
-            return Err(Fail::usage("the block size is 512, 1024, 2048 or 4096 bytes"));
+        if !self.block_size.is_power_of_two() || !(512..=65_536).contains(&self.block_size) {
+            return Err(Fail::usage("the block size is a power of two from 512 to 65536 bytes"));
         }
         options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
         let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
@@ -282,13 +283,18 @@ impl Arguments {
             FragmentsArgument::All => Fragments::All,
         };
         options.dedupe = self.dedupe;
-        options.times = self.time.map_or(Times::Own, Times::All);
+        options.times = match (self.time, source_date_epoch::from_environment().map_err(Fail::usage)?) {
+            (Some(seconds), _) => Times::All(seconds),
+            (None, Some(seconds)) => Times::AtMost(seconds),
+            (None, None) => Times::Own,
+        };
         if self.all_root {
             (options.ownership.force_uid, options.ownership.force_gid) = (Some(0), Some(0));
         }
         options.xattrs.keep = !self.no_xattrs;
-        options.excludes =
-            self.exclude.iter().map(|path| path.strip_prefix("/").unwrap_or(path).to_path_buf()).collect();
+        let within = |component: &Component<'_>| !matches!(component, Component::RootDir | Component::CurDir);
+        options.excludes = self.exclude.iter().map(|path| path.components().filter(within).collect()).collect();
+        options.excludes_must_match = true;
         options.exclude_expressions.clone_from(&self.exclude_regex);
         if self.whiteouts {
             options.whiteouts = Whiteouts::Apply;
@@ -329,9 +335,14 @@ impl Arguments {
             ("", "lzma") => 6,
             ("", "zstd") => 3,
             ("", _) => 1,
-            (level, _) => level
-                .parse()
-                .map_err(|_| Fail::usage(format!("'{level}' is not a level: give a number, as in zstd,9")))?,
+            (_, "lz4") => return Err(Fail::usage("lz4 has no levels: leave the level out, or choose lz4hc, 1 to 12")),
+            (level, _) => {
+                let level: i64 = level
+                    .parse()
+                    .map_err(|_| Fail::usage(format!("'{level}' is not a level: give a number, as in zstd,9")))?;
+                // What is out of the range is told by the algorithm.
+                u8::try_from(level).unwrap_or(u8::MAX)
+            }
         };
         let window = u32::try_from(self.lz4_window).ok().filter(|window| (4096..=65536).contains(window));
         let window = window.and_then(NonZeroU32::new).ok_or_else(|| Fail::usage("the window of LZ4 is 4k to 64k"))?;

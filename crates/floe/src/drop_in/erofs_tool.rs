@@ -13,9 +13,9 @@ use floe_sandbox::{Mode, Policy};
 use crate::{confinement, fail::Fail, output::Output};
 
 /// A tool of erofs-utils.
-pub(super) struct ErofsTool {
+pub(super) struct ErofsTool<'a> {
     pub(super) name: &'static str,
-    pub(super) help: &'static str,
+    pub(super) help: &'a str,
     /// What it exits with when it is called wrongly.
     pub(super) usage_exit: u8,
 }
@@ -45,7 +45,7 @@ pub(super) struct Wanted {
     pub(super) sandbox: Mode,
 }
 
-impl ErofsTool {
+impl ErofsTool<'_> {
     /// Says something on stderr.
     pub(super) fn say(&self, message: &str) {
         eprintln!("<E> erofs: {message}");

@@ -2,6 +2,8 @@
 
 mod algorithms;
 mod extended;
+mod feature_table;
+mod option_table;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,99 +17,55 @@ use std::{
 };
 
 use floe::{ImageVerifier, Thoroughness};
-use floe_mkfs::{Hint, Options as BuildOptions, Phase, Progress, Source, Summary, Times, Whiteouts, build_verified};
+use floe_mkfs::{
+    Coding, Hint, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times, Whiteouts,
+    build_verified,
+};
 
-use self::{algorithms::Algorithm, extended::Extended};
+use self::{
+    algorithms::Algorithm,
+    extended::Extended,
+    option_table::{Fate, Value},
+};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
-use crate::{cancellation, compress_hints, erofs_report::uuid_text, fail::Fail};
-
-const HELP: &str = "\
-Usage: mkfs.erofs [OPTIONS] FILE SOURCE
-Make an EROFS image of a directory or a tar archive. This is floe under the name of mkfs.erofs.
-
- -b#                    the block size: 512 to 4096
- -C#                    the largest size of a pcluster in bytes
- -d<0-9>                what is told: 0 nothing, 2 faults
- -EX[,...]              features: all-fragments[=#] fragments[=#] dedupe ztailpacking legacy-compress 48bit
-                        force-inode-compact force-inode-extended [^]inline_data force-chunk-indexes
-                        force-inode-blockmap xattr-name-filter plain-xattr-prefixes fragdedupe=X
- -L X                   the name of the volume, at most 15 bytes
- -T#                    the time of the image and, but for --mkfs-time, of all files
- -U X                   the UUID; clear; random (by default it is made of the content)
- -x#                    attributes that more inodes have are stored once; below 0: none are stored
- -zX[,level=#][,dictsize=#][:...]
-                        compress with lz4, lz4hc, lzma, deflate, libdeflate or zstd; after the first one those
-                        that hints name by their numbers
- --all-root, --force-uid=#, --force-gid=#, --uid-offset=#, --gid-offset=#
- --all-time, --mkfs-time, --preserve-mtime, --ignore-mtime
- --aufs                 turn whiteouts of aufs into those of overlayfs
- --chunksize=#, --blobdev=X
- --compress-hints=X     how files are compressed whose paths match: <pcluster size> [algorithm] <expression>
- --exclude-path=X, --exclude-regex=X
- --quiet                write nothing to standard output
- --tar[=f]              SOURCE is a tar archive, or standard input where it is left out
- --workers=#            how many threads compress
- --xattr-prefix=X       store this prefix of names once
- --zfeature-bits=#      features of -E by their bits
- -h, --help, -V, --version
-";
+use crate::{cancellation, compress_hints, erofs_report::uuid_text, fail::Fail, source_date_epoch};
 
 /// How long a build may go on after a signal, until it comes to where it looks for one.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 /// What is told if nothing else is asked for: faults.
 const VERBOSITY: u64 = 2;
-/// Options of the original that are not offered, with or without a value.
-const NOT_OFFERED: [&str; 25] = [
-    "m",
-    "MZ",
-    "zD",
-    "incremental",
-    "hard-dereference",
-    "dsunit",
-    "fsalignblks",
-    "vmdk-desc",
-    "s3",
-    "oci",
-    "gzinfo",
-    "offset",
-    "root-xattr-isize",
-    "max-extent-bytes",
-    "file-contexts",
-    "product-out",
-    "fs-config-file",
-    "block-list-file",
-    "mount-point",
-    "xattr-inode-digest",
-    "random-pclusterblks",
-    "random-algorithms",
-    "ovlfs-strip",
-    "clean",
-    "sort",
-];
-/// Which of them mean the default with this value.
-const DEFAULTS: [(&str, &str); 9] = [
-    ("MZ", "0"),
-    ("zD", "0"),
-    ("offset", "0"),
-    ("dsunit", "0"),
-    ("ovlfs-strip", "0"),
-    ("clean", "data"),
-    ("sort", "path"),
-    ("sort", "none"),
-    ("mount-point", "/"),
-];
+/// The longest name of a volume, in bytes.
+const VOLUME_NAME_LEN_MAX: usize = 15;
+
+/// Why a command line is not followed.
+#[derive(Debug)]
+enum Wrong {
+    /// It is not what the program can be called with.
+    Call(String),
+    /// It is what the original can be called with.
+    Refused(String),
+}
+
+impl From<String> for Wrong {
+    fn from(message: String) -> Self {
+        Self::Call(message)
+    }
+}
 
 struct Order {
     build: BuildOptions,
     algorithms: Vec<Algorithm>,
     extended: Extended,
     pcluster_bytes: Option<u32>,
+    /// The pcluster size of the metabox, and which of the algorithms it has.
+    metabox: Option<(u32, usize)>,
     hints: Option<PathBuf>,
     time: Option<i64>,
     /// Whether the time is the image's alone.
     is_build_time: bool,
     ignores_times: bool,
     is_tar: bool,
+    splits_links: bool,
     is_quiet: bool,
     verbosity: u64,
 }
@@ -117,27 +75,31 @@ struct Order {
 /// # Errors
 /// Signals cannot be watched for.
 pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
-    let tool = ErofsTool { name: "mkfs.erofs", help: HELP, usage_exit: 1 };
+    let help = option_table::help();
+    let tool = ErofsTool { name: "mkfs.erofs", help: &help, usage_exit: 1 };
     let mut order = Order {
         build: BuildOptions::new(""),
         algorithms: Vec::new(),
         extended: Extended::default(),
         pcluster_bytes: None,
+        metabox: None,
         hints: None,
         time: None,
         is_build_time: false,
         ignores_times: false,
         is_tar: false,
+        splits_links: false,
         is_quiet: false,
         verbosity: VERBOSITY,
     };
-    order.build.xattrs.filter = false;
+    order.build.overlay_marks = OverlayMarks::MarkOrigins;
     let mut options = Options::new(arguments, "Vh");
-    while let Some(option) = options.next() {
-        match order.take(&option, &mut options) {
+    while let Some(mut option) = options.next() {
+        match order.take(&mut option, &mut options) {
             Ok(true) => {}
             Ok(false) => return tool.standard(&option),
-            Err(message) => return tool.wrong(&message),
+            Err(Wrong::Call(message)) => return tool.wrong(&message),
+            Err(Wrong::Refused(message)) => return tool.failed(&message, 1),
         }
     }
     let operands = options.into_operands();
@@ -157,8 +119,8 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     })?;
     match build_verified(&order.build, &[source], &mut verifier, &mut Silence(&stop)) {
         Ok(summary) => {
-            for warning in &summary.warnings {
-                eprintln!("<W> erofs: {warning}");
+            if order.verbosity > 0 {
+                summary.warnings.iter().for_each(|warning| eprintln!("<W> erofs: {warning}"));
             }
             if order.verbosity > 0 && !order.is_quiet {
                 let _ = tell(&summary, &order.build);
@@ -170,19 +132,38 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
 }
 
 impl Order {
-    /// Takes an option; gives whether it is known.
-    fn take(&mut self, option: &GivenOption, options: &mut Options) -> Result<bool, String> {
-        let name = option.name.as_str();
-        if NOT_OFFERED.contains(&name) {
-            let value = option.attached();
-            let is_default = DEFAULTS.iter().any(|default| *default == (name, &*lossy(value)));
-            // Without a value this one means what is done anyway.
-            if is_default || name == "clean" && value.is_none() {
-                return Ok(true);
+    /// Takes an option; gives whether that is all. What is not known, and what only shows something, is left.
+    fn take(&mut self, option: &mut GivenOption, options: &mut Options) -> Result<bool, Wrong> {
+        let Some(row) = option_table::find(&option.name)? else { return Ok(false) };
+        row.name.clone_into(&mut option.name);
+        let value = match row.value {
+            Value::None if option.attached().is_some() => {
+                return Err(Wrong::Call(format!("option '--{}' doesn't allow an argument", row.name)));
             }
-            let dashes = if name.len() == 1 { "-" } else { "--" };
-            return Err(format!("{dashes}{name} is not offered by floe"));
+            Value::None | Value::Optional => option.attached().map(OsStr::to_owned),
+            Value::Required => {
+                Some(options.value(option).ok_or_else(|| format!("option {} requires an argument", row.name))?)
+            }
+        };
+        match row.fate {
+            Fate::Refused(why, harmless) => {
+                if harmless.iter().any(|known| *known == lossy(value.as_deref())) {
+                    return Ok(true);
+                }
+                let dashes = if row.name.len() == 1 { "-" } else { "--" };
+                return Err(Wrong::Refused(format!("{dashes}{} is not offered by floe: {why}", row.name)));
+            }
+            Fate::Taken | Fate::Idle(_) => {}
         }
+        match value {
+            Some(value) => self.take_value(row.name, &value)?,
+            None => return Ok(self.take_flag(row.name)),
+        }
+        Ok(true)
+    }
+
+    /// Takes an option without a value; gives whether that is all.
+    fn take_flag(&mut self, name: &str) -> bool {
         let build = &mut self.build;
         match name {
             "all-root" => (build.ownership.force_uid, build.ownership.force_gid) = (Some(0), Some(0)),
@@ -191,49 +172,45 @@ impl Order {
             "ignore-mtime" => self.ignores_times = true,
             "preserve-mtime" => self.ignores_times = false,
             "aufs" => build.whiteouts = Whiteouts::Overlay,
+            "hard-dereference" => self.splits_links = true,
+            "ovlfs-strip" => build.overlay_marks = OverlayMarks::Strip,
             "quiet" => self.is_quiet = true,
-            "tar" => match option.attached().map(OsStr::as_bytes) {
-                None | Some(b"f") => self.is_tar = true,
-                Some(_) => return Err(format!("--tar={} is not offered by floe", lossy(option.attached()))),
-            },
-            // How an archive is compressed is seen.
-            "gzip" | "ungzip" | "unxz" | "unlzma" if option.attached().is_none() => {}
-            "gzip" | "ungzip" | "unxz" | "unlzma" => return Err(format!("--{name}=X is not offered by floe")),
-            "b" | "C" | "d" | "E" | "L" | "T" | "U" | "x" | "z" | "blobdev" | "chunksize" | "compress-hints"
-            | "exclude-path" | "exclude-regex" | "force-uid" | "force-gid" | "uid-offset" | "gid-offset"
-            | "workers" | "xattr-prefix" | "async-queue-limit" | "zfeature-bits" => {
-                let value = options.value(option).ok_or_else(|| format!("option {name} requires an argument"))?;
-                self.take_value(name, &value)?;
-            }
-            _ => return Ok(false),
+            "tar" => self.is_tar = true,
+            "zD" => build.layout.packs_directories = true,
+            "V" | "version" | "h" | "help" => return false,
+            // What has no effect.
+            _ => {}
         }
-        Ok(true)
+        true
     }
 
-    fn take_value(&mut self, name: &str, value: &OsStr) -> Result<(), String> {
+    fn take_value(&mut self, name: &str, value: &OsStr) -> Result<(), Wrong> {
         let shown = value.to_string_lossy();
         let build = &mut self.build;
         let numbered = |what: &str| number(value).ok_or_else(|| format!("invalid {what} {shown}"));
         let id =
             |what: &str| numbered(what).and_then(|id| u32::try_from(id).map_err(|_| format!("invalid {what} {shown}")));
+        let sized = |what: &str| sized(&shown).ok_or_else(|| format!("invalid {what} {shown}"));
         match name {
             "b" => {
-                let size = numbered("block size")?;
-                if !(512..=4096).contains(&size) {
-                    return Err(format!("invalid block size {shown}"));
+                let size = sized("block size")?;
+                if !(512..=65536).contains(&size) {
+                    return Err(Wrong::Call(format!("invalid block size {shown}")));
                 }
                 build.block_size_log2 = u8::try_from(size.ilog2()).unwrap_or(u8::MAX);
             }
-            "C" => self.pcluster_bytes = Some(id("physical clustersize")?),
+            "C" => self.pcluster_bytes = Some(sized("physical clustersize")?),
             "d" => {
                 self.verbosity = numbered("debug level")?;
                 if self.verbosity > 9 {
-                    return Err(format!("invalid debug level {shown}"));
+                    return Err(Wrong::Call(format!("invalid debug level {shown}")));
                 }
             }
             "E" => self.extended.take(&shown, build)?,
             "zfeature-bits" => self.extended.take_bits(numbered("zfeature bits")?, build)?,
+            "L" if value.len() > VOLUME_NAME_LEN_MAX => return Err(Wrong::Call("invalid volume label".into())),
             "L" => build.volume_name = value.as_bytes().to_vec(),
+            "m" => self.metabox = Some(self.metabox_of(&shown)?),
             "T" => {
                 let time = i64::try_from(numbered("UNIX timestamp")?);
                 self.time = Some(time.map_err(|_| format!("invalid UNIX timestamp {shown}"))?);
@@ -244,26 +221,72 @@ impl Order {
                 build.xattrs.keep = limit >= 0;
                 build.xattrs.share_above = usize::try_from(limit).ok();
             }
-            "z" => self.algorithms = Algorithm::list(value)?,
+            "z" => self.algorithms.extend(Algorithm::list(value)?),
+            "zD" if matches!(&*shown, "0" | "1") => build.layout.packs_directories = &*shown == "1",
+            "zD" => return Err(Wrong::Call(format!("invalid --zD={shown}: give 0 or 1"))),
+            "MZ" if !matches!(&*shown, "0" | "i" | "id" | "di") => {
+                return Err(Wrong::Call(format!(
+                    "invalid metazone flags {shown}: directory data needs the inodes there too"
+                )));
+            }
             "blobdev" => build.blob_device = Some(PathBuf::from(value)),
             "compress-hints" => self.hints = Some(PathBuf::from(value)),
             "chunksize" => build.chunk_bytes = Some(numbered("chunksize")?),
+            "dsunit" => build.layout.data_unit_blocks = id("dsunit")?.max(1),
             "exclude-path" => build.excludes.push(Path::new(value).components().collect()),
             "exclude-regex" => build.exclude_expressions.push(shown.into_owned()),
             "force-uid" => build.ownership.force_uid = Some(id("uid")?),
             "force-gid" => build.ownership.force_gid = Some(id("gid")?),
+            "fsalignblks" => {
+                let blocks = id("fsalignblks")?.checked_next_power_of_two();
+                build.layout.blocks_multiple = blocks.ok_or_else(|| format!("invalid fsalignblks {shown}"))?;
+            }
             "uid-offset" => build.ownership.uid_offset = id("uid offset")?,
             "gid-offset" => build.ownership.gid_offset = id("gid offset")?,
+            "max-extent-bytes" if shown.starts_with('-') => {
+                return Err(Wrong::Refused(format!(
+                    "--max-extent-bytes={shown} is not offered by floe: pclusters always begin with a block; give a size \
+                     above 0"
+                )));
+            }
+            "max-extent-bytes" => {
+                build.layout.extent_bytes_max =
+                    Some(sized("maximum compressed extent size")?).filter(|bytes| *bytes > 0);
+            }
+            "offset" => build.layout.offset = numbered("disk offset")?,
+            "ovlfs-strip" if &*shown == "1" => build.overlay_marks = OverlayMarks::Strip,
+            "ovlfs-strip" => build.overlay_marks = OverlayMarks::MarkOrigins,
+            "root-xattr-isize" => build.layout.root_xattr_bytes = id("the minimum inline xattr size")?,
+            "tar" if &*shown == "f" => self.is_tar = true,
+            "tar" => {
+                return Err(Wrong::Refused(format!(
+                    "--tar={shown} is not offered by floe: an image has the data of its archive; give --tar=f"
+                )));
+            }
             "workers" => {
                 let count = usize::try_from(numbered("worker number")?).unwrap_or(usize::MAX);
                 // None means that the calling thread compresses.
                 build.jobs = count.clamp(1, BuildOptions::JOBS_MAX).try_into().unwrap_or(build.jobs);
             }
             "xattr-prefix" => build.xattrs.long_prefixes.push(value.as_bytes().to_vec()),
-            // Memory is bounded in another way.
+            // What has no effect.
             _ => {}
         }
         Ok(())
+    }
+
+    /// The pcluster size of the metabox and the number of its algorithm.
+    fn metabox_of(&mut self, text: &str) -> Result<(u32, usize), Wrong> {
+        let (size, algorithm) = text.split_once(':').unwrap_or((text, "0"));
+        let size = sized(size).filter(|size| *size > 0).ok_or_else(|| format!("invalid metabox option {text}"))?;
+        let number = match algorithm.parse() {
+            Ok(number) => number,
+            Err(_) => {
+                self.algorithms.extend(Algorithm::list(OsStr::new(algorithm))?);
+                self.algorithms.len() - 1
+            }
+        };
+        Ok((size, number))
     }
 
     /// Takes what is no option.
@@ -299,14 +322,27 @@ impl Order {
         self.build.compression =
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
         self.build.hints = self.hints.as_deref().map(|path| self.hints_of(path)).transpose()?.unwrap_or_default();
-        if self.extended.packed_pcluster.is_some_and(|size| size != self.build.pcluster_bytes) {
-            return Err("a pcluster size of fragments other than -C is not offered by floe".into());
+        self.build.splits_links = self.splits_links && !self.is_tar;
+        let hinted = self.build.hints.iter().filter_map(|hint| hint.coding).map(|coding| coding.pcluster_bytes).max();
+        let largest = self.build.pcluster_bytes.max(hinted.unwrap_or(0));
+        let coding = |number: usize, pcluster_bytes: u32, what: &str| match self.algorithms.get(number) {
+            _ if pcluster_bytes > largest => Err(format!(
+                "pcluster size ({} blocks) for {what} exceeds maximum; give -C too",
+                pcluster_bytes / block_size
+            )),
+            Some(algorithm) => Ok(Coding { compression: algorithm.compression(pcluster_bytes), pcluster_bytes }),
+            None => Err(format!("there is no algorithm {number} for {what}: give it with -z")),
+        };
+        if let Some(pcluster_bytes) = self.extended.packed_pcluster {
+            self.build.layout.packed_coding = Some(coding(0, pcluster_bytes, "packed inode")?);
         }
-        let clamped = std::env::var_os("SOURCE_DATE_EPOCH").map(|text| {
-            let seconds = number(&text).and_then(|seconds| i64::try_from(seconds).ok());
-            seconds.ok_or_else(|| format!("environment variable $SOURCE_DATE_EPOCH {} is invalid", text.display()))
-        });
-        self.build.times = match (clamped.transpose()?, self.time) {
+        self.build.layout.metabox = match self.metabox {
+            None => Metabox::None,
+            Some((_, 0)) if self.algorithms.is_empty() => Metabox::Inode(None),
+            Some((pcluster_bytes, number)) => Metabox::Inode(Some(coding(number, pcluster_bytes, "metabox inode")?)),
+        };
+        self.build.wide |= self.metabox.is_some();
+        self.build.times = match (source_date_epoch::from_environment()?, self.time) {
             (Some(seconds), _) => Times::AtMost(seconds),
             (None, Some(seconds)) if !self.is_build_time => Times::All(seconds),
             (None, Some(seconds)) => Times::OwnBuiltAt(seconds),
@@ -331,6 +367,17 @@ impl Progress for Silence<'_> {
 
 fn lossy(value: Option<&OsStr>) -> String {
     value.map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
+}
+
+/// A size in bytes, perhaps in units of KiB, MiB or GiB.
+fn sized(text: &str) -> Option<u32> {
+    let (digits, shift) = match text.char_indices().next_back()? {
+        (end, 'k' | 'K') => (&text[..end], 10),
+        (end, 'm' | 'M') => (&text[..end], 20),
+        (end, 'g' | 'G') => (&text[..end], 30),
+        _ => (text, 0),
+    };
+    u32::try_from(number(OsStr::new(digits))?.checked_mul(1 << shift)?).ok()
 }
 
 /// The UUID that an argument asks for.

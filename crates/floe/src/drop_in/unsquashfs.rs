@@ -3,6 +3,7 @@
 mod arguments;
 mod listing;
 mod pattern;
+mod pseudo;
 mod superblock;
 
 use std::{
@@ -90,6 +91,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             let seconds = image.file_system().info().built.seconds;
             Output::run(|output| writeln!(output, "{seconds}").map(|()| 0))
         }
+        Task::Pseudo => pseudo::write(&image, &arguments, &arguments.pseudo_file),
         Task::Cat => cat(&image, &arguments),
         Task::List => list(&image, &arguments, owners),
         Task::Extract => extract_all(&image, &arguments, owners),
@@ -137,7 +139,7 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail
             match entry {
                 Ok(entry) => listing.write(&entry, output)?,
                 Err(message) => {
-                    eprintln!("{message}");
+                    eprintln!("FATAL ERROR: {message}");
                     exit = FATAL;
                 }
             }
@@ -149,14 +151,14 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail
 fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail> {
     let cancel = cancellation::on_signals()?;
     let options = extract_options(arguments);
-    let is_partial = !arguments.names.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
+    let is_partial = !arguments.selected.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
     let (mut paths, mut has_fault) = (Vec::new(), false);
     if is_partial {
         for entry in Selection::new(image, arguments) {
             match entry {
                 Ok(entry) => paths.push(entry.path),
                 Err(message) => {
-                    eprintln!("{message}");
+                    eprintln!("FATAL ERROR: {message}");
                     has_fault = true;
                 }
             }
@@ -230,35 +232,31 @@ fn say_created(summary: &ExtractSummary) {
 }
 
 /// What of an image the names on the command line stand for.
-struct Selection {
+struct Selection<'a> {
     walk: floe::Walk,
-    patterns: Patterns,
-    excluded: Patterns,
+    selected: &'a Patterns,
+    excluded: &'a Patterns,
     depth_max: Option<usize>,
 }
 
-impl Selection {
-    fn new(image: &Image, arguments: &Arguments) -> Self {
-        Self {
-            walk: image.walk(),
-            patterns: Patterns::new(&arguments.names, arguments.wildcards),
-            excluded: Patterns::new(&arguments.excluded, arguments.wildcards),
-            depth_max: arguments.depth_max,
-        }
+impl<'a> Selection<'a> {
+    fn new(image: &Image, arguments: &'a Arguments) -> Self {
+        let Arguments { selected, excluded, depth_max, .. } = arguments;
+        Self { walk: image.walk(), selected, excluded, depth_max: *depth_max }
     }
 }
 
-impl Iterator for Selection {
+impl Iterator for Selection<'_> {
     type Item = Result<WalkEntry, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let entry = match self.walk.next()? {
                 Ok(entry) => entry,
-                Err(failed) => return Some(Err(format!("FATAL ERROR: {failed}"))),
+                Err(failed) => return Some(Err(failed.to_string())),
             };
             let is_directory = entry.attr.file_type == floe::FileType::Directory;
-            let is_wanted = (self.patterns.is_empty() || self.patterns.match_or_lead(&entry.path, is_directory))
+            let is_wanted = (self.selected.is_empty() || self.selected.match_or_lead(&entry.path, is_directory))
                 && !self.excluded.match_whole(&entry.path)
                 && self.depth_max.is_none_or(|max| entry.depth <= max);
             if is_wanted {

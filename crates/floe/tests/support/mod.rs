@@ -3,6 +3,7 @@
 
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
+pub(crate) mod mkfs_erofs;
 pub(crate) mod program;
 mod served;
 

@@ -11,16 +11,13 @@ use std::{
 
 use floe_engine::{Engine, EngineOptions, Reader};
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint, Unmounter};
+use floe_testkit::skip::{Need, ready};
 pub(crate) use gate::{Gate, GatedSource};
 pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
 
 /// Whether this machine can mount; says on stderr where it cannot.
 pub(crate) fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
+    ready(&[Need::Root, Need::Fuse])
 }
 
 /// A mount in a directory of its own. It is unmounted whatever happens.

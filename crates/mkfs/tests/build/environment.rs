@@ -1,8 +1,13 @@
-//! What the machine has: the right to mount, reference tools.
+//! What the machine has: the right to mount, the reference extractor.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
+};
+
+use floe_testkit::{
+    Versions, peer,
+    skip::{Need, ready},
 };
 
 /// A mount of an image by the kernel, ended when dropped.
@@ -45,26 +50,10 @@ impl Drop for KernelMount {
 
 /// Whether images can be mounted here; says so where they cannot.
 pub(crate) fn can_mount() -> bool {
-    let known = std::fs::read_to_string("/proc/filesystems").is_ok_and(|list| list.contains("erofs"));
-    let can = known && rustix::process::geteuid().is_root();
-    if !can {
-        eprintln!("skipped: mounting needs root and a kernel with EROFS");
-    }
-    can
+    ready(&[Need::Root, Need::KernelErofs])
 }
 
-/// A reference tool, from `FLOE_PEERS`, the search path or /opt/floe-peers/bin; says so where there is none.
-pub(crate) fn peer(name: &str) -> Option<PathBuf> {
-    let directories = std::env::var_os("FLOE_PEERS").into_iter().chain(std::env::var_os("PATH"));
-    let directories: Vec<PathBuf> =
-        directories.flat_map(|list| std::env::split_paths(&list).collect::<Vec<_>>()).collect();
-    let found = directories
-        .into_iter()
-        .chain([PathBuf::from("/opt/floe-peers/bin")])
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file());
-    if found.is_none() {
-        eprintln!("skipped: there is no {name}; name its directory in FLOE_PEERS");
-    }
-    found
+/// The extractor of erofs-utils, if it knows all that images are built with here; says so where there is none.
+pub(crate) fn fsck() -> Option<PathBuf> {
+    ready(&[Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]).then(|| peer("fsck.erofs")).flatten()
 }

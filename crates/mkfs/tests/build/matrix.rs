@@ -8,7 +8,7 @@ use floe_mkfs::{
 
 use crate::{
     differences::{Leave, check_equal, walk},
-    environment::{KernelMount, can_mount, peer},
+    environment::{KernelMount, can_mount, fsck},
     sample_tree,
 };
 
@@ -206,7 +206,7 @@ fn the_kernel_reads_each_image_as_its_source() {
 
 #[test]
 fn the_reference_tool_extracts_each_image_as_its_source() {
-    let Some(fsck) = peer("fsck.erofs") else { return };
+    let Some(fsck) = fsck() else { return };
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     std::fs::create_dir(&source).unwrap();

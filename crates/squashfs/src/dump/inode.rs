@@ -51,6 +51,17 @@ pub fn describe_inode(squashfs: &Squashfs, nid: Nid) -> Result<InodeDescription>
     })
 }
 
+/// How many bytes of a regular file are holes, as its inode says; 0 for other inodes.
+///
+/// # Errors
+/// There is no such inode, or it cannot be read or breaks the format.
+pub fn hole_bytes(squashfs: &Squashfs, nid: Nid) -> Result<u64> {
+    Ok(match squashfs.inode(nid)?.data {
+        InodeData::Regular(file) => file.sparse,
+        _ => 0,
+    })
+}
+
 fn extents(squashfs: &Squashfs, inode: &Inode) -> Result<Vec<Extent>> {
     let mut extents: Vec<Extent> = Vec::new();
     let InodeData::Regular(file) = &inode.data else { return Ok(extents) };

@@ -2,41 +2,97 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use floe_image::{DeviceId, Nid, StoredBlock, StoredLen};
+use floe_image::{DecodedLen, DeviceId, Encoding, Nid, StoredBlock, StoredLen};
 
 /// For which file each encoded block is decoded: once, as far as the file that needs most of it does.
 #[derive(Default)]
 pub(super) struct EncodedBlocks {
-    needs: HashMap<(DeviceId, u64, StoredLen), Need>,
+    needs: HashMap<Key, Need>,
 }
+
+/// What tells blocks apart: files may share stored bytes, and yet not agree on how they are decoded.
+type Key = (DeviceId, u64, StoredLen, Encoding);
 
 /// What is needed of a block, and by which part of which file.
 struct Need {
     bytes: u32,
+    /// Whether it must decode to so many bytes and no more.
+    is_exact: bool,
     nid: Nid,
     position: u64,
 }
 
+/// What a file adds to what is known of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Added {
+    /// Nothing: it is decoded for another file, or for another part of this one.
+    Nothing,
+    /// It needs more of the block than those before.
+    More,
+    /// It contradicts those before: no block decodes to two lengths.
+    OtherLength,
+}
+
 impl EncodedBlocks {
-    /// Takes down that byte `position` of a file begins in a block; says whether the file needs more of it than those before.
-    pub(super) fn add(&mut self, block: &StoredBlock, nid: Nid, position: u64) -> bool {
-        let need = Need { bytes: block.decoded_len.bytes(), nid, position };
-        match self.needs.entry((block.device, block.offset, block.stored_len)) {
-            Entry::Occupied(known) if known.get().bytes >= need.bytes => false,
+    /// Takes down that byte `position` of a file begins in a block.
+    pub(super) fn add(&mut self, block: &StoredBlock, nid: Nid, position: u64) -> Added {
+        let is_exact = matches!(block.decoded_len, DecodedLen::Exact(_));
+        let need = Need { bytes: block.decoded_len.bytes(), is_exact, nid, position };
+        match self.needs.entry(key(block)) {
             Entry::Occupied(mut known) => {
+                let other = known.get();
+                let is_other_length = match (other.is_exact, is_exact) {
+                    (true, true) => other.bytes != need.bytes,
+                    (true, false) => matches!(block.decoded_len, DecodedLen::AtLeast(_)) && need.bytes > other.bytes,
+                    (false, true) => need.bytes < other.bytes,
+                    (false, false) => false,
+                };
+                if is_other_length {
+                    return Added::OtherLength;
+                }
+                if other.is_exact || (!is_exact && other.bytes >= need.bytes) {
+                    return Added::Nothing;
+                }
                 known.insert(need);
-                true
             }
-            Entry::Vacant(vacant) => {
-                vacant.insert(need);
-                true
-            }
+            Entry::Vacant(vacant) => drop(vacant.insert(need)),
         }
+        Added::More
     }
 
     /// Whether a block is decoded for this part of this file.
     pub(super) fn is_decoded_for(&self, block: &StoredBlock, nid: Nid, position: u64) -> bool {
-        let need = self.needs.get(&(block.device, block.offset, block.stored_len));
-        need.is_some_and(|need| (need.nid, need.position) == (nid, position))
+        self.needs.get(&key(block)).is_some_and(|need| (need.nid, need.position) == (nid, position))
+    }
+}
+
+fn key(block: &StoredBlock) -> Key {
+    (block.device, block.offset, block.stored_len, block.encoding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_that_is_needed_is_decoded_once_and_contradictions_are_told() {
+        use DecodedLen::{AtLeast, Exact};
+        for (lens, expected) in [
+            (&[Exact(8), Exact(8), AtLeast(8)][..], &[Added::More, Added::Nothing, Added::Nothing][..]),
+            (&[AtLeast(4), AtLeast(3), AtLeast(6), Exact(6)], &[Added::More, Added::Nothing, Added::More, Added::More]),
+            (&[Exact(8), Exact(4), AtLeast(9)], &[Added::More, Added::OtherLength, Added::OtherLength]),
+            (&[AtLeast(9), Exact(8)], &[Added::More, Added::OtherLength]),
+        ] {
+            let mut blocks = EncodedBlocks::default();
+            let block = |decoded_len| StoredBlock {
+                device: DeviceId(0),
+                offset: 4096,
+                stored_len: StoredLen::Known(4),
+                decoded_len,
+                encoding: Encoding::Stored,
+            };
+            let added: Vec<_> = lens.iter().zip(0..).map(|(len, at)| blocks.add(&block(*len), Nid(5), at)).collect();
+            assert_eq!(added, expected, "{lens:?}");
+        }
     }
 }

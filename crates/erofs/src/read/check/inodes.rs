@@ -2,7 +2,7 @@
 
 use floe_image::{ByteRange, DeviceId, Error, FileType, Nid, Place, Result, StoredLen};
 
-use super::{DataPart, PART_BYTES, PartData, Severity, tree::Walker};
+use super::{DataPart, PART_BYTES, PartData, Severity, encoded_blocks::Added, tree::Walker};
 use crate::{
     format,
     read::{
@@ -183,8 +183,13 @@ impl Walker<'_> {
                 );
             }
             PieceData::Encoded(block) => {
-                if !self.walked.blocks.add(&block, nid, piece.range.offset()) {
-                    return;
+                match self.walked.blocks.add(&block, nid, piece.range.offset()) {
+                    Added::More => {}
+                    Added::Nothing => return,
+                    Added::OtherLength => {
+                        let rule = "block that another file decodes to another length";
+                        return self.tell(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
+                    }
                 }
                 match self.walked.parts.last_mut() {
                     Some(DataPart { nid: last, data: PartData::Encoded { range } })

@@ -1,10 +1,10 @@
 //! `-z`: algorithms and what is said of them.
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, ops::RangeInclusive};
 
 use floe_mkfs::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
 
-use crate::drop_in::erofs_tool::number;
+use super::{Wrong, sized};
 
 /// An algorithm as it was asked for.
 pub(super) struct Algorithm {
@@ -22,37 +22,46 @@ enum Name {
     Zstd,
 }
 
-/// The names that `-z` knows. Both of DEFLATE mean the same encoder.
-const NAMES: [(&str, Name); 6] = [
-    ("lz4", Name::Lz4),
-    ("lz4hc", Name::Lz4hc),
-    ("lzma", Name::Lzma),
-    ("deflate", Name::Deflate),
-    ("libdeflate", Name::Deflate),
-    ("zstd", Name::Zstd),
+/// The levels that an algorithm can have.
+type Levels = &'static [RangeInclusive<u8>];
+
+/// The names that `-z` knows, and their levels. Both of DEFLATE mean the same encoder.
+const NAMES: [(&str, Name, Levels); 6] = [
+    ("lz4", Name::Lz4, &[]),
+    ("lz4hc", Name::Lz4hc, &[0..=12]),
+    ("lzma", Name::Lzma, &[0..=9, 100..=109]),
+    ("deflate", Name::Deflate, &[1..=9]),
+    ("libdeflate", Name::Deflate, &[1..=12]),
+    ("zstd", Name::Zstd, &[0..=22]),
 ];
+
 impl Algorithm {
     /// The algorithms of a list, the first of which is the one that is used where no hint says otherwise.
-    pub(super) fn list(text: &OsStr) -> Result<Vec<Self>, String> {
+    pub(super) fn list(text: &OsStr) -> Result<Vec<Self>, Wrong> {
         text.to_string_lossy().split(':').map(Self::one).collect()
     }
 
-    fn one(text: &str) -> Result<Self, String> {
+    fn one(text: &str) -> Result<Self, Wrong> {
         let mut parts = text.split(',');
         let name = parts.next().unwrap_or_default();
-        let found = NAMES.iter().find(|(known, _)| *known == name);
-        let (_, name) = *found.ok_or_else(|| format!("Cannot find a valid compressor {name}"))?;
+        let found = NAMES.iter().find(|(known, _, _)| *known == name);
+        let (shown, name, levels) = *found.ok_or_else(|| format!("Cannot find a valid compressor {name}"))?;
+        let level_of = |text: &str| level_of(shown, text, levels);
         let mut algorithm = Self { name, level: None, dictionary: None };
         for (place, part) in parts.enumerate() {
             match part.split_once('=') {
                 Some(("level", level)) => algorithm.level = Some(level_of(level)?),
                 Some(("dictsize", size)) => {
-                    let size = number(OsStr::new(size)).and_then(|size| u32::try_from(size).ok());
-                    algorithm.dictionary = Some(size.ok_or_else(|| format!("invalid dictionary size in {part}"))?);
+                    algorithm.dictionary =
+                        Some(sized(size).ok_or_else(|| format!("invalid dictionary size in {part}"))?);
                 }
-                Some((name, _)) => return Err(format!("-z{text}: {name} is not offered by floe")),
+                Some((name, _)) => {
+                    return Err(Wrong::Refused(format!(
+                        "-z{text} is not offered by floe: {name} cannot be set; leave it out"
+                    )));
+                }
                 None if place == 0 => algorithm.level = Some(level_of(part)?),
-                None => return Err(format!("invalid compression option {part}")),
+                None => return Err(Wrong::Call(format!("invalid compression option {part}"))),
             }
         }
         Ok(algorithm)
@@ -65,21 +74,33 @@ impl Algorithm {
             self.dictionary.unwrap_or_else(|| pcluster_bytes.saturating_mul(factor).clamp(32 << 10, max))
         };
         let level = |default| self.level.unwrap_or(default);
+        // Level 0 of these is their default.
+        let level_above_0 = |default| self.level.filter(|level| *level > 0).unwrap_or(default);
         match self.name {
             Name::Lz4 => Compression::Lz4 { window_bytes },
-            Name::Lz4hc => Compression::Lz4High { level: level(9), window_bytes },
+            Name::Lz4hc => Compression::Lz4High { level: level_above_0(9), window_bytes },
             Name::Lzma => {
                 Compression::MicroLzma { level: level(6), dictionary_bytes: dictionary(4, LZMA_DICTIONARY_USUAL_MAX) }
             }
             Name::Deflate => Compression::Deflate { level: level(1) },
             Name::Zstd => {
                 let window_log2 = u8::try_from(dictionary(8, 1 << 20).max(1).ilog2()).unwrap_or(u8::MAX);
-                Compression::Zstd { level: level(3), window_log2 }
+                Compression::Zstd { level: level_above_0(3), window_log2 }
             }
         }
     }
 }
 
-fn level_of(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| format!("invalid compression level {text}"))
+fn level_of(name: &str, text: &str, levels: Levels) -> Result<u8, String> {
+    let level = text.parse().ok().filter(|level| levels.iter().any(|levels| levels.contains(level)));
+    level.ok_or_else(|| {
+        let levels: Vec<String> =
+            levels.iter().map(|levels| format!("{} to {}", levels.start(), levels.end())).collect();
+        match levels.as_slice() {
+            [] => format!("compression level {text} is not supported for {name}: it has no levels"),
+            levels => {
+                format!("compression level {text} is not supported for {name}: its levels are {}", levels.join(", "))
+            }
+        }
+    })
 }

@@ -2,6 +2,8 @@
 
 use floe_mkfs::{Fragments, InodeForm, Options};
 
+use super::{Wrong, feature_table::FEATURES, option_table::Fate, sized};
+
 /// What the features ask for besides what [`Options`] has.
 #[derive(Default)]
 pub(super) struct Extended {
@@ -11,16 +13,17 @@ pub(super) struct Extended {
     pub(super) packed_pcluster: Option<u32>,
 }
 
-/// The features of `--zfeature-bits`, from bit 0 on.
-const BITS: [&str; 8] =
-    ["legacy-compress", "ztailpacking", "fragments", "all-fragments", "dedupe", "fragdedupe", "48bit", "dot-omitted"];
+/// How many of [`FEATURES`] have a bit of `--zfeature-bits`, from bit 0 on.
+const BIT_COUNT: usize = 8;
 
 impl Extended {
     /// Takes a list of features.
-    pub(super) fn take(&mut self, list: &str, options: &mut Options) -> Result<(), String> {
+    pub(super) fn take(&mut self, list: &str, options: &mut Options) -> Result<(), Wrong> {
         list.split(',').try_for_each(|feature| {
             let (name, value) = match feature.split_once('=') {
-                Some((_, "")) => return Err(format!("the value of the extended option {feature} is missing")),
+                Some((_, "")) => {
+                    return Err(Wrong::Call(format!("the value of the extended option {feature} is missing")));
+                }
                 Some((name, value)) => (name, Some(value)),
                 None => (feature, None),
             };
@@ -32,18 +35,22 @@ impl Extended {
     }
 
     /// Takes the number of `--zfeature-bits`.
-    pub(super) fn take_bits(&mut self, bits: u64, options: &mut Options) -> Result<(), String> {
-        if bits >> BITS.len() != 0 {
-            return Err(format!("unsupported zfeature bit {}", BITS.len()));
+    pub(super) fn take_bits(&mut self, bits: u64, options: &mut Options) -> Result<(), Wrong> {
+        if bits >> BIT_COUNT != 0 {
+            return Err(Wrong::Call(format!("unsupported zfeature bit {BIT_COUNT}")));
         }
-        let asked = BITS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 != 0);
-        asked.map(|(_, name)| name).try_for_each(|name| self.set(name, true, None, options))
+        let asked = FEATURES.iter().take(BIT_COUNT).enumerate().filter(|(bit, _)| bits >> bit & 1 != 0);
+        asked.map(|(_, row)| row.name).try_for_each(|name| self.set(name, true, None, options))
     }
 
-    fn set(&mut self, name: &str, on: bool, value: Option<&str>, options: &mut Options) -> Result<(), String> {
-        let takes_value = matches!(name, "fragments" | "all-fragments" | "fragdedupe");
-        if value.is_some() && !takes_value {
-            return Err(format!("the extended option {name} has no value"));
+    fn set(&mut self, name: &str, on: bool, value: Option<&str>, options: &mut Options) -> Result<(), Wrong> {
+        let row = FEATURES.iter().find(|row| row.name == name);
+        let row = row.ok_or_else(|| format!("unknown extended option {name}"))?;
+        if value.is_some() && !row.has_value {
+            return Err(Wrong::Call(format!("the extended option {name} has no value")));
+        }
+        if let Fate::Refused(why, _) = row.fate {
+            return Err(Wrong::Refused(format!("the extended option {name} is not offered by floe: {why}")));
         }
         let fragments = |fragments| if on { fragments } else { Fragments::None };
         match name {
@@ -52,8 +59,7 @@ impl Extended {
             "fragments" => options.fragments = fragments(Fragments::Tails),
             "all-fragments" => options.fragments = fragments(Fragments::All),
             "dedupe" => options.dedupe = on,
-            // Equal fragments are always stored once.
-            "fragdedupe" if on && matches!(value, None | Some("full" | "inode")) => {}
+            "nosbcrc" => options.layout.checksum = !on,
             "48bit" => options.wide = on,
             "force-inode-compact" => {
                 (options.inode_form, self.ignores_times) = (InodeForm::Smallest, true);
@@ -64,15 +70,11 @@ impl Extended {
             "force-inode-blockmap" => options.chunk_indexes = false,
             "force-chunk-indexes" => options.chunk_indexes = true,
             "xattr-name-filter" => options.xattrs.filter = on,
-            // That is where they are.
-            "plain-xattr-prefixes" => {}
-            "dot-omitted" | "nosbcrc" | "fragdedupe" => {
-                return Err(format!("the extended option {name} is not offered by floe"));
-            }
-            name => return Err(format!("unknown extended option {name}")),
+            // What has no effect.
+            _ => {}
         }
         if let (Some(value), true) = (value, name.ends_with("fragments")) {
-            let size = value.parse().map_err(|_| format!("invalid pcluster size {value} of fragments"))?;
+            let size = sized(value).ok_or_else(|| format!("invalid pcluster size {value} of fragments"))?;
             self.packed_pcluster = Some(size);
         }
         Ok(())

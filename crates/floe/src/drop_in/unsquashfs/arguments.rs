@@ -4,7 +4,11 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 use floe::{EngineOptions, Offset, OpenOptions, WorkerMode, XattrSelection};
 
-use super::{FATAL, default_target, listing::Form};
+use super::{
+    FATAL, default_target,
+    listing::Form,
+    pattern::{Matching, Patterns},
+};
 use crate::{output::Output, quantity};
 
 const HELP: &str = "\
@@ -18,6 +22,9 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -ex[clude-list] FILE… ;      -exc[f] FILE, -exclude-file FILE
   -e[f] FILE, -extract-file FILE                  a list of what to extract, one a line
   -no-wild[cards]    names are taken as they are
+  -r[egex]           names are extended regular expressions, one for each part of a path
+  -pf FILE, -pseudo-file FILE                     write a pseudo file, from which mksquashfs -pf makes the image again;
+                     - is standard output
   -cat               write the files to standard output
   -l[s], -ll[s], -lln[umeric], -lc, -llc          list, do not extract
   -i[nfo], -li[nfo]  list what is extracted
@@ -40,6 +47,7 @@ pub(super) enum Task {
     Cat,
     Superblock,
     BuiltTime,
+    Pseudo,
 }
 
 /// The command line.
@@ -47,9 +55,13 @@ pub(super) struct Arguments {
     pub(super) task: Task,
     pub(super) image: PathBuf,
     pub(super) target: PathBuf,
+    /// Where the pseudo file goes.
+    pub(super) pseudo_file: OsString,
+    /// What was named, as it was.
     pub(super) names: Vec<OsString>,
-    pub(super) excluded: Vec<OsString>,
-    pub(super) wildcards: bool,
+    /// What was named; empty stands for everything.
+    pub(super) selected: Patterns,
+    pub(super) excluded: Patterns,
     pub(super) depth_max: Option<usize>,
     pub(super) form: Option<Form>,
     pub(super) info: bool,
@@ -71,9 +83,10 @@ impl Arguments {
             task: Task::Extract,
             image: PathBuf::new(),
             target: default_target(),
+            pseudo_file: OsString::new(),
             names: Vec::new(),
-            excluded: Vec::new(),
-            wildcards: true,
+            selected: Patterns::default(),
+            excluded: Patterns::default(),
             depth_max: None,
             form: None,
             info: false,
@@ -86,7 +99,8 @@ impl Arguments {
             no_exit_code: false,
             offset: 0,
         };
-        let (mut operands, mut are_excludes) = (Vec::new(), false);
+        let (mut operands, mut are_excludes, mut excluded) = (Vec::new(), false, Vec::new());
+        let (mut is_exact, mut is_regex) = (false, false);
         let mut rest = arguments.iter().skip(1);
         let plain = Form { has_attributes: false, is_numeric: false, is_concise: false };
         while let Some(argument) = rest.next() {
@@ -102,11 +116,13 @@ impl Arguments {
                 "max" | "max-depth" => parsed.depth_max = Some(count(&option, value()?)?),
                 "excludes" => are_excludes = true,
                 "ex" | "exclude-list" => {
-                    parsed.excluded.extend(rest.by_ref().take_while(|name| *name != ";").cloned());
+                    excluded.extend(rest.by_ref().take_while(|name| *name != ";").cloned());
                 }
-                "exc" | "excf" | "exclude-file" => parsed.excluded.extend(lines(value()?)?),
+                "exc" | "excf" | "exclude-file" => excluded.extend(lines(value()?)?),
                 "e" | "ef" | "extract-file" => parsed.names.extend(lines(value()?)?),
-                "no-wild" | "no-wildcards" => parsed.wildcards = false,
+                "no-wild" | "no-wildcards" => is_exact = true,
+                "r" | "regex" => is_regex = true,
+                "pf" | "pseudo-file" => parsed.pseudo_file = value()?.clone(),
                 "cat" => parsed.task = Task::Cat,
                 "l" | "ls" => (parsed.task, parsed.form) = (Task::List, Some(plain)),
                 "ll" | "lls" => {
@@ -147,13 +163,29 @@ impl Arguments {
                 _ => return Err(wrong(&format!("{option} is an invalid option"))),
             }
         }
+        if !parsed.pseudo_file.is_empty() {
+            if parsed.task == Task::List {
+                return Err(wrong("a listing and -pf exclude each other"));
+            }
+            parsed.task = Task::Pseudo;
+        }
+        if is_exact && is_regex {
+            return Err(wrong("-no-wildcards and -regex exclude each other"));
+        }
         let mut operands = operands.into_iter();
         parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();
         if are_excludes {
-            parsed.excluded.extend(operands)
+            excluded.extend(operands)
         } else {
             parsed.names.extend(operands)
         }
+        let matching = match (is_exact, is_regex) {
+            (true, _) => Matching::Exact,
+            (_, true) => Matching::Expressions,
+            _ => Matching::Wildcards,
+        };
+        let patterns = |names: &[OsString]| Patterns::new(names, matching).map_err(|error| wrong(&error));
+        (parsed.selected, parsed.excluded) = (patterns(&parsed.names)?, patterns(&excluded)?);
         Ok(parsed)
     }
 

@@ -2,42 +2,86 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
-/// Paths with wildcards, each a list of names.
+use regex::bytes::{Regex, RegexBuilder};
+
+/// How names are given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Matching {
+    /// As they are.
+    Exact,
+    /// With wildcards, as in shells.
+    Wildcards,
+    /// As extended regular expressions.
+    Expressions,
+}
+
+/// Paths, each a list of patterns of names.
+#[derive(Default)]
 pub(super) struct Patterns {
-    patterns: Vec<Vec<Vec<u8>>>,
-    has_wildcards: bool,
+    paths: Vec<Vec<Pattern>>,
+}
+
+/// What a name is compared with.
+enum Pattern {
+    Exact(Vec<u8>),
+    Wildcards(Vec<u8>),
+    Expression(Regex),
+}
+
+/// How much memory an expression may take once it is compiled, in bytes.
+const EXPRESSION_BYTES_MAX: usize = 10 << 20;
+
+impl Pattern {
+    fn new(text: &[u8], matching: Matching) -> Result<Self, String> {
+        Ok(match matching {
+            Matching::Exact => Self::Exact(text.to_vec()),
+            Matching::Wildcards => Self::Wildcards(text.to_vec()),
+            Matching::Expressions => {
+                let text = std::str::from_utf8(text).map_err(|_| "an expression is no text in UTF-8".to_owned())?;
+                let expression = RegexBuilder::new(text).unicode(false).size_limit(EXPRESSION_BYTES_MAX).build();
+                Self::Expression(expression.map_err(|_| format!("'{text}' is no regular expression"))?)
+            }
+        })
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Exact(expected) => expected == name,
+            Self::Wildcards(pattern) => matches(pattern, name),
+            Self::Expression(expression) => expression.is_match(name),
+        }
+    }
 }
 
 impl Patterns {
-    pub(super) fn new(paths: &[OsString], has_wildcards: bool) -> Self {
-        let patterns = paths.iter().map(|path| names(path.as_bytes()).map(<[u8]>::to_vec).collect()).collect();
-        Self { patterns, has_wildcards }
+    /// # Errors
+    /// An expression is none, in words.
+    pub(super) fn new(paths: &[OsString], matching: Matching) -> Result<Self, String> {
+        let patterns = |path: &OsString| -> Result<Vec<Pattern>, String> {
+            names(path.as_bytes()).map(|name| Pattern::new(name, matching)).collect()
+        };
+        Ok(Self { paths: paths.iter().map(patterns).collect::<Result<_, _>>()? })
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
+        self.paths.is_empty()
     }
 
     /// Whether a path matches a pattern, lies below one that does, or is a directory that may lead to one.
     pub(super) fn match_or_lead(&self, path: &[u8], is_directory: bool) -> bool {
         let path: Vec<&[u8]> = names(path).collect();
-        self.patterns.iter().any(|pattern| {
+        self.paths.iter().any(|pattern| {
             (is_directory || path.len() >= pattern.len())
-                && pattern.iter().zip(&path).all(|(pattern, name)| self.match_name(pattern, name))
+                && pattern.iter().zip(&path).all(|(pattern, name)| pattern.matches(name))
         })
     }
 
     /// Whether a path matches a pattern.
     pub(super) fn match_whole(&self, path: &[u8]) -> bool {
         let path: Vec<&[u8]> = names(path).collect();
-        self.patterns.iter().any(|pattern| {
-            pattern.len() == path.len()
-                && pattern.iter().zip(&path).all(|(pattern, name)| self.match_name(pattern, name))
+        self.paths.iter().any(|pattern| {
+            pattern.len() == path.len() && pattern.iter().zip(&path).all(|(pattern, name)| pattern.matches(name))
         })
-    }
-
-    fn match_name(&self, pattern: &[u8], name: &[u8]) -> bool {
-        if self.has_wildcards { matches(pattern, name) } else { pattern == name }
     }
 }
 
@@ -130,7 +174,10 @@ mod tests {
         ] {
             assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
         }
-        let patterns = Patterns::new(&["etc/*.conf".into(), "/usr".into()], true);
+        let paths = |paths: [&str; 2], matching| Patterns::new(&paths.map(OsString::from), matching);
+        let patterns = paths(["etc/*.conf", "/usr"], Matching::Wildcards).expect("no expressions");
+        let expressions = paths(["^etc$/[.]conf$", "^u?usr"], Matching::Expressions).expect("expressions");
+        assert!(paths(["etc", "("], Matching::Expressions).is_err());
         for (path, is_directory, expected) in [
             ("/", true, true),
             ("/etc", true, true),
@@ -141,6 +188,7 @@ mod tests {
             ("/var", true, false),
         ] {
             assert_eq!(patterns.match_or_lead(path.as_bytes(), is_directory), expected, "{path}");
+            assert_eq!(expressions.match_or_lead(path.as_bytes(), is_directory), expected, "{path}");
         }
     }
 }

@@ -1,0 +1,356 @@
+//! Every option of mkfs.erofs 1.9.4, and what becomes of it here.
+
+use super::feature_table::FEATURES;
+
+/// An option.
+pub(super) struct OptionRow {
+    /// Its name without dashes; a letter for a short one.
+    pub(super) name: &'static str,
+    pub(super) value: Value,
+    /// How it is written.
+    pub(super) form: &'static str,
+    /// What it asks for.
+    pub(super) about: &'static str,
+    pub(super) fate: Fate,
+}
+
+/// Whether an option has a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Value {
+    None,
+    /// Behind `=`.
+    Optional,
+    Required,
+}
+
+/// What becomes of an option or a feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It does what it does in the original.
+    Taken,
+    /// It is taken and changes nothing: why.
+    Idle(&'static str),
+    /// It is refused: why. With one of these values it is taken, as that is what is done anyway; no value is "".
+    Refused(&'static str, &'static [&'static str]),
+}
+
+use Fate::{Idle, Refused, Taken};
+use Value::{None as Nothing, Optional, Required};
+
+const fn row(name: &'static str, value: Value, form: &'static str, about: &'static str, fate: Fate) -> OptionRow {
+    OptionRow { name, value, form, about, fate }
+}
+
+/// The options, in the order of the original's help.
+pub(super) const OPTIONS: &[OptionRow] = &[
+    row("V", Nothing, "-V", "show the version", Taken),
+    row("version", Nothing, "--version", "show the version", Taken),
+    row("h", Nothing, "-h", "show this help", Taken),
+    row("help", Nothing, "--help", "show this help", Taken),
+    row("b", Required, "-b#", "block size in bytes, 512 to 65536", Taken),
+    row("d", Required, "-d<0-9>", "verbosity; 0 writes nothing to standard output", Taken),
+    row("x", Required, "-x#", "share attributes that more than # inodes have; below 0: store none", Taken),
+    row(
+        "z",
+        Required,
+        "-zX[,level=#][,dictsize=#][:...]",
+        "compress by lz4, lz4hc (0-12), lzma (0-9, 100-109), deflate (1-9), libdeflate (1-12) or zstd (0-22); hints and -m \
+         name those after a colon by their numbers",
+        Taken,
+    ),
+    row("C", Required, "-C#", "largest pcluster in bytes", Taken),
+    row("E", Required, "-EX[,...]", "extended options, see below", Taken),
+    row("L", Required, "-L X", "volume label, at most 15 bytes", Taken),
+    row(
+        "m",
+        Required,
+        "-m#[:X]",
+        "compress inodes, in pclusters of # bytes by algorithm X (a name or a number of -z)",
+        Taken,
+    ),
+    row("T", Required, "-T#", "build time in seconds since 1970", Taken),
+    row("all-time", Nothing, "--all-time", "give that time to all files too (default)", Taken),
+    row("mkfs-time", Nothing, "--mkfs-time", "files keep their own times", Taken),
+    row("U", Required, "-U X", "UUID; clear; random (by default it is made of the content)", Taken),
+    row("zD", Optional, "--zD[=<0|1>]", "compress directories", Taken),
+    row(
+        "MZ",
+        Optional,
+        "--MZ[=<0|i|id>]",
+        "put inodes and directories into an area of their own",
+        Idle("inodes and directories always stand together behind the data"),
+    ),
+    row("all-root", Nothing, "--all-root", "make all files root's", Taken),
+    row(
+        "async-queue-limit",
+        Required,
+        "--async-queue-limit=#",
+        "length of the queue between threads",
+        Idle("memory is bounded in bytes"),
+    ),
+    row("blobdev", Required, "--blobdev=X", "put chunks into the file X", Taken),
+    row("chunksize", Required, "--chunksize=#", "store files in chunks of # bytes", Taken),
+    row(
+        "clean",
+        Optional,
+        "--clean[=X]",
+        "build from nothing, with the data (data), space for it (rvsp) or none (0)",
+        Refused("an image without its data is of no use here", &["", "data"]),
+    ),
+    row(
+        "incremental",
+        Optional,
+        "--incremental[=X]",
+        "add to an image",
+        Refused("an image is always built anew; give several layers to floe mkfs instead", &[]),
+    ),
+    row(
+        "compress-hints",
+        Required,
+        "--compress-hints=X",
+        "lines of `<pcluster bytes> [algorithm number] <expression>`",
+        Taken,
+    ),
+    row("dsunit", Required, "--dsunit=#", "align the data of files to # blocks", Taken),
+    row("exclude-path", Required, "--exclude-path=X", "leave the path X out", Taken),
+    row("exclude-regex", Required, "--exclude-regex=X", "leave out paths that match X", Taken),
+    row(
+        "file-contexts",
+        Required,
+        "--file-contexts=X",
+        "SELinux labels by the rules in X",
+        Refused("label the source tree with setfiles; its labels are kept", &[]),
+    ),
+    row("force-uid", Required, "--force-uid=#", "make all files those of user #", Taken),
+    row("force-gid", Required, "--force-gid=#", "make all files those of group #", Taken),
+    row(
+        "fsalignblks",
+        Required,
+        "--fsalignblks=#",
+        "make the number of blocks a multiple of # (rounded up to a power of two)",
+        Taken,
+    ),
+    row("uid-offset", Required, "--uid-offset=#", "add # to all user ids", Taken),
+    row("gid-offset", Required, "--gid-offset=#", "add # to all group ids", Taken),
+    row("hard-dereference", Nothing, "--hard-dereference", "give each hard link an inode of its own", Taken),
+    row("ignore-mtime", Nothing, "--ignore-mtime", "give all files the build time", Taken),
+    row(
+        "max-extent-bytes",
+        Required,
+        "--max-extent-bytes=#",
+        "most bytes of a file in one pcluster; 0: no limit of its own",
+        Taken,
+    ),
+    row(
+        "mount-point",
+        Required,
+        "--mount-point=X",
+        "where the image is going to be mounted",
+        Idle("only --file-contexts and --fs-config-file ask for it"),
+    ),
+    row("preserve-mtime", Nothing, "--preserve-mtime", "files keep their own times", Taken),
+    row("offset", Required, "--offset=#", "begin at byte # of FILE", Taken),
+    row(
+        "root-xattr-isize",
+        Required,
+        "--root-xattr-isize=#",
+        "give the attributes of the root at least # bytes",
+        Taken,
+    ),
+    row("aufs", Nothing, "--aufs", "turn whiteouts of aufs into those of overlayfs", Taken),
+    row(
+        "sort",
+        Required,
+        "--sort=<path|none>",
+        "order of data from tar archives",
+        Idle("data has the order of the tree"),
+    ),
+    row(
+        "s3",
+        Required,
+        "--s3=X",
+        "get the source from an object store",
+        Refused("sources are local; fetch the objects first", &[]),
+    ),
+    row(
+        "oci",
+        Optional,
+        "--oci[=X]",
+        "get the source from a registry",
+        Refused("sources are local; fetch the layers first and give them to floe mkfs --whiteouts", &[]),
+    ),
+    row("tar", Optional, "--tar[=X]", "SOURCE is a tar archive, by default standard input; f: with its data", Taken),
+    row("ovlfs-strip", Optional, "--ovlfs-strip[=<0|1>]", "leave out whiteouts and opaque marks of overlayfs", Taken),
+    row("quiet", Nothing, "--quiet", "write nothing to standard output", Taken),
+    row("gzip", Nothing, "--gzip", "the archive is compressed", Idle("that is recognized")),
+    row(
+        "ungzip",
+        Optional,
+        "--ungzip[=X]",
+        "the archive is compressed; X gets it uncompressed",
+        Refused("it keeps no copy of the archive; run gzip -dc first", &[""]),
+    ),
+    row(
+        "unxz",
+        Optional,
+        "--unxz[=X]",
+        "the archive is compressed; X gets it uncompressed",
+        Refused("it keeps no copy of the archive; run xz -dc first", &[""]),
+    ),
+    row(
+        "unlzma",
+        Optional,
+        "--unlzma[=X]",
+        "the archive is compressed; X gets it uncompressed",
+        Refused("it keeps no copy of the archive; run xz -dc first", &[""]),
+    ),
+    row(
+        "gzinfo",
+        Optional,
+        "--gzinfo[=X]",
+        "write an index for random access to the archive",
+        Refused("the image needs no index of the archive", &[]),
+    ),
+    row(
+        "vmdk-desc",
+        Required,
+        "--vmdk-desc=X",
+        "write a VMDK descriptor",
+        Refused("virtual machines can be given the image itself as a raw disk", &[]),
+    ),
+    row("workers", Required, "--workers=#", "number of threads that compress", Taken),
+    row(
+        "xattr-inode-digest",
+        Optional,
+        "--xattr-inode-digest[=X]",
+        "store digests of files as attributes",
+        Refused("inodes have no digests; mounts that share a page cache by them do without", &[]),
+    ),
+    row("xattr-prefix", Required, "--xattr-prefix=X", "store this prefix of attribute names once", Taken),
+    row("zfeature-bits", Required, "--zfeature-bits=#", "extended options by their bits", Taken),
+    row(
+        "product-out",
+        Required,
+        "--product-out=X",
+        "Android: directory of the product",
+        Refused("Android's file configuration is not read", &[]),
+    ),
+    row(
+        "fs-config-file",
+        Required,
+        "--fs-config-file=X",
+        "Android: owners and modes",
+        Refused("Android's file configuration is not read", &[]),
+    ),
+    row(
+        "random-pclusterblks",
+        Nothing,
+        "--random-pclusterblks",
+        "debugging: pclusters of random sizes",
+        Refused("it is for tests of the original", &[]),
+    ),
+    row(
+        "random-algorithms",
+        Nothing,
+        "--random-algorithms",
+        "debugging: algorithms at random",
+        Refused("it is for tests of the original", &[]),
+    ),
+];
+
+/// The option that is meant by a name, which may be cut short as long as it is clear.
+///
+/// # Errors
+/// It may mean several.
+pub(super) fn find(name: &str) -> Result<Option<&'static OptionRow>, String> {
+    let exact = OPTIONS.iter().find(|row| row.name == name);
+    if exact.is_some() || name.chars().count() < 2 {
+        return Ok(exact);
+    }
+    let mut longer = OPTIONS.iter().filter(|row| row.name.len() > 1 && row.name.starts_with(name));
+    match (longer.next(), longer.next()) {
+        (found, None) => Ok(found),
+        (_, Some(_)) => Err(format!("option '--{name}' is ambiguous")),
+    }
+}
+
+/// What `--help` shows.
+pub(super) fn help() -> String {
+    let mut help = String::from(
+        "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nMake an EROFS image of a directory or a tar archive. This is floe under \
+         the name of mkfs.erofs.\n\n",
+    );
+    let lines = OPTIONS.iter().map(|row| (row.form, row.about, row.fate));
+    put_lines(&mut help, lines);
+    help.push_str("\nExtended options, of -E:\n");
+    put_lines(&mut help, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
+    help
+}
+
+fn put_lines(help: &mut String, lines: impl Iterator<Item = (&'static str, &'static str, Fate)>) {
+    let (mut taken, mut refused) = (String::new(), String::new());
+    for (form, about, fate) in lines {
+        match fate {
+            Taken => taken.push_str(&format!(" {form:<22} {about}\n")),
+            Idle(why) => taken.push_str(&format!(" {form:<22} {about} (no effect: {why})\n")),
+            Refused(why, _) => refused.push_str(&format!(" {form:<22} {about}: {why}\n")),
+        }
+    }
+    help.push_str(&taken);
+    help.push_str("Refused:\n");
+    help.push_str(&refused);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// The table in the form of docs/mkfs.erofs.md.
+    fn markdown() -> String {
+        let mut text = String::from("| option | meaning | here |\n| --- | --- | --- |\n");
+        put_rows(&mut text, OPTIONS.iter().map(|row| (row.form, row.about, row.fate)));
+        text.push_str("\n| extended option | meaning | here |\n| --- | --- | --- |\n");
+        put_rows(&mut text, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
+        text
+    }
+
+    fn put_rows(text: &mut String, rows: impl Iterator<Item = (&'static str, &'static str, Fate)>) {
+        for (form, about, fate) in rows {
+            let here = match fate {
+                Taken => "taken".to_owned(),
+                Idle(why) => format!("no effect: {why}"),
+                Refused(why, []) => format!("refused: {why}"),
+                Refused(why, values) => {
+                    let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+                    format!("refused: {why}; taken with {}", values.join(", ").replace("``", "no value"))
+                }
+            };
+            text.push_str(&format!("| `{}` | {about} | {here} |\n", form.replace('|', "\\|")));
+        }
+    }
+
+    #[test]
+    fn the_docs_have_the_same_table() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mkfs.erofs.md");
+        let docs = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(docs.ends_with(&markdown()), "{} has to end with this:\n{}", path.display(), markdown());
+    }
+
+    #[test]
+    fn names_may_be_cut_short_as_long_as_they_are_clear() {
+        for (name, expected) in [
+            ("tar", Ok(Some("tar"))),
+            ("compress-h", Ok(Some("compress-hints"))),
+            ("exclude", Err(())),
+            ("z", Ok(Some("z"))),
+            ("zf", Ok(Some("zfeature-bits"))),
+            ("nothing", Ok(None)),
+            ("Q", Ok(None)),
+        ] {
+            let found = find(name).map(|row| row.map(|row| row.name)).map_err(|_| ());
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Pseudo files: an image as a text that `mksquashfs -pf` makes the image from again, with the bytes of all files behind it.
+
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+};
+
+use floe::{FileType, FormatImage, Image, Nid, WalkEntry, XattrSelection};
+
+use super::{FATAL, Selection, arguments::Arguments};
+use crate::{fail::Fail, output::Output, shown::Shown};
+
+/// What stands between the lines and the bytes.
+const DATA_MARK: &[u8] = b"#\n# START OF DATA - DO NOT MODIFY\n#\n";
+
+/// How much is read of a file at once, in bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Writes the pseudo file to `target`; `-` is standard output. A file that does not become whole is removed.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(super) fn write(image: &Image, arguments: &Arguments, target: &OsStr) -> Result<u8, Fail> {
+    if target == "-" {
+        return Output::run(|output| PseudoFile::new(image, arguments).write(output).or_else(told));
+    }
+    let target = Path::new(target);
+    let failed = |error: &io::Error| eprintln!("FATAL ERROR: {}: {error}", target.display());
+    let file = match File::create(target) {
+        Ok(file) => file,
+        Err(error) => {
+            failed(&error);
+            return Ok(FATAL);
+        }
+    };
+    let mut writer = BufWriter::with_capacity(PIECE_BYTES, file);
+    let written = PseudoFile::new(image, arguments).write(&mut writer);
+    let exit = match written.and_then(|exit| writer.flush().map(|()| exit).map_err(Failure::Output)) {
+        Ok(exit) => exit,
+        Err(Failure::Output(error)) => {
+            failed(&error);
+            FATAL
+        }
+        Err(failure @ Failure::Image(_)) => told(failure).unwrap_or(FATAL),
+    };
+    if exit != 0 {
+        let _ = std::fs::remove_file(target);
+    }
+    Ok(exit)
+}
+
+/// Why there is no pseudo file.
+enum Failure {
+    Output(io::Error),
+    /// The image has a fault, in words.
+    Image(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Tells of a fault of the image, and gives the exit code for it.
+fn told(failure: Failure) -> io::Result<u8> {
+    match failure {
+        Failure::Output(error) => Err(error),
+        Failure::Image(message) => {
+            eprintln!("FATAL ERROR: {message}");
+            Ok(FATAL)
+        }
+    }
+}
+
+/// What is written, and where.
+struct PseudoFile<'a> {
+    image: &'a Image,
+    arguments: &'a Arguments,
+    /// The path of each inode that is no directory, by number: a further path is a link to it.
+    paths: HashMap<Nid, Vec<u8>>,
+    /// The files whose bytes follow the lines, in their order, with their sizes.
+    files: Vec<(Nid, u64)>,
+    /// Where among all bytes those of the next file begin.
+    data_offset: u64,
+}
+
+impl<'a> PseudoFile<'a> {
+    fn new(image: &'a Image, arguments: &'a Arguments) -> Self {
+        Self { image, arguments, paths: HashMap::new(), files: Vec::new(), data_offset: 0 }
+    }
+
+    fn write(mut self, output: &mut dyn Write) -> Result<u8, Failure> {
+        for entry in Selection::new(self.image, self.arguments) {
+            self.put_entry(&entry.map_err(Failure::Image)?, output)?;
+        }
+        output.write_all(DATA_MARK)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        for (nid, size) in &self.files {
+            let mut position = 0;
+            while position < *size {
+                let read = self.image.read_at(*nid, position, &mut piece);
+                match read.map_err(|error| Failure::Image(error.to_string()))? {
+                    0 => return Err(Failure::Image(format!("inode {nid} ends before its size"))),
+                    len => {
+                        output.write_all(&piece[..len])?;
+                        position += len as u64;
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// Puts the lines of one path.
+    fn put_entry(&mut self, entry: &WalkEntry, output: &mut dyn Write) -> Result<(), Failure> {
+        let (attr, name) = (&entry.attr, escaped(&entry.path));
+        let failed = |error: floe::Error| Failure::Image(format!("{}: {error}", Shown(&entry.path)));
+        if attr.file_type == FileType::Directory {
+            // With a limit of depth the original leaves out directories that it does not look into.
+            if self.arguments.depth_max.is_some_and(|max| entry.depth >= max) {
+                return Ok(());
+            }
+        } else if let Some(first) = self.paths.get(&attr.nid) {
+            output.write_all(&[&name[..], b" L ", &first[..], b"\n"].concat())?;
+            return Ok(());
+        }
+        output.write_all(&name)?;
+        let letter = match attr.file_type {
+            FileType::Directory => 'D',
+            FileType::Regular => 'R',
+            FileType::Symlink => 'S',
+            FileType::BlockDevice => 'B',
+            FileType::CharacterDevice => 'C',
+            FileType::Fifo | FileType::Socket => 'I',
+        };
+        write!(output, " {letter} {} {:o} {} {}", attr.modified.seconds, attr.permissions, attr.uid, attr.gid)?;
+        match attr.file_type {
+            FileType::Directory => {}
+            FileType::Regular => {
+                let has_holes = u8::from(self.hole_bytes(attr.nid).map_err(failed)? != 0);
+                write!(output, " {} {} {has_holes}", attr.size, self.data_offset)?;
+                self.files.push((attr.nid, attr.size));
+                self.data_offset = self.data_offset.saturating_add(attr.size);
+            }
+            FileType::Symlink => {
+                output.write_all(b" ")?;
+                output.write_all(&self.image.file_system().read_link(attr.nid).map_err(failed)?)?;
+            }
+            FileType::BlockDevice | FileType::CharacterDevice => {
+                write!(output, " {} {}", attr.device.major, attr.device.minor)?;
+            }
+            FileType::Fifo => output.write_all(b" f")?,
+            FileType::Socket => output.write_all(b" s")?,
+        }
+        output.write_all(b"\n")?;
+        self.put_xattrs(attr.nid, &name, output)?;
+        if attr.file_type != FileType::Directory {
+            self.paths.insert(attr.nid, name);
+        }
+        Ok(())
+    }
+
+    fn put_xattrs(&self, nid: Nid, name: &[u8], output: &mut dyn Write) -> Result<(), Failure> {
+        let failed = |error: floe::Error| Failure::Image(format!("{}: {error}", Shown(name)));
+        let file_system = self.image.file_system();
+        let is_wanted = |key: &[u8]| match self.arguments.xattrs {
+            XattrSelection::All => true,
+            XattrSelection::User => key.starts_with(b"user."),
+            XattrSelection::None => false,
+        };
+        if self.arguments.xattrs == XattrSelection::None {
+            return Ok(());
+        }
+        for key in file_system.xattr_names(nid).map_err(failed)?.into_iter().filter(|key| is_wanted(key)) {
+            let value = file_system.xattr(nid, &key).map_err(failed)?.unwrap_or_default();
+            output.write_all(&[name, b" x ", &key[..], b"=", &xattr_value(&value)[..], b"\n"].concat())?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes of a file the image takes for holes.
+    fn hole_bytes(&self, nid: Nid) -> Result<u64, floe::Error> {
+        match self.image.format_image() {
+            FormatImage::Squashfs(squashfs) => floe_squashfs::dump::hole_bytes(squashfs, nid),
+            FormatImage::Erofs(_) => Ok(0),
+        }
+    }
+}
+
+/// A path without the leading slash, with a backslash before what would end it.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    if path.is_empty() {
+        return b"/".to_vec();
+    }
+    let mut name = Vec::with_capacity(path.len());
+    for byte in path {
+        if matches!(byte, b'"' | b'\\' | b' ' | b'\t'..=b'\r') {
+            name.push(b'\\');
+        }
+        name.push(*byte);
+    }
+    name
+}
+
+/// The value of an attribute: as it is if that can be read back, or with what is no plain text as octal numbers.
+fn xattr_value(value: &[u8]) -> Vec<u8> {
+    let is_marked = matches!(value, [b'0', b's' | b'S' | b'x' | b'X' | b't' | b'T', ..]);
+    if value.iter().all(|byte| (b' '..=b'~').contains(byte)) && !is_marked {
+        return value.to_vec();
+    }
+    let mut text = b"0t".to_vec();
+    for byte in value {
+        match byte {
+            b'\\' => text.extend_from_slice(b"\\134"),
+            b' '..=b'~' => text.push(*byte),
+            _ => text.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_read_back() {
+        for (path, expected) in [("/", "/"), ("/a b/c", "a\\ b/c"), ("/a\"\\\n", "a\\\"\\\\\\\n")] {
+            assert_eq!(escaped(path.as_bytes()), expected.as_bytes(), "{path}");
+        }
+        for (value, expected) in [
+            (&b"plain text"[..], &b"plain text"[..]),
+            (b"back\\slash", b"back\\slash"),
+            (b"0x12", b"0t0x12"),
+            (b"\0\xff\\", b"0t\\000\\377\\134"),
+            (b"", b""),
+        ] {
+            assert_eq!(xattr_value(value), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The time that the environment asks builds to stay below (<https://reproducible-builds.org/specs/source-date-epoch/>).
+
+use std::env;
+
+/// What the environment variable is called.
+const NAME: &str = "SOURCE_DATE_EPOCH";
+
+/// The time in seconds since 1970, if there is one.
+///
+/// # Errors
+/// The variable is no decimal number.
+pub(crate) fn from_environment() -> Result<Option<i64>, String> {
+    let Some(text) = env::var_os(NAME) else { return Ok(None) };
+    let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let seconds = digits.and_then(|digits| digits.parse().ok());
+    seconds.map(Some).ok_or_else(|| {
+        format!("environment variable ${NAME} {} is invalid: give seconds since 1970, as date +%s does", text.display())
+    })
+}

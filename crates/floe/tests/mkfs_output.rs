@@ -1,0 +1,387 @@
+//! What `floe mkfs` writes to, and what it takes care of there.
+
+use std::{
+    fs::{self, File, Permissions},
+    os::unix::{
+        fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use floe::{Image, OpenOptions};
+use floe_mkfs::{
+    Error, Expected, NoProgress, Options, Progress, Source, Verified, Verifier, VerifyError, build_verified,
+};
+use floe_testkit::skip::{self, Need};
+use tempfile::TempDir;
+
+/// Where the superblock's magic is, and what it is.
+const MAGIC_OFFSET: u64 = 1024;
+const MAGIC: [u8; 4] = 0xE0F5_E1E2_u32.to_le_bytes();
+/// The ioctl by which a file system stops at once, as in a crash (`FS_IOC_SHUTDOWN`), and what it is asked for: not even
+/// its journal is written.
+const SHUTDOWN: &str = "open F, '<', $ARGV[0] or die $!; my $how = pack('L', 2); \
+    ioctl(F, 0x8004587D, $how) or die \"ioctl: $!\"";
+
+/// A folder with a small tree in `source`.
+fn scene() -> TempDir {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let source = folder.path().join("source");
+    fs::create_dir_all(source.join("a/b")).expect("made");
+    fs::write(source.join("text"), "some text\n".repeat(10_000)).expect("written");
+    fs::write(source.join("a/b/small"), "a few bytes").expect("written");
+    folder
+}
+
+fn floe(folder: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.arg("mkfs").args(arguments).current_dir(folder.path()).stdin(Stdio::null());
+    command.output().expect("floe runs")
+}
+
+fn drop_in(folder: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.arg0("mkfs.erofs").args(arguments).current_dir(folder.path()).stdin(Stdio::null());
+    command.output().expect("floe runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeed(output: &Output) {
+    assert!(output.status.success(), "{}: {}", output.status, said(output));
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// The entries of the root.
+fn names(image: &Path) -> Vec<String> {
+    let image = Image::open(image, &OpenOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let entries = image.read_dir(image.root()).map(|entry| entry.expect("it can be read").name);
+    entries.map(|name| String::from_utf8_lossy(&name).into_owned()).collect()
+}
+
+/// A loop device over a file of 16 MiB; freed when dropped.
+struct LoopDevice {
+    path: String,
+    _file: tempfile::NamedTempFile,
+}
+
+impl LoopDevice {
+    fn new() -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(16 << 20).expect("there is room");
+        let path = run("losetup", &["--find", "--show", file.path().to_str().expect("plain")]);
+        Self { path, _file: file }
+    }
+
+    fn has_magic(&self) -> bool {
+        let mut magic = [0; 4];
+        File::open(&self.path).expect("opened").read_exact_at(&mut magic, MAGIC_OFFSET).expect("read");
+        magic == MAGIC
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.path]).status();
+    }
+}
+
+/// A mount by the kernel; ended when dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(device: &str, directory: &Path) -> Self {
+        fs::create_dir_all(directory).expect("made");
+        run("mount", &[device, directory.to_str().expect("plain")]);
+        Self(directory.to_owned())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_is_replaced_passes_its_mode_and_owner_on() {
+    let folder = scene();
+    let image = folder.path().join("image");
+    let is_root = Need::Root.missing().is_none();
+    for (mode, program) in [(0o600, floe as fn(&TempDir, &[&str]) -> Output), (0o664, floe), (0o2750, drop_in)] {
+        fs::write(&image, "what was there before").expect("written");
+        if is_root {
+            chown(&image, Some(1234), Some(2345)).expect("root may");
+        }
+        fs::set_permissions(&image, Permissions::from_mode(mode)).expect("it is ours");
+        let before = fs::metadata(&image).expect("it is there");
+        succeed(&program(&folder, &["image", "source"]));
+        let after = fs::metadata(&image).expect("it is there");
+        assert_ne!(before.ino(), after.ino(), "readers of the earlier image keep it");
+        let kept = |status: &fs::Metadata| (status.mode() & 0o7777, status.uid(), status.gid());
+        assert_eq!(kept(&after), kept(&before), "{mode:o}");
+        assert_eq!(names(&image), ["a", "text"], "{mode:o}");
+    }
+}
+
+#[test]
+fn a_link_stays_and_leads_to_the_image() {
+    let folder = scene();
+    fs::create_dir(folder.path().join("store")).expect("made");
+    symlink("second", folder.path().join("first")).expect("linked");
+    symlink("store/image", folder.path().join("second")).expect("linked");
+    // Once the target is not there yet, once it is replaced.
+    for round in 0..2 {
+        succeed(&floe(&folder, &["first", "source", "--compress=zstd", "--fragments=tails"]));
+        for (link, target) in [("first", "second"), ("second", "store/image")] {
+            let found = fs::read_link(folder.path().join(link)).expect("it is still a link");
+            assert_eq!(found, Path::new(target), "{round}");
+        }
+        assert_eq!(names(&folder.path().join("store/image")), ["a", "text"], "{round}");
+        let store = fs::read_dir(folder.path().join("store")).expect("listed");
+        assert_eq!(store.count(), 1, "{round}: something else is left");
+    }
+}
+
+#[test]
+fn a_device_in_use_is_refused() {
+    if !skip::ready(&[Need::Root, Need::KernelErofs]) {
+        return;
+    }
+    let folder = scene();
+    let device = LoopDevice::new();
+    succeed(&floe(&folder, &[&device.path, "source", "-T1"]));
+    assert_eq!(names(Path::new(&device.path)), ["a", "text"]);
+    let before = fs::read(&device.path).expect("read");
+    let mount = Mount::new(&device.path, &folder.path().join("mount"));
+    fs::write(folder.path().join("source/other"), "more").expect("written");
+    for program in [floe, drop_in] {
+        let output = program(&folder, &[&device.path, "source"]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&device.path) && said.contains("in use") && said.lines().count() == 1, "{said}");
+        assert!(fs::read(&device.path).expect("read") == before, "the device was written to");
+    }
+    drop(mount);
+    succeed(&floe(&folder, &[&device.path, "source"]));
+    assert_eq!(names(Path::new(&device.path)), ["a", "other", "text"]);
+    let _mount = Mount::new(&device.path, &folder.path().join("mount"));
+    assert_eq!(fs::read(folder.path().join("mount/other")).expect("read"), b"more");
+}
+
+/// Says of every image that it is not as it should be.
+struct Refusal;
+
+impl Verifier for Refusal {
+    fn verify(
+        &mut self,
+        _image: &Path,
+        _blob: Option<&Path>,
+        _expected: &Expected<'_>,
+        _progress: &mut dyn Progress,
+    ) -> Result<Verified, VerifyError> {
+        Err(VerifyError::Fault("a fault".into()))
+    }
+}
+
+#[test]
+fn a_device_holds_a_whole_image_or_none() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let folder = scene();
+    let device = LoopDevice::new();
+    let source = Source::Directory(folder.path().join("source"));
+    let options = Options::new(&device.path);
+    succeed(&floe(&folder, &[&device.path, "source"]));
+    assert!(device.has_magic());
+    let error = build_verified(&options, &[source], &mut Refusal, &mut NoProgress).expect_err("it is refused");
+    assert!(matches!(error, Error::Verify(_)), "{error}");
+    assert!(!device.has_magic(), "what was refused is left as an image");
+    // What fails before anything is written leaves the device alone.
+    succeed(&floe(&folder, &[&device.path, "source"]));
+    assert_eq!(floe(&folder, &[&device.path, "nothing"]).status.code(), Some(1));
+    assert!(device.has_magic(), "nothing was written, but the image is gone");
+}
+
+#[test]
+fn an_image_in_its_own_source_is_left_out() {
+    let folder = scene();
+    symlink("source/a/image", folder.path().join("link")).expect("linked");
+    let text = |arguments: &[&str], program: fn(&TempDir, &[&str]) -> Output| {
+        let output = program(&folder, arguments);
+        succeed(&output);
+        (fs::read(folder.path().join("source/a/image")).expect("read"), said(&output))
+    };
+    let (first, note) = text(&["source/a/image", "source", "-T1"], floe);
+    assert_eq!(note, "");
+    for output in ["source/a/image", "./source/../source/a/image", "link"] {
+        let (second, note) = text(&[output, "source", "-T1"], floe);
+        assert!(first == second, "{output}: what was there before is in the image");
+        let expected = format!("floe: {output} lies in the source and is left out\n");
+        assert_eq!(note, expected);
+    }
+    let (theirs, note) = text(&["-T1", "source/a/image", "source"], drop_in);
+    assert!(theirs.len() <= first.len() && note.contains("<W> erofs: source/a/image lies in the source"), "{note}");
+    // The same name at the same place of another source is another file.
+    fs::create_dir_all(folder.path().join("other/a")).expect("made");
+    fs::write(folder.path().join("other/a/image"), "no image").expect("written");
+    succeed(&floe(&folder, &["source/a/image", "source", "other"]));
+    let image = Image::open(folder.path().join("source/a/image"), &OpenOptions::default()).expect("it opens");
+    let nid = image.resolve("/a/image").expect("that of the other source");
+    assert_eq!(image.attr(nid).expect("read").size, 8);
+}
+
+#[test]
+fn an_image_is_stored_before_success_is_told() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    for program in ["mkfs.ext4", "perl"] {
+        if let Err(error) = Command::new(program).arg("-V").output() {
+            return skip::skipped(&format!("{program} does not run: {error}"));
+        }
+    }
+    let folder = scene();
+    let device = LoopDevice::new();
+    run("mkfs.ext4", &["-q", &device.path]);
+    let directory = folder.path().join("disk");
+    let earlier = {
+        let _mount = Mount::new(&device.path, &directory);
+        succeed(&floe(&folder, &["disk/earlier", "source/a"]));
+        run("sync", &[]);
+        fs::read(directory.join("earlier")).expect("read")
+    };
+    for image in ["new", "earlier"] {
+        let mount = Mount::new(&device.path, &directory);
+        let path = directory.join(image);
+        succeed(&floe(&folder, &[path.to_str().expect("plain"), "source"]));
+        let whole = fs::read(&path).expect("read");
+        assert!(whole != earlier);
+        run("perl", &["-e", SHUTDOWN, directory.to_str().expect("plain")]);
+        drop(mount);
+        let _mount = Mount::new(&device.path, &directory);
+        let found = fs::read(&path).unwrap_or_else(|error| panic!("{image} after a crash: {error}"));
+        assert!(found == whole, "{image} after a crash: {} bytes of {}", found.len(), whole.len());
+    }
+}
+
+#[test]
+fn the_environment_bounds_times() {
+    let folder = scene();
+    let command = |epoch: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.arg("mkfs").args(arguments).env("SOURCE_DATE_EPOCH", epoch).current_dir(folder.path());
+        command.output().expect("floe runs")
+    };
+    let touch = |path: &str, seconds: u64| {
+        let file = File::open(folder.path().join(path)).expect("opened");
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).expect("it is ours");
+    };
+    let all = ["text", "a/b/small", "a/b", "a", "."].map(|path| format!("source/{path}"));
+    all.iter().for_each(|path| touch(path, 1_700_000_000));
+    touch("source/text", 1_000_000_000);
+    succeed(&command("1500000000", &["one", "source"]));
+    all.iter().skip(1).for_each(|path| touch(path, 1_700_000_001));
+    succeed(&command("1500000000", &["two", "source"]));
+    let [one, two] = ["one", "two"].map(|image| fs::read(folder.path().join(image)).expect("read"));
+    assert!(one == two, "times after the one of the environment make a difference");
+    let times = |name: &str| {
+        let image = Image::open(folder.path().join(name), &OpenOptions::default()).expect("it opens");
+        ["/", "/text", "/a/b/small"]
+            .map(|path| image.attr(image.resolve(path).expect("it is there")).expect("read").modified.seconds)
+    };
+    assert_eq!(times("one"), [1_500_000_000, 1_000_000_000, 1_500_000_000]);
+    // What the command line says counts more.
+    succeed(&command("1500000000", &["three", "source", "-T7"]));
+    assert_eq!(times("three"), [7; 3]);
+    for epoch in ["", "soon", "-1", "0x10", "1.5", "99999999999999999999"] {
+        let output = command(epoch, &["four", "source"]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{epoch}: {said}");
+        assert!(said.contains("SOURCE_DATE_EPOCH") && said.lines().count() == 1, "{epoch}: {said}");
+        assert!(!folder.path().join("four").exists(), "{epoch}");
+    }
+}
+
+#[test]
+fn levels_are_those_of_the_algorithm() {
+    let folder = scene();
+    for (compression, words) in [
+        ("lz4,99", "lz4 has no levels"),
+        ("lz4,1", "lz4 has no levels"),
+        ("lz4hc,0", "1 to 12"),
+        ("lz4hc,13", "1 to 12"),
+        ("lzma,10", "0 to 9, or 100 to 109"),
+        ("lzma,110", "0 to 9, or 100 to 109"),
+        ("deflate,0", "1 to 12"),
+        ("deflate,13", "1 to 12"),
+        ("zstd,0", "1 to 22"),
+        ("zstd,23", "1 to 22"),
+        ("zstd,300", "1 to 22"),
+        ("zstd,-5", "1 to 22"),
+        ("zstd,fast", "'fast' is not a level"),
+    ] {
+        let output = floe(&folder, &["image", "source", "-z", compression]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{compression}: {said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{compression}: {said}");
+        assert!(!folder.path().join("image").exists(), "{compression}");
+    }
+}
+
+#[test]
+fn what_is_excluded_has_to_be_there() {
+    let folder = scene();
+    run(
+        "tar",
+        &[
+            "-cf",
+            &folder.path().join("source.tar").display().to_string(),
+            "-C",
+            &folder.path().join("source").display().to_string(),
+            ".",
+        ],
+    );
+    for source in ["source", "source.tar"] {
+        for (excludes, missing) in [
+            (&["a/b"][..], None),
+            (&["/a/b/"], None),
+            (&["./a"], None),
+            (&["a", "a/b/small"], None),
+            (&["nothing"], Some("nothing")),
+            (&["a/b", "a/c"], Some("a/c")),
+            (&["source/a"], Some("source/a")),
+            (&["tex"], Some("tex")),
+        ] {
+            let options: Vec<String> = excludes.iter().map(|path| format!("--exclude={path}")).collect();
+            let mut arguments = vec!["image", source];
+            arguments.extend(options.iter().map(String::as_str));
+            let output = floe(&folder, &arguments);
+            let said = said(&output);
+            match missing {
+                None => {
+                    assert!(output.status.success(), "{arguments:?}: {said}");
+                    fs::remove_file(folder.path().join("image")).expect("it was made");
+                }
+                Some(missing) => {
+                    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+                    assert!(said.contains(&format!("no {missing} to")) && said.lines().count() == 1, "{said}");
+                    assert!(!folder.path().join("image").exists(), "{arguments:?}");
+                }
+            }
+        }
+    }
+    // The original takes what is not there.
+    succeed(&drop_in(&folder, &["--exclude-path=nothing", "image", "source"]));
+}

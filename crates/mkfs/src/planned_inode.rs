@@ -1,0 +1,108 @@
+//! An inode with all that stands behind it, before it is written.
+
+use std::borrow::Cow;
+
+use floe_erofs::{
+    format,
+    write::{ChunkMap, InodeData, InodeRecord, InodeRules},
+};
+
+use crate::allocation::{Allocator, Need};
+
+/// An inode with all that stands behind it.
+pub(crate) struct PlannedInode<'a> {
+    pub(crate) record: InodeRecord,
+    pub(crate) xattr_body: Vec<u8>,
+    pub(crate) map: InodeMap<'a>,
+    pub(crate) inline: &'a [u8],
+    /// The length of a directory's content: what is in blocks, and what is inline.
+    pub(crate) directory_len: (u64, u64),
+    /// Where it is, in bytes from the beginning of the metadata area.
+    pub(crate) place: u64,
+}
+
+impl PlannedInode<'_> {
+    /// The number by which it is found.
+    pub(crate) fn nid(&self) -> u64 {
+        self.place / format::INODE_SLOT_SIZE
+    }
+
+    /// The first of its blocks, where it has some in a row.
+    pub(crate) fn start_block(&self) -> Option<u64> {
+        match self.record.data {
+            InodeData::Flat { start_block, .. } => start_block,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_inline_pcluster(&self) -> bool {
+        matches!(self.record.data, InodeData::Compressed { .. }) && !self.inline.is_empty()
+    }
+
+    pub(crate) fn need(&self, rules: &InodeRules) -> Need {
+        let inode_len = self.record.len(rules);
+        let mut body_len = inode_len + self.xattr_body.len() as u64;
+        if self.map.len() > 0 {
+            body_len = body_len.next_multiple_of(self.map.alignment()) + self.map.len();
+        }
+        Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
+    }
+
+    /// Its bytes in their order; what is inline in a directory comes from `directory_tail`.
+    pub(crate) fn parts<'b>(
+        &'b self,
+        rules: &InodeRules,
+        directory_tail: &'b [u8],
+    ) -> impl Iterator<Item = Cow<'b, [u8]>> {
+        let mut head = self.record.to_bytes(rules, self.xattr_body.len());
+        head.extend_from_slice(&self.xattr_body);
+        if self.map.len() > 0 {
+            head.resize(head.len().next_multiple_of(usize::try_from(self.map.alignment()).unwrap_or(1)), 0);
+        }
+        let (index, chunks) = match &self.map {
+            InodeMap::None => (&[][..], None),
+            InodeMap::Index(bytes) => (bytes.as_slice(), None),
+            InodeMap::Chunks(map) => (&[][..], Some(map.parts())),
+        };
+        let chunks = chunks.into_iter().flatten().map(Cow::Owned);
+        let tails = [self.inline, directory_tail].map(Cow::Borrowed);
+        [Cow::Owned(head), Cow::Borrowed(index)].into_iter().chain(chunks).chain(tails)
+    }
+}
+
+/// What says where the blocks of a file are.
+pub(crate) enum InodeMap<'a> {
+    /// The inode itself.
+    None,
+    /// The index of a compressed file.
+    Index(Vec<u8>),
+    /// The map of a chunked file, which is made as it is written, as it may be long.
+    Chunks(ChunkMap<'a>),
+}
+
+impl InodeMap<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Index(bytes) => bytes.len() as u64,
+            Self::Chunks(map) => map.len(),
+        }
+    }
+
+    fn alignment(&self) -> u64 {
+        match self {
+            Self::None => 1,
+            Self::Index(_) => 8,
+            Self::Chunks(map) => map.alignment(),
+        }
+    }
+}
+
+/// Gives inodes their places; gives the length of them all in bytes.
+pub(crate) fn allocate(inodes: &mut [PlannedInode<'_>], rules: &InodeRules, block_size: u64) -> u64 {
+    let mut allocator = Allocator::new(block_size);
+    for inode in inodes {
+        inode.place = allocator.allocate(inode.need(rules));
+    }
+    allocator.len()
+}

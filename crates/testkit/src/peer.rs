@@ -1,0 +1,109 @@
+//! Programs of others that tests compare with, and their versions.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// The program of this name in `FLOE_PEERS` or on `PATH`.
+pub fn peer(program: &str) -> Option<PathBuf> {
+    let folders = env::var_os("FLOE_PEERS").into_iter().chain(env::var_os("PATH"));
+    let folders: Vec<PathBuf> = folders.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
+    folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Which versions of a program a test can work with.
+///
+/// What peers print, and which options they take, differs from release to release, and machines have any of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Versions {
+    /// This release and all later ones: the test needs an option, or a fix.
+    Since(&'static str),
+    /// The releases that begin with these numbers, as 4.7.5 does with 4.7: the test compares what is printed.
+    Series(&'static str),
+}
+
+impl Versions {
+    /// Why the program of this name does not do, or `None` where it does.
+    pub(crate) fn missing(self, program: &str) -> Option<String> {
+        let Some(path) = peer(program) else { return Some(absent(program)) };
+        let wanted = match self {
+            Self::Since(version) => format!("{version} or later"),
+            Self::Series(version) => format!("{version}.x"),
+        };
+        match version_of(program, &path) {
+            Some(version) if self.contain(&version) => None,
+            Some(version) => Some(format!("{} is version {version}, and the test needs {wanted}", path.display())),
+            None => Some(format!("{} tells no version, and the test needs {wanted}", path.display())),
+        }
+    }
+
+    fn contain(self, version: &str) -> bool {
+        match self {
+            Self::Since(first) => numbers(version) >= numbers(first),
+            Self::Series(series) => numbers(version).starts_with(&numbers(series)),
+        }
+    }
+}
+
+/// Why a program that is nowhere is not used.
+pub(crate) fn absent(program: &str) -> String {
+    format!("{program} is neither in FLOE_PEERS nor on PATH")
+}
+
+/// The version that a program tells of itself. All of them do on this option, and some then complain about it.
+fn version_of(program: &str, path: &Path) -> Option<String> {
+    let option = if program.ends_with("squashfs") { "-version" } else { "-V" };
+    let output = Command::new(path).arg(option).stdin(Stdio::null()).output().ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    version_in(program, &String::from_utf8_lossy(&said))
+}
+
+/// The first word that is a version, of the lines that begin with the program's name.
+fn version_in(program: &str, said: &str) -> Option<String> {
+    let mut words = said.lines().filter_map(|line| line.trim().strip_prefix(program)).flat_map(str::split_whitespace);
+    let version = words.find(|word| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit()));
+    version.map(str::to_owned)
+}
+
+/// The numbers of a version; what follows them, as `-rc1` or `-g28a9f5e` does, does not count.
+fn numbers(version: &str) -> Vec<u32> {
+    let end = version.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(version.len());
+    version[..end].split('.').map_while(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (program, said, expected) in [
+            ("mkfs.erofs", "mkfs.erofs (erofs-utils) 1.9.4\navailable compressors: lz4", Some("1.9.4")),
+            ("mkfs.erofs", "mkfs.erofs 1.5\nmkfs.erofs: invalid option -- 'V'\nusage:", Some("1.5")),
+            ("mkfs.erofs", "mkfs.erofs 1.8.10-g28a9f5e8\n", Some("1.8.10-g28a9f5e8")),
+            ("unsquashfs", "unsquashfs version 4.5.1 (2022/03/17)\ncopyright (C) 2022", Some("4.5.1")),
+            ("unsquashfs", "no such option\n", None),
+            ("unsquashfs", "", None),
+        ] {
+            assert_eq!(version_in(program, said).as_deref(), expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (versions, version, expected) in [
+            (Versions::Since("1.9"), "1.9", true),
+            (Versions::Since("1.9"), "1.10.1", true),
+            (Versions::Since("1.9"), "1.8.10-g28a9f5e8", false),
+            (Versions::Since("1.9"), "2.0-rc1", true),
+            (Versions::Series("4.7"), "4.7.5", true),
+            (Versions::Series("4.7"), "4.7", true),
+            (Versions::Series("4.7"), "4.5.1", false),
+            (Versions::Series("4.7"), "4.70", false),
+        ] {
+            assert_eq!(versions.contain(version), expected, "{versions:?} {version}");
+        }
+    }
+}
