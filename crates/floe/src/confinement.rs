@@ -70,6 +70,15 @@ pub(crate) fn reading() -> Policy {
     policy
 }
 
+/// What a process may do that makes one file of an image, and removes it where it does not become whole.
+pub(crate) fn writing(file: &Path) -> Policy {
+    let mut policy = reading();
+    policy.calls = Calls { create: true, ..Calls::default() };
+    policy.allow(directory_of(file), Access::Tree);
+    policy.capabilities = vec![Capability::DacOverride];
+    policy
+}
+
 /// What a process may do that extracts an image.
 pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     let mut policy = reading();

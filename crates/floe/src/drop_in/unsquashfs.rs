@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     io::{self, Write},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -57,6 +57,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             let target = target.insert(Target::new(&arguments.target));
             confinement::extracting(target, &extract_options(&arguments))
         }
+        Task::Pseudo if arguments.pseudo_file != "-" => confinement::writing(Path::new(&arguments.pseudo_file)),
         _ => confinement::reading(),
     };
     let options = arguments.open_options();
