@@ -16,7 +16,6 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, WorkerMode};
-use floe_image::ImageSource;
 
 use crate::{
     Format, OpenError, OpenOptions,
@@ -86,20 +85,18 @@ pub fn check(
     };
     let engine = Engine::new(vec![Arc::clone(&source)], &engine_options)
         .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
-    let mut devices = vec![source];
     if format == Format::Erofs {
         match add_devices(&engine, path, open_options) {
-            Ok(added) if added.sources.is_empty() => {
-                let block_size = erofs::block_size(devices[0].as_ref());
-                check_flat(path, &added.slots, devices[0].len(), block_size)?;
+            Ok(added) if added.paths.is_empty() => {
+                check_flat(path, &added.slots, source.len(), erofs::block_size(source.as_ref()))?;
             }
-            Ok(added) => devices.extend(added.sources),
+            Ok(_) => {}
             // That is for the check to find.
             Err(OpenError::Image { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    let run = Run { engine, devices, options, tell, cancel, tally: Tally::default() };
+    let run = Run { engine, options, tell, cancel, tally: Tally::default() };
     let inodes = match format {
         Format::Erofs => erofs::check(&run),
         Format::Squashfs => squashfs::check(&run),
@@ -120,7 +117,6 @@ pub fn check(
 /// One check; shared by its threads.
 struct Run<'a> {
     engine: Arc<Engine>,
-    devices: Vec<Arc<dyn ImageSource>>,
     options: &'a CheckOptions,
     tell: &'a (dyn Fn(&Finding) + Sync),
     cancel: &'a AtomicBool,
@@ -161,7 +157,7 @@ impl Run<'_> {
     ) -> io::Result<T> {
         thread::scope(|scope| {
             for index in 0..threads_within_limit(self.options.jobs) {
-                let run = || work(&mut CheckedBytes::new(&self.devices, &self.tally));
+                let run = || work(&mut CheckedBytes::new(&self.engine, &self.tally));
                 let started = thread::Builder::new().name(format!("floe-check-{index}")).spawn_scoped(scope, run);
                 // With fewer threads it takes longer.
                 if index == 0 {

@@ -19,9 +19,8 @@ use crate::{OpenError, OpenOptions, sources::open_file};
 pub(crate) struct AddedDevices {
     /// What the image says of them.
     pub(crate) slots: Vec<DeviceSlot>,
-    /// The files that were added, one for each slot; or none, where the devices are taken to stand in the image itself.
-    pub(crate) sources: Vec<Arc<dyn ImageSource>>,
-    /// The paths of these files.
+    /// The paths of the files that were added, one for each slot; or none, where the devices are taken to stand in the
+    /// image itself.
     pub(crate) paths: Vec<PathBuf>,
 }
 
@@ -39,7 +38,7 @@ pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptio
         let (given_count, expected_count) = (given.len(), slots.len());
         return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count });
     }
-    let mut added = AddedDevices { slots: Vec::new(), sources: Vec::new(), paths: Vec::new() };
+    let mut added = AddedDevices { slots: Vec::new(), paths: Vec::new() };
     if !given.is_empty() || device_directory.is_some() {
         for (index, slot) in slots.iter().enumerate() {
             let (place, source) = match (given.get(index), device_directory) {
@@ -53,8 +52,7 @@ pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptio
                 let (image, place, slot) = (path.to_owned(), place.clone(), slot_number(index));
                 OpenError::Device { image, slot, path: place, error }
             })?;
-            engine.add_device(Arc::clone(&source));
-            added.sources.push(source);
+            engine.add_device(source);
             added.paths.push(place);
         }
     }
