@@ -83,10 +83,11 @@ pub(crate) fn begin_request(record: &Arc<WorkerRecord>) {
             let elapsed = stretch.began.elapsed();
             elapsed > REAL_TIME_BUDGET && (stretch.has_yielded || stretch.worked() < elapsed * BUSY_PERCENT / 100)
         });
-        if had_pause && let Some(ended) = stretch.take() {
-            if ended.has_yielded {
-                ended.record.restore_real_time();
-            }
+        if had_pause
+            && let Some(ended) = stretch.take()
+            && ended.has_yielded
+        {
+            ended.record.restore_real_time();
         }
         if stretch.is_none() {
             *stretch = Stretch::of(record);
