@@ -113,6 +113,14 @@ impl Engine {
         self.sources.add_device(source);
     }
 
+    /// The source that is this device, or one that is made of others.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
+        self.sources.source(device)
+    }
+
     /// What a format is opened with: its metadata, through the caches.
     pub fn block_reader(self: &Arc<Self>, blocking: Blocking) -> Arc<dyn BlockReader> {
         Arc::new(MetadataReader { engine: Arc::clone(self), blocking })

@@ -16,7 +16,6 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, WorkerMode};
-use floe_image::ImageSource;
 
 use crate::{Format, ImageFiles, OpenError, OpenOptions, devices::check_flat, memory_limit::threads_within_limit};
 use block_reader::CheckedBytes;
@@ -97,9 +96,9 @@ pub fn check_files(
         }
         devices.extend(added.sources);
     }
-    let engine = Engine::new(devices.clone(), &engine_options)
-        .map_err(|error| OpenError::Image { path: path.clone(), error })?;
-    let run = Run { engine, devices, options, tell, cancel, tally: Tally::default() };
+    let engine =
+        Engine::new(devices, &engine_options).map_err(|error| OpenError::Image { path: path.clone(), error })?;
+    let run = Run { engine, options, tell, cancel, tally: Tally::default() };
     let inodes = match format {
         Format::Erofs => erofs::check(&run),
         Format::Squashfs => squashfs::check(&run),
@@ -120,7 +119,6 @@ pub fn check_files(
 /// One check; shared by its threads.
 struct Run<'a> {
     engine: Arc<Engine>,
-    devices: Vec<Arc<dyn ImageSource>>,
     options: &'a CheckOptions,
     tell: &'a (dyn Fn(&Finding) + Sync),
     cancel: &'a AtomicBool,
@@ -161,7 +159,7 @@ impl Run<'_> {
     ) -> io::Result<T> {
         thread::scope(|scope| {
             for index in 0..threads_within_limit(self.options.jobs) {
-                let run = || work(&mut CheckedBytes::new(&self.devices, &self.tally));
+                let run = || work(&mut CheckedBytes::new(&self.engine, &self.tally));
                 let started = thread::Builder::new().name(format!("floe-check-{index}")).spawn_scoped(scope, run);
                 // With fewer threads it takes longer.
                 if index == 0 {

@@ -69,7 +69,12 @@ fn the_same_options_give_the_same_content() {
     if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
         return;
     }
-    check_same(&scene(), &SAME);
+    check_same(&scene_of(&small_tree()), &SAME);
+}
+
+/// One that is fast to walk and to compress, as it goes into an image for each row, twice.
+fn small_tree() -> Tree {
+    Tree { file_count: 30, file_bytes_max: 60_000, wide_directory_entries: 150, nesting_depth: 5, ..Tree::small(20) }
 }
 
 /// Makes images by both and compares them.
@@ -146,7 +151,7 @@ const SAME_TOO: [&str; 27] = [
     "--ovlfs-strip=0 source",
     "--tar=f --ovlfs-strip source.tar",
     "--hard-dereference source",
-    "--hard-dereference -zlz4 -Ededupe source",
+    "--hard-dereference -zlz4 source",
     "--tar=f --hard-dereference source.tar",
     "--fsalignblks=5 source",
     "--root-xattr-isize=200 source",
@@ -166,8 +171,7 @@ const SAME_TOO: [&str; 27] = [
 #[test]
 fn rarer_options_give_the_same_content() {
     if skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Since("1.9"))]) {
-        let tree = Tree { file_count: 30, file_bytes_max: 60_000, nesting_depth: 5, ..Tree::small(21) };
-        check_same(&scene_of(&tree), &SAME_TOO);
+        check_same(&scene_of(&small_tree()), &SAME_TOO);
     }
 }
 

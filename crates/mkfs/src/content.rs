@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io,
+    io, iter,
     ops::Range,
     os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
@@ -113,7 +113,7 @@ impl Content {
     /// Where there is data, in parts that begin and end with a multiple of `unit` bytes or with the file.
     pub(crate) fn data_ranges(&self, unit: u64) -> Result<Vec<Range<u64>>> {
         if self.stored_len() >= self.size() {
-            return Ok(vec![0..self.size()]);
+            return Ok(iter::once(0..self.size()).collect());
         }
         match self {
             Self::Sparse { runs, size, .. } => {

@@ -73,6 +73,8 @@ pub(crate) fn duplicates(
 fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
     let open = content.open()?;
     let mut hasher = Sha256::new();
+    // Of zeros at the end nothing else tells how many there are.
+    hasher.update(content.size().to_le_bytes());
     for range in content.data_ranges(WINDOW_LEN as u64)? {
         let mut offset = range.start;
         while offset < range.end {

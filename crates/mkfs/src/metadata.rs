@@ -91,7 +91,7 @@ impl<'a> MetadataPlan<'a> {
         let mut inodes = self.plan_all()?;
         allocate(&mut inodes, &self.rules, block_size);
         self.place_directories(&mut inodes, image.len() / block_size);
-        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | format::DIRENT_NID_MASK + 1).collect();
+        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | (format::DIRENT_NID_MASK + 1)).collect();
         let mut bytes = Vec::new();
         let put = |added: &[u8]| {
             bytes.extend_from_slice(added);

@@ -1,5 +1,7 @@
 //! Parts of files that are stored by themselves: read, and perhaps compressed, on several threads.
 
+use std::iter;
+
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
@@ -116,13 +118,13 @@ impl<'a> Piece<'a> {
         let data = match file.treatment {
             // What is wrong with the file is told by whoever reads it.
             Treatment::Chunk { chunk_len } => {
-                file.content.data_ranges(chunk_len as u64).unwrap_or_else(|_| vec![0..size])
+                file.content.data_ranges(chunk_len as u64).unwrap_or_else(|_| iter::once(0..size).collect())
             }
             _ => Vec::new(),
         };
         let mut data = data.into_iter().peekable();
         let mut offset = 0;
-        std::iter::from_fn(move || {
+        iter::from_fn(move || {
             if offset == size {
                 return None;
             }

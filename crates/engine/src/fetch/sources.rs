@@ -131,7 +131,11 @@ impl Sources {
         (self.fetches.load(Relaxed), self.fetched_bytes.load(Relaxed))
     }
 
-    fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
+    /// The source that is this device.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = devices.get(usize::from(device.0)) {
             return Ok(Arc::clone(source));

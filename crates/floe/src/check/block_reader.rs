@@ -1,9 +1,10 @@
 //! Reads and decodes blocks, each once.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use floe_codec::Decoder;
-use floe_image::{DecodeError, Decompressor, DeviceId, Error, ImageSource, Place, Result, StoredBlock, StoredLen};
+use floe_engine::Engine;
+use floe_image::{DecodeError, Decompressor, DeviceId, Error, Place, Result, StoredBlock, StoredLen};
 
 use super::Tally;
 
@@ -15,7 +16,7 @@ const WINDOW_BYTES_MAX: usize = 1 << 20;
 
 /// Reads and decodes blocks, each once. Each thread has its own.
 pub(super) struct CheckedBytes<'a> {
-    devices: &'a [Arc<dyn ImageSource>],
+    engine: &'a Engine,
     tally: &'a Tally,
     decoder: Decoder,
     /// Bytes that were read, from `window_offset` of `window_device` on.
@@ -28,9 +29,9 @@ pub(super) struct CheckedBytes<'a> {
 }
 
 impl<'a> CheckedBytes<'a> {
-    pub(super) fn new(devices: &'a [Arc<dyn ImageSource>], tally: &'a Tally) -> Self {
+    pub(super) fn new(engine: &'a Engine, tally: &'a Tally) -> Self {
         Self {
-            devices,
+            engine,
             tally,
             decoder: Decoder::new(),
             window: Vec::new(),
@@ -86,8 +87,7 @@ impl<'a> CheckedBytes<'a> {
     /// Brings bytes into the window; gives where they stand in it.
     fn bring(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<usize> {
         let place = Place { nid: None, device, offset: Some(offset) };
-        let source = self.devices.get(usize::from(device.0));
-        let source = source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))?;
+        let source = self.engine.source(device)?;
         if offset.checked_add(len).is_none_or(|end| end > source.len()) {
             return Err(Error::corrupt("block past the end of the image", place));
         }

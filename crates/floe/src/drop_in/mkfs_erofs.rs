@@ -323,6 +323,10 @@ impl Order {
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
         self.build.hints = self.hints.as_deref().map(|path| self.hints_of(path)).transpose()?.unwrap_or_default();
         self.build.splits_links = self.splits_links && !self.is_tar;
+        if self.is_tar && self.build.whiteouts == Whiteouts::Keep {
+            // In archives the original looks for none.
+            self.build.overlay_marks = OverlayMarks::Keep;
+        }
         let hinted = self.build.hints.iter().filter_map(|hint| hint.coding).map(|coding| coding.pcluster_bytes).max();
         let largest = self.build.pcluster_bytes.max(hinted.unwrap_or(0));
         let coding = |number: usize, pcluster_bytes: u32, what: &str| match self.algorithms.get(number) {

@@ -180,7 +180,13 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         Refused("sources are local; fetch the layers first and give them to floe mkfs --whiteouts", &[]),
     ),
     row("tar", Optional, "--tar[=X]", "SOURCE is a tar archive, by default standard input; f: with its data", Taken),
-    row("ovlfs-strip", Optional, "--ovlfs-strip[=<0|1>]", "leave out whiteouts and opaque marks of overlayfs", Taken),
+    row(
+        "ovlfs-strip",
+        Optional,
+        "--ovlfs-strip[=<0|1>]",
+        "leave out whiteouts and opaque marks of overlayfs; those of archives only with --aufs",
+        Taken,
+    ),
     row("quiet", Nothing, "--quiet", "write nothing to standard output", Taken),
     row("gzip", Nothing, "--gzip", "the archive is compressed", Idle("that is recognized")),
     row(
