@@ -335,7 +335,7 @@ mod tests {
         for (unit, ranges) in [
             (1 << 20, &[0..2 << 20, 9 << 20..10 << 20, 28 << 20..30 << 20][..]),
             (1 << 24, &[0..1 << 24, 1 << 24..2 << 24]),
-            (1 << 26, &[0..len]),
+            (1 << 26, std::slice::from_ref(&(0..len))),
         ] {
             let found = content.data_ranges(unit).expect("it can be read");
             let covered =

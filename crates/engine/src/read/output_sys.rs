@@ -160,15 +160,15 @@ mod tests {
         type Refused = fn(PageRun);
         let refused: [Refused; 5] = [
             |pages| drop(SplitOutput::new(pages, [0..10, 9..20].into_iter())),
-            |pages| drop(SplitOutput::new(pages, [0..PAGE_BYTES + 1].into_iter())),
-            |pages| drop(SplitOutput::new(pages, [0..10].into_iter()).take(0..9)),
+            |pages| drop(SplitOutput::new(pages, std::iter::once(0..PAGE_BYTES + 1))),
+            |pages| drop(SplitOutput::new(pages, std::iter::once(0..10)).take(0..9)),
             |pages| {
-                let mut output = SplitOutput::new(pages, [0..10].into_iter());
+                let mut output = SplitOutput::new(pages, std::iter::once(0..10));
                 let _first = output.take(0..10);
                 output.take(0..10);
             },
             |pages| {
-                let mut output = SplitOutput::new(pages, [0..10].into_iter());
+                let mut output = SplitOutput::new(pages, std::iter::once(0..10));
                 let _first = output.take(0..10);
                 output.part(0..10);
             },

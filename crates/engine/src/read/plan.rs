@@ -76,7 +76,10 @@ mod tests {
         Extent { range: ByteRange::between(start, end), data: ExtentData::Plain { device: DeviceId(0), offset } }
     }
 
-    fn planned(extents: &[Extent]) -> (Vec<(Range<usize>, Option<u64>)>, usize) {
+    /// The bytes of the output, and where in the image plain bytes stand.
+    type Shown = (Range<usize>, Option<u64>);
+
+    fn planned(extents: &[Extent]) -> (Vec<Shown>, usize) {
         let mut steps = Vec::new();
         let len = plan(ByteRange::new(100, 100), extents, &mut steps);
         let shown = |step: &PlannedStep| match step.origin {

@@ -198,7 +198,10 @@ fn rights_of(text: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn entries(text: &str, permissions: u16) -> Result<(Vec<(u16, u32, u8)>, u16), String> {
+    /// The entries of a list, and the permissions that follow from it.
+    type Parsed = (Vec<(u16, u32, u8)>, u16);
+
+    fn entries(text: &str, permissions: u16) -> Result<Parsed, String> {
         let (acl, permissions) = Acl::access(text.as_bytes(), permissions, &Accounts::default())?;
         Ok((acl.entries, permissions))
     }
