@@ -19,6 +19,9 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{Image, Offset, OpenError, OpenOptions};
 
+/// How much of two files that should be the same is compared at once, in bytes.
+const DUPLICATE_STEP_LEN: u64 = 8 << 20;
+
 /// How much of the data is read back as a sample, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 20;
 /// From how many places of an image the sample comes.
@@ -80,8 +83,10 @@ impl Verifier for ImageVerifier {
             Thoroughness::Full => (expected.pieces().iter().collect(), usize::MAX),
             Thoroughness::Sample => (sample(expected.pieces()), HOLE_SAMPLE_LEN),
         };
-        let content_bytes =
-            Content { image: &image, expected, nids: &nids, hole_part_len }.compare(&pieces, self.jobs, progress)?;
+        let content = Content { image: &image, expected, nids: &nids, hole_part_len };
+        let content_bytes = content.compare(&pieces, self.jobs, progress)?;
+        let duplicates: Vec<_> = expected.duplicates().collect();
+        on_threads(self.jobs, &duplicates, |_| 0, |pair, buffer| content.compare_duplicate(*pair, buffer), progress)?;
         Ok(Verified { inodes: expected.inode_count() as u64, content_bytes })
     }
 }
@@ -247,6 +252,53 @@ impl Content<'_> {
 }
 
 impl Content<'_> {
+    /// Compares a file with the earlier one whose content it should have: where their bytes stand, and the bytes where they
+    /// do not stand in the same place.
+    fn compare_duplicate(&self, pair: (usize, usize), buffer: &mut Vec<u8>) -> Result<(), VerifyError> {
+        let (number, earlier) = pair;
+        let failed = |what: &str| fault(self.expected, number, what);
+        let size = self.expected.inode(number).size.unwrap_or(0);
+        if self.expected.inode(earlier).size != Some(size) {
+            return Err(failed("it was taken for the same as a file of another size"));
+        }
+        let (mut extents, mut earlier_extents) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < size {
+            let range = ByteRange::new(at, DUPLICATE_STEP_LEN.min(size - at));
+            for (number, extents) in [(number, &mut extents), (earlier, &mut earlier_extents)] {
+                extents.clear();
+                let mapped = self.image.file_system().map(self.nids[number], range, extents);
+                mapped.map_err(|error| failed(&error.to_string()))?;
+            }
+            if extents != earlier_extents {
+                self.compare_bytes(pair, range, buffer)?;
+            }
+            at = range.end();
+        }
+        Ok(())
+    }
+
+    fn compare_bytes(
+        &self,
+        (number, earlier): (usize, usize),
+        range: ByteRange,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), VerifyError> {
+        let failed = |what: &str| fault(self.expected, number, what);
+        let len = range.len() as usize;
+        let no_memory = |_| VerifyError::Unread(format!("there is no memory for {} bytes", 2 * len));
+        buffer.try_reserve_exact((2 * len).saturating_sub(buffer.len())).map_err(no_memory)?;
+        buffer.resize(2 * len, 0);
+        let (own, other) = buffer.split_at_mut(len);
+        for (number, part) in [(number, &mut *own), (earlier, &mut *other)] {
+            let read = self.image.read_at(self.nids[number], range.offset(), part);
+            if read.map_err(|error| failed(&error.to_string()))? != len {
+                return Err(failed("it is shorter than it should be"));
+            }
+        }
+        if own == other { Ok(()) } else { Err(failed("it is not the same as the file that it was taken for")) }
+    }
+
     /// Looks whether the image has nothing where a hole is.
     fn compare_hole(&self, piece: &PieceDigest, failed: &dyn Fn(&str) -> VerifyError) -> Result<(), VerifyError> {
         let end = piece.offset + piece.len as u64;

@@ -128,7 +128,8 @@ fn build_with(
                 places[visit.node.index()] = place;
             }
             let pieces = &stored.pieces;
-            let expected = Expected { tree: &tree, visits: &visits, xattrs: &xattrs, options, pieces, places };
+            let expected =
+                Expected { tree: &tree, visits: &visits, xattrs: &xattrs, options, pieces, same: &same, places };
             let blob = stored.blob.as_mut().map(ImageFile::readable_path).transpose()?;
             let result = verifier.verify(&image.readable_path()?, blob.as_deref(), &expected, progress);
             Some(result.map_err(|error| match error {

@@ -90,6 +90,8 @@ pub struct Expected<'a> {
     pub(crate) xattrs: &'a XattrTable,
     pub(crate) options: &'a Options,
     pub(crate) pieces: &'a [PieceDigest],
+    /// By number: that of an earlier file with the same content.
+    pub(crate) same: &'a [Option<usize>],
     /// By node: its number.
     pub(crate) places: Vec<usize>,
 }
@@ -144,6 +146,11 @@ impl Expected<'_> {
     /// The content of files, in the order of the image. What equal files share is there once.
     pub fn pieces(&self) -> &[PieceDigest] {
         self.pieces
+    }
+
+    /// Files that were found to have the content of an earlier one, whose pieces alone are listed: the numbers of both.
+    pub fn duplicates(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.same.iter().enumerate().filter_map(|(number, earlier)| Some((number, (*earlier)?)))
     }
 
     /// A path by which an inode is found, with a slash in front.
