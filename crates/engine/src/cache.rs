@@ -1,4 +1,4 @@
-//! What was decoded, kept for those who want it again.
+//! Caches of decoded data and metadata.
 
 pub(crate) mod block_cache;
 pub(crate) mod flight;

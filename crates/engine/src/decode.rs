@@ -1,4 +1,4 @@
-//! What decoding needs and costs.
+//! Decoders, their memory budget, and how long decoding takes.
 
 pub(crate) mod costs;
 pub(crate) mod decoders;

@@ -1,4 +1,4 @@
-//! Stored bytes, from the sources.
+//! Fetches stored bytes from the sources.
 
 mod drop_behind;
 pub(crate) mod sources;

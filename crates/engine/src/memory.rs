@@ -1,4 +1,4 @@
-//! Pages, and whether they are short.
+//! The page pool, byte budgets, and memory pressure.
 
 pub(crate) mod admission;
 mod arenas;

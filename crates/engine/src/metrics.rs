@@ -1,4 +1,4 @@
-//! What is counted and timed.
+//! Counters, gauges and latency histograms.
 
 pub(crate) mod decode_marks;
 pub(crate) mod gauge;

@@ -111,18 +111,18 @@ fn cpu_count() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
-/// A kind of prefetch. Each can be switched off, to compare.
+/// A kind of prefetch. Each is a switch, so that it can be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchKind {
-    /// What follows a reader that goes straight on in a file, into the cache of decoded blocks.
+    /// Sequential readahead in a file, into the block cache.
     Sequential,
-    /// The next small files of a directory that is read file after file, into the kernel's page cache.
+    /// The next small files of a directory that is read in order, into the kernel's page cache.
     Directory,
-    /// The rest of a part of a file that is read piece by piece, into the kernel's page cache.
+    /// The rest of a region of a file with clustered reads, into the kernel's page cache.
     Clustered,
-    /// The rest of a block that was decoded for a part of it, into the kernel's page cache.
+    /// The rest of a block of which a read wanted only a part, into the kernel's page cache.
     RestOfBlock,
-    /// Stored bytes that were all decoded leave the page cache.
+    /// Drops stored bytes from the page cache once all of them were decoded.
     DropBehind,
 }
 

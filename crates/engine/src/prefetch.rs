@@ -1,4 +1,4 @@
-//! What is read before anybody asks for it: which reads suggest it, and how much is worth it.
+//! Prefetch: detectors of access patterns, the controller with its thresholds, and the sink.
 
 pub(crate) mod controller;
 pub(crate) mod counters;

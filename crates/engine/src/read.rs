@@ -1,4 +1,4 @@
-//! Reads: planned, looked up, executed.
+//! Reads file data: plans, looks blocks up, executes.
 
 pub(crate) mod acquire;
 pub(crate) mod batch;

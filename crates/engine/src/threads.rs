@@ -1,4 +1,4 @@
-//! The threads of an engine: what runs where, at which priority, and when it may wait.
+//! The threads of an engine: which thread runs where, at which priority, and when it may block.
 
 pub(crate) mod cpu_pressure;
 mod permits;

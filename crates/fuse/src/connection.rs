@@ -1,5 +1,5 @@
-//! The connection to the kernel, beside the session: its descriptors, what waits in it, and requests that no thread is left
-//! to take.
+//! The connection to the kernel, beside the session: its descriptors, pending requests, and refusals while all session
+//! threads are stuck.
 
 pub(crate) mod device_sys;
 pub(crate) mod pending;

@@ -1,4 +1,4 @@
-//! What the kernel is told of inodes: numbers, attributes, directories, errors.
+//! Answers about inodes: node numbers, attributes, directories, errors.
 
 mod attributes;
 pub(crate) mod directory;

@@ -1,4 +1,4 @@
-//! Requests under way: their deadlines, and how many there were.
+//! Requests in progress: deadlines and counts.
 
 pub(crate) mod counts;
 pub(crate) mod deadline;

@@ -1,4 +1,4 @@
-//! How much is read before anybody asks for it.
+//! Decides what is prefetched, and how much may wait.
 
 use std::{
     sync::{
@@ -42,10 +42,10 @@ pub(crate) const AHEAD_STEP_BYTES: usize = 256 << 10;
 /// Blocks that wait to be given to the page cache take at most this part of the cache of decoded blocks.
 const HELD_PART: u64 = 4;
 
-/// What is read before anybody asks for it: the rest of a block that was decoded for a part of it, what follows the bytes
-/// of a reader that goes straight on, and the rest of a part of a file that is read piece by piece. All of it happens on a
-/// thread of its own, at normal priority, with pages that cost no waiting, and what is not done does not matter; but what
-/// was costly to decode is given away by another one, which those that decompress cannot starve, when it comes faster.
+/// The prefetch of one reader: sequential and directory readahead, clustered reads, and the rest of decoded blocks.
+///
+/// The thread `floe-around` does the work at normal priority, with best-effort pages; work may be dropped. Costly blocks go to
+/// the page cache through `floe-store`, which decoders cannot starve, if more than one waits.
 #[derive(Default)]
 pub(crate) struct Prefetch {
     page_cache: OnceLock<Box<dyn PageCache>>,
@@ -59,12 +59,12 @@ pub(crate) struct Prefetch {
     pub(crate) counts: Counts,
 }
 
-/// What the first bytes of a read suggest to read besides.
+/// What a read makes worth prefetching.
 #[derive(Default)]
 pub(crate) struct Beside {
-    /// Files that a walk comes to next.
+    /// The next files of a directory walk.
     pub(crate) files: Vec<AheadFile>,
-    /// The part of the file that is read piece by piece.
+    /// The region of the file with clustered reads.
     pub(crate) region: Option<ByteRange>,
 }
 
@@ -82,12 +82,12 @@ impl Prefetch {
         self.counts.so_far(used_blocks, wasted_blocks)
     }
 
-    /// Notes a read that begins; gives what to read ahead of its reader.
+    /// Records a read that begins; returns the window to decode ahead of a sequential reader.
     pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
     }
 
-    /// After a read that follows no others: what it suggests to read besides.
+    /// Returns what a read that is not sequential makes worth prefetching.
     pub(crate) fn beside(&self, nid: Nid, range: ByteRange, has: impl Fn(PrefetchKind) -> bool) -> Beside {
         if self.page_cache.get().is_none() {
             return Beside::default();

@@ -1,4 +1,4 @@
-//! What prefetch has done so far.
+//! Counters of prefetch.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

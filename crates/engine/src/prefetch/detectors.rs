@@ -1,4 +1,4 @@
-//! What reads have in common, so that the next ones can be foreseen.
+//! Detectors of access patterns.
 
 pub(crate) mod clustered;
 pub(crate) mod directory;

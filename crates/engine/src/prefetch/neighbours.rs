@@ -1,4 +1,4 @@
-//! What the blocks of a read hold beside the bytes that it wanted.
+//! The rest of the blocks that a read decoded.
 
 use floe_image::{ByteRange, StoredBlock};
 

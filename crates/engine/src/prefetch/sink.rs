@@ -1,4 +1,4 @@
-//! Where bytes go that nobody asked for yet.
+//! The sink of prefetched bytes.
 
 use floe_image::Nid;
 

@@ -1,4 +1,4 @@
-//! Where the bytes of a planned read are now.
+//! Looks up where the bytes of a planned read are.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A read that has left the thread that took it.
+//! Reads that continue on other threads.
 
 use std::{
     ops::Range,
@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) completion: Completion,
 }
 
-/// What is left of a read that has been mapped.
+/// The steps of a mapped read that are not done.
 pub(crate) struct Left {
     pub(crate) steps: Vec<Step>,
     /// How many bytes the whole read gives.

@@ -1,4 +1,4 @@
-//! What one read has to do, in steps.
+//! Turns extents into the steps of a read.
 
 use std::ops::Range;
 

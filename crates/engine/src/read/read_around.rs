@@ -1,4 +1,4 @@
-//! What prefetch asks for, read and given away.
+//! Executes what prefetch decides: decodes ahead, and pushes bytes into the page cache.
 
 use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 

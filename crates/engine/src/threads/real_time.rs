@@ -1,4 +1,4 @@
-//! How long a real-time thread may work without a pause.
+//! Limits how long a thread works at real-time priority without a pause.
 
 use std::{
     cell::RefCell,
