@@ -36,7 +36,7 @@ pub enum SeekTarget {
     Hole,
 }
 
-/// A file system in an image. It reads metadata through the [`BlockReader`](crate::BlockReader) that it was opened
+/// A file system in an image. It reads metadata through the [`BlockReader`] that it was opened
 /// with, knows no threads and never touches file data: it says where they are.
 ///
 /// Every call may be given any number for a [`Nid`]; one that names no inode ends in an error. Errors are
