@@ -14,7 +14,7 @@ const HEADER_LEN: usize = 16;
 const KEPT_COUNT_MAX: usize = 16;
 /// How many bytes they have together at most: the dictionary of a chain of filters that is not used now.
 const KEPT_BYTES_MAX: usize = 9 * 1024 * 1024;
-/// What is at least so long is a dictionary: nothing else of a decoder is.
+/// An allocation of at least this many bytes is a dictionary; all others of a decoder are smaller.
 const DICTIONARY_BYTES_MIN: usize = 64 * 1024;
 
 /// Memory that liblzma frees is kept for when it asks for as much again.

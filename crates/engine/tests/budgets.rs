@@ -16,7 +16,7 @@ use patchwork::Patchwork;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// What is taken beside the budgets: stacks of up to 64 threads, the C library's, and the ends of answers.
+/// Memory outside the budgets: stacks of up to 64 threads, the C library's, and replies in progress.
 const SLACK_BYTES: u64 = 24 << 20;
 
 /// The most memory that this process has had.

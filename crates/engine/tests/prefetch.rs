@@ -101,7 +101,7 @@ fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
         stored_bytes: stored.load(Relaxed),
         dropped_bytes: dropped.load(Relaxed),
     };
-    // What is prefetched comes a little later.
+    // Prefetch is asynchronous.
     let deadline = Instant::now() + Duration::from_secs(10);
     while set.has(kind) && !does(kind, now()) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));

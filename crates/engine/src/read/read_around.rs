@@ -82,8 +82,8 @@ impl Reader {
 
     /// After a read was answered: gives the page cache what its blocks hold beside it.
     ///
-    /// What is cheap to decode may wait until the machine has time, or be forgotten. What is costly goes soon, and is held
-    /// until then: else a block that was driven out of the block cache meanwhile is decoded again for each of its pages.
+    /// Cheap blocks may wait until the machine has time, or be dropped. Costly blocks go soon and are held until then:
+    /// otherwise a block that was evicted in the meantime is decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
         let has_use = |neighbour: &Neighbour| !wanted.contains(neighbour.range) || self.is_kept(neighbour);
         let is_costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
@@ -228,7 +228,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What is to be done ahead of the reader for one step; plain bytes are only asked for.
+    /// The prefetch step for a planned step. Plain bytes are only announced to the source.
     fn step_ahead(&self, step: &PlannedStep, ahead: &AheadGuard<'_>) -> Option<Step> {
         let engine = self.engine();
         match step.origin {

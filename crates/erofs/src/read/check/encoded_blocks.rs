@@ -13,7 +13,7 @@ pub(super) struct EncodedBlocks {
 /// What tells blocks apart: files may share stored bytes, and yet not agree on how they are decoded.
 type Key = (DeviceId, u64, StoredLen, Encoding);
 
-/// What is needed of a block, and by which part of which file.
+/// The most bytes that any file needs of a block, and which file that is.
 struct Need {
     bytes: u32,
     /// Whether it must decode to so many bytes and no more.

@@ -200,7 +200,7 @@ impl Walker<'_> {
                     _ => self.walked.parts.push(DataPart { nid, data: PartData::Encoded { range: piece.range } }),
                 }
             }
-            // What is in metadata or in the packed inode is checked there.
+            // Metadata and the packed inode have checks of their own.
             PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
         }
     }
