@@ -13,7 +13,7 @@ use floe_source::FileSource;
 use floe_testkit::skip::{Need, ready, skipped};
 use rustix::fs::{Advice, CWD, Mode, fadvise, mknodat};
 
-/// A folder on a disk, not in memory.
+/// A directory on a disk, not in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -95,7 +95,7 @@ fn a_file_that_is_cut_ends_early() {
     source.read_at(49_000, &mut output).unwrap();
     for offset in [49_500, 50_000, 90_000] {
         assert_eq!(source.read_at(offset, &mut output).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        // What is not at hand is not known to be gone.
+        // The page cache may hold bytes past the new end.
         match source.read_at_hand(offset, &mut output) {
             Ok(is_at_hand) => assert!(!is_at_hand),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
@@ -116,7 +116,7 @@ fn only_what_is_in_memory_is_at_hand() {
     }
     let mut output = vec![0; 1 << 20];
     let mut was_absent = false;
-    // Something else may bring the pages back at any time, so it is tried again.
+    // The kernel may read the pages back at any time; hence several attempts.
     for _ in 0..20 {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         was_absent |= !source.read_at_hand(1 << 20, &mut output).unwrap();

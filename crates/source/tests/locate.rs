@@ -1,4 +1,4 @@
-//! File systems in files that hold something else too.
+//! Finds file systems in files that have other content too.
 
 use std::io::Write;
 
@@ -27,7 +27,7 @@ fn erofs() -> Vec<u8> {
     image
 }
 
-/// A program of which the last section ends at `end`, as far as its headers say.
+/// An ELF program whose last section ends at `end` according to its headers.
 fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
     let mut bytes = vec![0xcc; end];
     let mut put = |offset: usize, len: usize, value: u64| {
@@ -52,7 +52,7 @@ fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
         put(46, 2, entry_len as u64);
         put(48, 2, 2);
     }
-    // A section with bytes, and a longer one without.
+    // A section with bytes, and a longer one that takes no space.
     for (index, kind, section_end) in [(0, 1, end), (1, 8, end + 100_000)] {
         let entry = table + index * entry_len;
         put(entry + 4, 4, kind);
@@ -63,7 +63,7 @@ fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
     bytes
 }
 
-/// A container with partitions of these types and contents; the type 0 stands for an object that is none.
+/// A container with partitions of these types and contents; type 0 gives an object that is not a partition.
 fn sif(partitions: &[(u32, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     bytes[..30].copy_from_slice(b"#!/usr/bin/env run-singularity");
@@ -115,7 +115,7 @@ fn an_appimage_ends_where_its_file_system_begins() {
             }
         }
     }
-    // A program that ends elsewhere is searched.
+    // A program that ends elsewhere is scanned.
     let mut bytes = program(1000, true, false);
     bytes.resize(4096, 0xcc);
     bytes.extend_from_slice(&squashfs());
@@ -146,7 +146,7 @@ fn elsewhere_it_is_searched_for() {
         check(at(offset, &erofs()), Some((Erofs, offset as u64)));
         check(at(offset + 1, &squashfs()), None);
     }
-    // A magic number by chance.
+    // A magic number that occurs by chance.
     check([at(512, b"hsqs"), at(508, &squashfs())].concat(), Some((Squashfs, 1024)));
     let mut cut = squashfs();
     cut.truncate(2999);
