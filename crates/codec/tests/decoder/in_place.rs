@@ -1,4 +1,4 @@
-//! Blocks that are decoded over themselves.
+//! In-place decoding.
 
 use floe_codec::Decoder;
 use floe_image::{DecodeError, Decompressor, Encoding, Padding};

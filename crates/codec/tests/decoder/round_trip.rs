@@ -1,4 +1,4 @@
-//! What was encoded decodes, whole and in part.
+//! Encoded data decodes again, whole and in part.
 
 use floe_codec::Decoder;
 use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
