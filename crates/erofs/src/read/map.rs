@@ -1,4 +1,4 @@
-//! Where the bytes of a file are (docs/format/erofs.md, Where data is).
+//! Maps file ranges to image ranges (docs/format/erofs.md, Where data is).
 
 use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, FileType, Place, Result, SeekTarget};
 
@@ -12,7 +12,7 @@ use super::{
     window::Window,
 };
 
-/// Finds the pieces of one inode.
+/// Maps the bytes of one inode.
 pub(super) struct Mapper<'volume> {
     volume: &'volume Volume,
     inode: &'volume Inode,
@@ -21,7 +21,7 @@ pub(super) struct Mapper<'volume> {
 }
 
 impl<'volume> Mapper<'volume> {
-    /// A mapper of `inode`.
+    /// Creates a mapper of `inode`.
     ///
     /// # Errors
     /// The inode has no data, or its map header cannot be read or breaks the format.
@@ -39,7 +39,7 @@ impl<'volume> Mapper<'volume> {
         Ok(Self { volume, inode, window: Window::new(volume, inode.space, inode.nid), compressed })
     }
 
-    /// The piece that byte `position`, which must be before the inode's end, is in.
+    /// The piece that contains byte `position`, which must be before the inode's end.
     ///
     /// # Errors
     /// The map cannot be read or breaks the format.
@@ -64,8 +64,8 @@ impl<'volume> Mapper<'volume> {
         }
     }
 
-    /// The compressed extent that byte `position`, which must be before the inode's end, is in; `None` where the inode is
-    /// not compressed.
+    /// The compressed extent that contains byte `position`, which must be before the inode's end; `None` if the inode
+    /// is not compressed.
     ///
     /// # Errors
     /// The map cannot be read or breaks the format.
@@ -74,7 +74,7 @@ impl<'volume> Mapper<'volume> {
         layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
     }
 
-    /// Looks at what the index says of the inside of an extent that it gave; gives the number of records there.
+    /// Checks the index entries inside an extent that this mapper returned; returns how many there are.
     ///
     /// # Errors
     /// The map cannot be read or contradicts itself.
@@ -83,10 +83,10 @@ impl<'volume> Mapper<'volume> {
         layout.map_or(Ok(0), |layout| layout.check_extent(self.inode, &mut self.window, range))
     }
 
-    /// Appends the extents of what of `range` is before the inode's end.
+    /// Appends the extents of the part of `range` that is before the inode's end.
     ///
     /// # Errors
-    /// As [`Mapper::piece_at`], or a fragment is not within the packed inode.
+    /// As for [`Mapper::piece_at`], or a fragment exceeds the packed inode.
     pub(super) fn extents(&mut self, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
         let first = extents.len();
         let mut position = range.offset();
@@ -103,10 +103,11 @@ impl<'volume> Mapper<'volume> {
         Ok(())
     }
 
-    /// The first byte at or after `offset` that is of the wanted kind. What is in the packed inode counts as data.
+    /// The offset of the first byte at or after `offset` of the requested kind. Bytes in the packed inode count as
+    /// data.
     ///
     /// # Errors
-    /// As [`Mapper::piece_at`].
+    /// As for [`Mapper::piece_at`].
     pub(super) fn seek(&mut self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         let mut position = offset;
         while position < self.inode.size {
@@ -119,7 +120,7 @@ impl<'volume> Mapper<'volume> {
         Ok((target == SeekTarget::Hole && offset < self.inode.size).then_some(self.inode.size))
     }
 
-    /// Appends the extents of `piece`, as far as they are in `wanted` where it stands in another inode.
+    /// Appends the extents of `piece`. If the piece is in another inode, appends only the part within `wanted`.
     fn follow(&self, piece: Piece, wanted: ByteRange, first: usize, extents: &mut Vec<Extent>) -> Result<()> {
         let volume = self.volume;
         let data = match piece.data {
@@ -184,7 +185,7 @@ impl<'volume> Mapper<'volume> {
     }
 }
 
-/// Where data is that begins `len` bytes behind the beginning of `data`.
+/// The location `len` bytes after the beginning of `data`.
 fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
     Some(match data {
         ExtentData::Hole => ExtentData::Hole,
@@ -195,7 +196,7 @@ fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
     })
 }
 
-/// Appends an extent, or makes the last one longer if it goes on where that ends. Extents before `first` are left alone.
+/// Appends an extent, or extends the last one if the two are contiguous. Leaves extents before `first` unchanged.
 fn push(extents: &mut Vec<Extent>, first: usize, extent: Extent) {
     let last = extents.len().checked_sub(1).filter(|last| *last >= first).and_then(|last| extents.get_mut(last));
     if let Some(last) = last

@@ -1,33 +1,33 @@
-//! What a check finds.
+//! Findings of a check.
 
 use std::{borrow::Cow, fmt};
 
 use floe_image::{Error, Place};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Everything can be read, but the image says something that is not so.
+    /// Everything can be read, but the image contains a wrong statement.
     Warning,
     /// Something cannot be read, or reads wrong.
     Error,
 }
 
-/// Something that is wrong with an image.
+/// A fault of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The rule that is broken, as a short phrase that says what is wrong.
+    /// The violated rule, as a short phrase that describes the fault.
     pub rule: Cow<'static, str>,
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// The first path of the inode that it is about, if it has one.
+    /// The first path of the inode concerned, if it has one.
     pub path: Option<Vec<u8>>,
 }
 
 impl Finding {
-    /// The finding that a read ended in this error.
+    /// The finding for a read that failed with this error.
     pub(super) fn of(error: Error, path: Option<Vec<u8>>) -> Self {
         let (rule, place) = match error {
             Error::Corrupt { rule, place } => (Cow::Borrowed(rule), place),

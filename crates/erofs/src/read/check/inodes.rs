@@ -1,4 +1,4 @@
-//! What is looked at in one inode.
+//! Checks of one inode.
 
 use floe_image::{ByteRange, DeviceId, Error, FileType, Nid, Place, Result, StoredLen};
 
@@ -18,11 +18,11 @@ use crate::{
     },
 };
 
-/// The bits of `h_advise` that are known.
+/// The known bits of `h_advise`.
 const KNOWN_ADVISE: u16 = 0x3f;
 
 impl Walker<'_> {
-    /// Looks at an inode, its xattrs and its map; says whether its content can be looked at.
+    /// Checks an inode, its xattrs and its map; returns whether its content can be checked.
     pub(super) fn inode(&mut self, inode: &Inode) -> bool {
         let nid = inode.nid;
         let body = ByteRange::between(inode.position, inode.body_end());
@@ -32,7 +32,8 @@ impl Walker<'_> {
         let [in_image, in_metabox] = &mut self.bodies;
         let bodies = if inode.space == Space::Image { in_image } else { in_metabox };
         if bodies.insert(body) {
-            // What it has was looked at as a part of the other one; if all overlap, that would never end.
+            // The overlapping part was already checked for the other inode. Checking it again would never end if all
+            // inodes overlap.
             self.tell(Severity::Error, "inode overlaps another one", Place::inode(nid));
             return false;
         }
@@ -74,8 +75,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Compares the blocks that an inode says its pclusters take with what they take. Shared pclusters, and those that
-    /// were inline at first, are not always counted.
+    /// Compares the block count of an inode with the blocks that its pclusters occupy. Images do not always count
+    /// shared pclusters and those that were inline at first.
     fn block_count(&mut self, inode: &Inode, stored_bytes: u64) {
         let superblock = &self.volume.superblock;
         let features = superblock.features;
@@ -89,7 +90,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Looks at the map of an inode that is not compressed.
+    /// Checks the map of an uncompressed inode.
     fn map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<()> {
         let mut window = Window::new(self.volume, inode.space, inode.nid);
         let mut names_device = false;
@@ -110,7 +111,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Looks at the map of a compressed inode; gives how many bytes its pclusters take.
+    /// Checks the map of a compressed inode; returns how many bytes its pclusters occupy.
     fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
         let (header, _) = compressed::read_header(inode, &mut Window::new(self.volume, inode.space, inode.nid))?;
         let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
@@ -144,7 +145,7 @@ impl Walker<'_> {
         Ok(stored)
     }
 
-    /// Leaves the data of a file to be read, and looks whether that of a directory is its own.
+    /// Queues the data of a file for verification; checks that no other directory shares the data of a directory.
     fn content(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {
         match inode.file_type {
             FileType::Regular => {
@@ -158,7 +159,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Leaves a piece of a file for the check of data: stored bytes that no other file has, and encoded blocks.
+    /// Queues a piece of a file for verification: stored bytes that no earlier file has, and encoded blocks.
     fn leave(&mut self, nid: Nid, piece: &Piece) {
         match piece.data {
             PieceData::Stored { device, offset } => {
@@ -200,7 +201,7 @@ impl Walker<'_> {
                     _ => self.walked.parts.push(DataPart { nid, data: PartData::Encoded { range: piece.range } }),
                 }
             }
-            // Metadata and the packed inode have checks of their own.
+            // Metadata and the packed inode are checked separately.
             PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
         }
     }
@@ -231,7 +232,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Looks at the place of a run of stored bytes.
+    /// Checks the location of a run of stored bytes.
     fn run(&mut self, inode: &Inode, device: DeviceId, range: ByteRange) -> Result<()> {
         let place = Place { nid: Some(inode.nid), device, offset: Some(range.offset()) };
         if range.end() > self.volume.reader.device_len(device)? {

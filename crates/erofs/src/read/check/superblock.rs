@@ -1,4 +1,4 @@
-//! What the superblock says that is not so.
+//! False statements in the superblock.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::{
     read::{algorithms, volume::Volume},
 };
 
-/// What is odd about the superblock of an image that could be opened.
+/// Checks the superblock of an image that could be opened.
 ///
 /// # Errors
 /// A configuration cannot be read.
