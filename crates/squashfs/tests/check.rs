@@ -1,4 +1,4 @@
-//! Checks of good images find nothing, and those of corrupted ones find what is wrong.
+//! A check finds no fault in valid images, and the fault of each corrupt one.
 
 mod memo_reader;
 
@@ -14,7 +14,7 @@ use floe_testkit::{
 };
 use memo_reader::MemoReader;
 
-/// Runs a check and decodes what it hands out.
+/// Runs a check and decodes the blocks that it returns.
 fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
     let (mut found, mut blocks) = (Vec::new(), Vec::new());
     let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block), &|| false);
@@ -43,9 +43,9 @@ fn nothing_is_wrong_with_good_images() {
     );
 }
 
-/// Corrupted images with which nothing is wrong that matters.
+/// Corrupt images whose fault is harmless.
 const HARMLESS: &[&str] = &[
-    // The place of the data of a file that has none.
+    // The data position of a file without data.
     "sqfs-file-start",
 ];
 
@@ -79,7 +79,7 @@ fn findings_name_severity_path_rule_and_place() {
         ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
         ("sqfs-dir-parent", "error: /dir: directory whose parent is another directory (inode 376)"),
         ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
-        ("sqfs-gzip-bomb-fragment", "error: /z-attr: a block decodes to more than it should"),
+        ("sqfs-gzip-bomb-fragment", "error: /z-attr: block decodes to more than its stated length"),
     ] {
         let Some(image) = corpus.corrupt_images().into_iter().find(|image| image.name == name) else {
             skip::skipped(&format!("{name} is not there"));

@@ -1,4 +1,4 @@
-//! Corrupted images end in errors that name what is wrong, or in right bytes.
+//! Corrupt images give errors that name the fault, or correct bytes.
 
 mod memo_reader;
 mod read_all;
@@ -12,11 +12,11 @@ use floe_testkit::{
 };
 use memo_reader::MemoReader;
 
-/// What the decoders say is their own.
+/// Prefix of errors that come from the decoders.
 const DECODER: &str = "corrupt image: ";
 
-/// The first thing that is wrong with each image, reading all of it: its beginning is enough. Empty where all that is
-/// asked for can be read; a check finds more.
+/// The first error of reading each image completely, as a prefix. Empty if everything requested can be read; a check
+/// finds more.
 const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-block-word-long", "corrupt image: block is stored in more bytes than a block has"),
     ("sqfs-block-word-max", "corrupt image: unknown bits in the size of a block"),

@@ -1,4 +1,4 @@
-//! Blocks that are left to be decoded.
+//! Blocks that the caller decodes.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use floe_image::{DecodedLen, Error, Nid, Place, StoredBlock};
 
 use super::Finding;
 
-/// A data or fragment block that a check has found and not decoded.
+/// A data or fragment block that the check has found but not decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockToDecode {
-    /// The block. All of it is to be decoded, into [`DecodedLen::bytes`] bytes.
+    /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes.
     pub block: StoredBlock,
-    /// How many bytes files need of it; for a data block, all.
+    /// How many bytes of it files use; for a data block, all.
     pub needed_bytes: u32,
-    /// An inode that needs it.
+    /// An inode that uses it.
     pub nid: Option<Nid>,
-    /// The path by which that was reached first.
+    /// The first path to that inode.
     pub path: Option<Arc<[u8]>>,
 }
 
 impl BlockToDecode {
-    /// What is wrong, given the number of bytes that the block decoded to, or why it did not.
+    /// The finding for a decode result, if the result shows a fault: the number of decoded bytes or the error.
     pub fn judge(&self, decoded: Result<usize, &Error>) -> Option<Finding> {
         let place = Place { nid: self.nid, device: self.block.device, offset: Some(self.block.offset) };
         let finding = match decoded {

@@ -1,4 +1,4 @@
-//! Directories: their dirents and indexes.
+//! Checks directories: dirents and indexes.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use floe_image::{Error, Place, Result};
 use super::{Finding, Reached, tree::Tree};
 use crate::read::{DirectoryInode, Inode, InodeData, ListedInode, ListingPosition, Name};
 
-/// Each directory has itself and its parent's dirent.
+/// The links of a directory without subdirectories: its own `.`, and the dirent in its parent.
 const OWN_LINKS: u32 = 2;
 
 impl Tree<'_, '_> {
-    /// Lists a directory and goes to everything in it.
+    /// Checks the entries of a directory and the inodes they refer to.
     pub(super) fn check_directory(&mut self, directory: Reached, inode: &Inode) {
         let InodeData::Directory(data) = &inode.data else { return };
         let mut headers = HashMap::new();
@@ -31,7 +31,7 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// Goes to each dirent's inode; gives the number of subdirectories.
+    /// Checks each dirent with its inode; returns the number of subdirectories.
     fn check_dirents(
         &mut self,
         directory: Reached,
@@ -63,7 +63,7 @@ impl Tree<'_, '_> {
         Ok(subdirectory_count)
     }
 
-    /// Compares a dirent with the inode that it names; tells whether that is a directory.
+    /// Compares a dirent with its inode; returns whether the inode is a directory.
     fn check_dirent(&mut self, directory: Reached, child: Reached, listed: &ListedInode) -> bool {
         let inode = match self.reach(child) {
             Some(inode) => inode,
@@ -86,7 +86,7 @@ impl Tree<'_, '_> {
         true
     }
 
-    /// Compares an index with the headers that it leads to.
+    /// Compares an index with the headers that it refers to.
     fn check_index(
         &mut self,
         directory: Reached,

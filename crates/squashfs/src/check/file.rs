@@ -1,4 +1,4 @@
-//! Regular files: their blocks and fragments.
+//! Checks regular files: blocks and fragments.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -10,19 +10,19 @@ use floe_image::{ByteRange, Error, ExtentData, Place, Result, StoredBlock};
 use super::{BlockToDecode, Finding, Reached, tree::Tree};
 use crate::read::{Inode, RegularInode, SizeWord};
 
-/// How many size words of a list are claimed at a time.
+/// How many size words of a list one claim covers.
 const WORDS_PER_CLAIM: u64 = 64;
 
-/// What is remembered of regular files.
+/// The blocks and fragments that regular files use.
 #[derive(Default)]
 pub(super) struct Files {
-    /// The data blocks that were handed out, with what is needed of each.
+    /// The data blocks passed to the caller, with the number of bytes that files use.
     blocks: HashSet<(StoredBlock, u32)>,
-    /// What is needed of each fragment.
+    /// The use of each fragment.
     fragments: HashMap<u32, Need>,
 }
 
-/// What is needed of a fragment, and the file that needs most of it.
+/// How many bytes of a fragment files use, and the file that uses most.
 struct Need {
     bytes: u32,
     file: Reached,
@@ -91,7 +91,7 @@ impl Files {
         Ok(())
     }
 
-    /// Hands out the fragment blocks, once for all the files in each.
+    /// Passes the fragment blocks to the caller, each once for all files in it.
     pub(super) fn check_fragments(self, tree: &mut Tree<'_, '_>) {
         let squashfs = tree.squashfs;
         let mut given = HashSet::new();
@@ -99,7 +99,7 @@ impl Files {
             if tree.report.is_cancelled() {
                 return;
             }
-            // What cannot be read was found with the tables.
+            // Unreadable entries were reported when the tables were checked.
             let Ok(fragment) = squashfs.fragment(index) else { continue };
             let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
             if end > squashfs.inode_table.start {
@@ -109,7 +109,7 @@ impl Files {
             }
             let Some(block) = squashfs.fragment_block(&fragment) else { continue };
             let need = self.fragments.get(&index);
-            // What several entries name is decoded once, for what is needed of it.
+            // If several entries refer to one block, it is decoded once for each needed length.
             if !given.insert((block.offset, block.stored_len, need.map_or(0, |need| need.bytes))) {
                 continue;
             }

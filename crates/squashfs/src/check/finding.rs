@@ -1,28 +1,28 @@
-//! Something that is wrong.
+//! Findings of a check.
 
 use std::{borrow::Cow, fmt};
 
 use floe_image::{Error, Place};
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Everything can be read, but the image says things that are not so, or that no tool writes.
+    /// Everything can be read, but the image contains wrong statements, or some that no tool writes.
     Warning,
-    /// Something cannot be read, or is not what was stored.
+    /// Something cannot be read, or differs from what was stored.
     Error,
 }
 
-/// Something that is wrong with an image.
+/// A fault of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The rule that is broken, as a phrase.
+    /// The violated rule, as a phrase.
     pub rule: Cow<'static, str>,
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// The path by which the inode was reached first, where it was.
+    /// The first path to the inode, if there is one.
     pub path: Option<Vec<u8>>,
 }
 
@@ -35,7 +35,7 @@ impl Finding {
         Self { severity: Severity::Warning, rule: rule.into(), place, path: None }
     }
 
-    /// What made a read fail.
+    /// The finding for a failed read.
     pub(super) fn of(error: &Error) -> Self {
         match error {
             Error::Corrupt { rule, place } => Self::error(*rule, *place),

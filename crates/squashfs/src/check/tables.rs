@@ -1,4 +1,4 @@
-//! The superblock and the tables, apart from the tree.
+//! Checks the superblock and all tables except the tree.
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,18 +59,18 @@ fn check_superblock(squashfs: &Squashfs, report: &mut Report<'_>) {
     );
 }
 
-/// What was read of the attributes.
+/// The attributes read so far.
 #[derive(Default)]
 struct SeenXattrs {
-    /// The sets, by where their attributes stand and how many there are.
+    /// The sets, by position and number of their attributes.
     sets: HashSet<(u64, u32)>,
     claims: Claims,
-    /// The lengths of values that stand elsewhere: many attributes may share one.
+    /// The lengths of out-of-line values: many attributes may share one.
     values: HashMap<u64, usize>,
 }
 
 impl SeenXattrs {
-    /// Reads a set of attributes, names and values. What several sets share is read once.
+    /// Reads a set of attributes, names and values. Reads shared parts only once.
     fn check(&mut self, squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> Result<()> {
         if !self.sets.insert((set.xattr, set.count)) {
             return Ok(());

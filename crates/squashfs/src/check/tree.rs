@@ -1,4 +1,4 @@
-//! The tree, from the root down, and what says the same as it does.
+//! Checks the tree from the root, and compares it with the tables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,27 +10,27 @@ use crate::{
     read::{Inode, InodeData, MetadataPosition},
 };
 
-/// What is remembered of an inode.
+/// What the check remembers about an inode.
 struct Seen {
     number: u32,
     link_count: u32,
-    /// How many dirents name it.
+    /// The number of dirents that refer to it.
     dirent_count: u32,
     is_directory: bool,
     path: super::path::PathId,
 }
 
-/// A check of the tree under way.
+/// The state of a tree check.
 pub(super) struct Tree<'run, 'report> {
     pub(super) squashfs: &'run Squashfs,
     pub(super) report: &'run mut Report<'report>,
     pub(super) paths: Paths,
     inodes: HashMap<Nid, Seen>,
-    /// Inodes that something was found wrong with.
+    /// Inodes with faults.
     faulty: HashSet<Nid>,
     pending: Vec<(Reached, Inode)>,
     files: Files,
-    /// What of the inode table belongs to which inode, and of the directory table to which directory.
+    /// Which parts of the inode table belong to inodes, and which parts of the directory table to directories.
     pub(super) inode_claims: Claims,
     pub(super) listing_claims: Claims,
 }
@@ -60,8 +60,7 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
 }
 
 impl Tree<'_, '_> {
-    /// Goes to an inode that a dirent names, or the root; gives it the first time. Directories go on the list of those
-    /// to be listed.
+    /// Checks the root or an inode that a dirent refers to. Returns the inode the first time. Queues directories.
     pub(super) fn reach(&mut self, reached: Reached) -> Option<Inode> {
         let Reached { nid, path } = reached;
         if let Some(seen) = self.inodes.get_mut(&nid) {
@@ -164,7 +163,7 @@ impl Tree<'_, '_> {
         self.inodes = inodes;
     }
 
-    /// Looks for inodes that no directory names.
+    /// Finds inodes that no directory refers to.
     fn check_inode_table(&mut self) {
         let squashfs = self.squashfs;
         let mut scanned_count = 0_u64;
@@ -202,14 +201,14 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// Reports what is wrong with an inode.
+    /// Reports a fault of an inode.
     pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
         let path = if self.report.tells() { self.paths.path(reached.path) } else { None };
         self.report.add(Finding { path, ..finding });
     }
 
-    /// Reports why an inode cannot be read.
+    /// Reports that an inode cannot be read.
     pub(super) fn complain_of(&mut self, reached: Reached, error: &Error) {
         self.complain(reached, Finding::of(error));
     }

@@ -1,24 +1,24 @@
-//! Tables of equal entries, whose metadata blocks are found through a list of their places.
+//! Tables of fixed-size entries whose metadata blocks are located through a list.
 
 use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 
 use super::metadata::{Metadata, MetadataCursor, MetadataPosition, TableRange};
 use crate::format::{METADATA_BYTES, Raw};
 
-/// The bytes of one place in a list.
+/// The length of one block position in a list.
 const LOCATION_BYTES: u64 = 8;
 
-/// A metadata block takes at most this many bytes of the image, its length word among them.
+/// The maximum stored length of a metadata block in bytes, including its length word.
 const STORED_BLOCK_BYTES_MAX: u64 = 8194;
 
-/// Which table.
+/// Identifies a table with a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListedTable {
     /// Fragment blocks.
     Fragments,
-    /// References of inodes by their number.
+    /// Inode references by inode number.
     Export,
-    /// Owners and groups.
+    /// User and group ids.
     Ids,
     /// Attribute sets.
     Xattrs,
@@ -53,23 +53,23 @@ impl ListedTable {
     }
 }
 
-/// Where a list is, and what it is a list of.
+/// The location of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListPlace {
     pub(crate) table: ListedTable,
-    /// Where the table's metadata blocks end.
+    /// The end of the table's metadata blocks.
     pub(crate) blocks_end: u64,
-    /// The first byte of the list.
+    /// The start of the list.
     pub(crate) start: u64,
-    /// Where what follows begins.
+    /// The start of the next structure.
     pub(crate) next: u64,
     pub(crate) entry_count: u32,
     pub(crate) entry_bytes: u32,
 }
 
-/// A table of equal entries (section "Tables with a list").
+/// A table of fixed-size entries (section "Tables with a list").
 ///
-/// Its list is kept in memory: 8 bytes for each 8 KiB of entries, all of them read from the image.
+/// The list stays in memory: 8 bytes for each 8 KiB of entries, all of them present in the image.
 #[derive(Clone, Debug)]
 pub(crate) struct LocationList {
     table: ListedTable,
@@ -105,18 +105,17 @@ impl LocationList {
         Ok(Self { table, range, entry_count, entries_per_block, entry_bytes, locations })
     }
 
-    /// The bytes of the image in which its metadata blocks stand; they end where the list, or what
-    /// precedes it, begins.
+    /// The range of the table's metadata blocks, which ends where the list, or the header before it, begins.
     pub(crate) const fn range(&self) -> TableRange {
         self.range
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) const fn entry_count(&self) -> u32 {
         self.entry_count
     }
 
-    /// The entry of this index.
+    /// Reads the entry at this index.
     pub(crate) fn entry<T: Raw>(&self, metadata: &Metadata, index: u32) -> Result<T> {
         self.cursor_at(metadata, index)?.read()
     }
