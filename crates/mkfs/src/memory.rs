@@ -1,8 +1,8 @@
-//! Large buffers, for which there may be no memory.
+//! Fallible allocation of large buffers.
 
 use crate::error::{Error, Result};
 
-/// Makes `buffer` at least so long.
+/// Extends `buffer` to at least `len` bytes.
 pub(crate) fn lengthen(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     if let Some(missing) = len.checked_sub(buffer.len()) {
         buffer.try_reserve_exact(missing).map_err(|_| Error::Memory(len))?;
