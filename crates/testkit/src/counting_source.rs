@@ -1,4 +1,4 @@
-//! A source that counts.
+//! A source that counts reads.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 
 use floe_image::ImageSource;
 
-/// A source that counts its reads and their bytes.
+/// Counts the reads of another source and their bytes.
 pub struct CountingSource {
     inner: Arc<dyn ImageSource>,
     read_count: AtomicU64,
@@ -18,17 +18,17 @@ pub struct CountingSource {
 }
 
 impl CountingSource {
-    /// `inner`, counted from now on.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn ImageSource>) -> Self {
         Self { inner, read_count: AtomicU64::new(0), read_bytes: AtomicU64::new(0) }
     }
 
-    /// How many reads there were.
+    /// The number of reads.
     pub fn read_count(&self) -> u64 {
         self.read_count.load(Ordering::Relaxed)
     }
 
-    /// How many bytes they asked for.
+    /// The number of bytes requested.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }

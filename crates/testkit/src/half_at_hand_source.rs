@@ -1,4 +1,4 @@
-//! A source that has some of its bytes at hand.
+//! A source whose non-blocking reads succeed half of the time.
 
 use std::{
     io,
@@ -10,14 +10,14 @@ use std::{
 
 use floe_image::ImageSource;
 
-/// A source that has its bytes at hand every other time that it is asked for them.
+/// Every other non-blocking read succeeds.
 pub struct HalfAtHandSource {
     inner: Arc<dyn ImageSource>,
     ask_count: AtomicU64,
 }
 
 impl HalfAtHandSource {
-    /// `inner`, half of which has to be waited for.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn ImageSource>) -> Self {
         Self { inner, ask_count: AtomicU64::new(0) }
     }

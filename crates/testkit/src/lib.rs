@@ -1,5 +1,5 @@
-//! What the tests of Floe share: reference images and what they hold, walks of trees and their differences, faulty
-//! sources, generated trees. A dev-dependency only.
+//! Shared test support of Floe: reference images with manifests, tree walks and comparisons, faulty sources, and
+//! generated trees. A dev-dependency only.
 
 mod bounded_sys;
 pub mod corpus;
