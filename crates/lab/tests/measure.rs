@@ -1,4 +1,4 @@
-//! Each measurement on a small tree: its numbers are whole, and nothing is left behind.
+//! Each measurement on a small tree: its numbers are complete, and nothing is left behind.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use floe_lab::sched::{NamePattern, SchedOptions, watch};
 use floe_testkit::peer;
 use floe_testkit::skip::{Need, ready};
 
-/// One at a time: they change a setting of the machine.
+/// Serialises the tests: they change a setting of the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
 struct Images {
@@ -206,7 +206,7 @@ fn pages_from_the_pool_come_faster() {
     let text = report.text();
     assert!(report.columns.len() == 4 || text.contains("only the calm half"), "{text}");
     for pair in report.columns.chunks(2) {
-        // Not the sum: a round in which the machine stood still would decide it.
+        // Not the sum: a round during which the machine stalled would dominate it.
         let median = |index: usize| {
             let mut rounds_ns = pair[index].rounds_ns.clone();
             rounds_ns.sort_unstable();
@@ -265,7 +265,7 @@ fn threads_are_watched_by_name_in_both_tiers() {
         }
     });
     let sleeper = sleeper.expect("a thread");
-    // The kernel counts 0 ns where a wakeup preempts at once: only with every CPU busy is there a wait for certain.
+    // The kernel counts 0 ns if a wakeup preempts at once; only with all CPUs busy is there certainly a wait.
     let spinning = Arc::new(AtomicBool::new(true));
     let spinners: Vec<_> = (0..std::thread::available_parallelism().map_or(2, usize::from))
         .map(|_| {

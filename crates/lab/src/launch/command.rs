@@ -1,4 +1,4 @@
-//! Runs the command that is measured.
+//! Runs the measured command.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -20,25 +20,26 @@ use crate::sched::{ThreadTotals, process_totals};
 use crate::trace::boot_time_ns;
 use crate::{Error, Result};
 
-/// How often a wait looks whether the end was asked for.
+/// How often a wait checks for an interruption.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long a hot process may take to end when its input ends.
+/// How long a hot process may take to exit when its input ends.
 const HOT_END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A finished launch of the command.
+/// A finished launch.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) pid: u32,
     pub(crate) start_ns: u64,
     pub(crate) wall_ns: u64,
     pub(crate) usage: Usage,
-    /// The totals of its first thread, as it ended.
+    /// The totals of its main thread at its exit.
     pub(crate) totals: Option<ThreadTotals>,
-    /// Whether it, or what reads the image, was killed for want of memory, in a load that makes it short.
+    /// Whether the command, or the process that reads the image, was killed by the OOM killer, under a load that makes
+    /// memory short.
     pub(crate) is_starved: bool,
 }
 
-/// Launches the command over a mounted image and waits for its end; `None` if the end of the run was asked for.
+/// Launches the command on a mounted image and waits for it; `None` if the run was interrupted.
 pub(crate) fn run(
     options: &LaunchOptions,
     mounted: &mut Mounted,
@@ -58,7 +59,7 @@ pub(crate) fn run(
     if !matches!(wait, Ok(Waited::Ended)) {
         kill(pid);
     }
-    // It is a zombie until it is waited for, and its counts can be read.
+    // It is a zombie until it is waited for, so its counts are still readable.
     let totals = process_totals(pid).ok().and_then(|mut totals| totals.remove(&pid.cast_signed()));
     let (status, usage) = wait_with_usage(pid).doing(|| "cannot wait for the command".to_owned())?;
     let was_killed = status.signal() == Some(Signal::KILL.as_raw()) || mounted.has_lost_server();
@@ -66,7 +67,7 @@ pub(crate) fn run(
     match wait? {
         Waited::Interrupted => Ok(None),
         Waited::TooLong => Err(Error::new(format!(
-            "{} had not ended after {} s: launches have to end by themselves",
+            "{} did not exit within {} s: the command must exit by itself",
             options.command[0],
             options.launch_time_max.as_secs(),
         ))),
@@ -77,7 +78,7 @@ pub(crate) fn run(
     }
 }
 
-/// A command that lives on and works on one line at a time.
+/// A long-running command that processes one line at a time.
 #[derive(Debug)]
 pub(crate) struct HotProcess {
     child: Child,
@@ -95,7 +96,7 @@ impl HotProcess {
         let command = load.confine(die_with_parent(&mut command, Signal::KILL))?;
         let mut child = command.spawn().doing(|| format!("cannot run {}", options.command[0]))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::new("a started command has no pipes"));
+            return Err(Error::new("the started command has no pipes"));
         };
         Ok(Self { child, input: Some(input), output: BufReader::new(output), said, totals: None })
     }
@@ -104,7 +105,7 @@ impl HotProcess {
         self.child.id()
     }
 
-    /// Remembers the counts before a launch.
+    /// Records the counts before a launch.
     pub(crate) fn prepare(&mut self) {
         self.totals = self.read_totals();
     }
@@ -122,7 +123,7 @@ impl HotProcess {
                 return Ok(None);
             }
             if begin.elapsed() > options.launch_time_max {
-                return Err(Error::new("a hot launch is answered by one line; the command wrote none in time"));
+                return Err(Error::new("a hot launch must answer with one line; the command wrote none in time"));
             }
             let mut polled = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
             if self.output.buffer().is_empty()
@@ -175,7 +176,7 @@ enum Waited {
 }
 
 fn wait_for_end(pid: u32, time_max: Duration, interrupt: &Interrupt) -> Result<Waited> {
-    let pid = Pid::from_raw(pid.cast_signed()).ok_or_else(|| Error::new("a command without a number"))?;
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or_else(|| Error::new("the command has no process ID"))?;
     let ended =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).doing(|| "cannot watch the command".to_owned())?;
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Launches of a command from a mounted image, over variants that take turns.
+//! Launches a command from a mounted image, with several variants in turn.
 
 mod account;
 mod command;

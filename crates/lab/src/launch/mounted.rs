@@ -1,4 +1,4 @@
-//! An image, mounted for a launch.
+//! Mounts an image for a launch.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,10 +22,10 @@ use crate::{Error, Result};
 
 /// How long a reader may take to mount.
 const MOUNT_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long a reader may take to end after its mount is gone.
+/// How long a reader may take to exit after its mount is gone.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Directories to mount on; empty ones, which go away at the end.
+/// Directories for mounts: empty ones, removed at the end.
 #[derive(Debug)]
 pub(crate) struct MountPoints {
     undo: Undo,
@@ -39,17 +39,17 @@ pub(crate) struct Mounted {
     path: PathBuf,
     server: Option<Child>,
     is_mounted: bool,
-    /// Where Floe writes what it did.
+    /// The file to which Floe writes its statistics.
     account: Option<PathBuf>,
     _promises: Vec<Promise>,
 }
 
-/// What is asked of a mount beside the variant's options, where Floe reads the image.
+/// Additional requests to Floe, beyond the variant's options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
-    /// An account of what it did.
+    /// Whether to write statistics at the end.
     pub(crate) wants_account: bool,
-    /// A line for each decode, written there.
+    /// The file for a mark after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ impl MountPoints {
         Ok(Self { undo: undo.clone(), root, _promise: promise })
     }
 
-    /// Mounts the image as the variant says.
+    /// Mounts the image according to the variant.
     pub(crate) fn mount(
         &self,
         variant: &Variant,
@@ -106,17 +106,17 @@ impl Mounted {
         &self.path
     }
 
-    /// The process that reads the image, if one does.
+    /// The process that reads the image, if any.
     pub(crate) fn server_pid(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Whether the process that read the image is gone.
+    /// Whether the process that reads the image has exited.
     pub(crate) fn has_lost_server(&mut self) -> bool {
         self.server.as_mut().is_some_and(|server| !matches!(server.try_wait(), Ok(None)))
     }
 
-    /// Starts the process that reads the image and waits until its mount is there.
+    /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
         let before = device(&self.path).doing(|| format!("cannot see {}", self.path.display()))?;
@@ -131,7 +131,7 @@ impl Mounted {
         let program = command.get_program().to_string_lossy().into_owned();
         let said = Said::new()?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?).process_group(0);
-        // One that is killed leaves a dead mount; one that is asked to end takes it along.
+        // A killed process would leave a dead mount; a process that gets SIGTERM unmounts it.
         let command = load.confine(die_with_parent(&mut command, Signal::TERM))?;
         let mut child =
             command.spawn().doing(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
@@ -170,7 +170,7 @@ impl Mounted {
 }
 
 impl Mounted {
-    /// Unmounts, and gives what Floe says that it did, if it was asked.
+    /// Unmounts; returns Floe's statistics if they were requested.
     pub(crate) fn end(mut self) -> Result<Option<Account>> {
         self.take_down();
         self.account.as_deref().map(Account::read).transpose()
@@ -201,10 +201,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Drops the image's bytes from the page cache. Nothing may have it mounted.
+/// Drops the image from the page cache. The image must not be mounted.
 pub(crate) fn forget_image(image: &Path) -> Result<()> {
     let file = fs::File::open(image).doing(|| format!("cannot open {}", image.display()))?;
-    // What is not written yet cannot be dropped.
+    // Dirty pages cannot be dropped.
     let _ = file.sync_data();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
         .doing(|| format!("cannot drop {} from memory", image.display()))
@@ -213,10 +213,10 @@ pub(crate) fn forget_image(image: &Path) -> Result<()> {
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
     let doing = || format!("cannot mount {} in the kernel", variant.image.display());
     let kind = ImageKind::of(&variant.image)?;
-    // `loop` among the options: read through a loop device, as from a disk.
+    // The option `loop` reads through a loop device, as from a disk.
     let through_loop = variant.options.split(',').any(|option| option == "loop");
     if kind == ImageKind::Erofs && !through_loop {
-        // Linux 6.12 and later read a file without a loop device.
+        // Linux 6.12 and later read the file without a loop device.
         let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(doing()))?;
         let mounted =
             rustix::mount::mount(&variant.image, path, kind.kernel_name(), MountFlags::RDONLY, options.as_c_str());

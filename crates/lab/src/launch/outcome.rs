@@ -1,4 +1,4 @@
-//! What one launch showed.
+//! The measurements of one launch.
 
 use serde::Serialize;
 
@@ -8,63 +8,63 @@ use crate::sched::{ThreadSchedule, ThreadTotals, WaitKind, WorkSchedule};
 /// One launch, raw.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Launch {
-    /// The variant, by its place in the list.
+    /// The index of the variant.
     pub variant: usize,
-    /// The block in which it was made.
+    /// The index of the block.
     pub block: usize,
-    /// Whether it was traced; those that were not are controls.
+    /// Whether it was traced; the others are controls.
     pub is_traced: bool,
-    /// From before the command was started until it had ended, in nanoseconds.
+    /// From before the start of the command until its exit, in nanoseconds.
     pub wall_ns: u64,
-    /// When it began, in nanoseconds of the boot clock.
+    /// The start time, in nanoseconds of the boot clock.
     pub start_ns: u64,
     /// The decompressing threads, if they could be measured.
     pub decompression: Option<Latency>,
     /// All threads of the process that reads the image, if there is one.
     pub server: Option<Latency>,
-    /// The command and what it started.
+    /// The command and its descendants.
     pub reader: Latency,
-    /// The command's page faults that needed no input.
+    /// The command's minor page faults.
     pub minor_faults: u64,
-    /// The command's page faults that did.
+    /// The command's major page faults.
     pub major_faults: u64,
-    /// The command's time on the CPU, in nanoseconds.
+    /// The CPU time of the command, in nanoseconds.
     pub cpu_ns: u64,
-    /// What Floe says that it has done, if it read the image and was mounted for this launch alone.
+    /// Floe's statistics, if Floe read the image and was mounted for this launch only.
     pub account: Option<Account>,
-    /// Trace records lost.
+    /// The number of lost trace records.
     pub lost_records: u64,
-    /// Switches that the kernel did not show.
+    /// The number of switches missing from the trace.
     pub unexplained_switches: u64,
-    /// Switches that tracing did not show, and perf events did.
+    /// The number of switches missing from tracing but present in perf events.
     pub restored_switches: u64,
-    /// Why this launch is in no table.
+    /// Why this launch is excluded from the tables; `None` if it is not.
     pub discarded: Option<String>,
 }
 
-/// How some threads fared in a launch.
+/// The scheduling latency of some threads in a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Waits for a CPU after a wakeup, in nanoseconds; for work items, from queued to begun.
+    /// The total wait for a CPU after wakeups, in nanoseconds; for work items, from queued to started.
     pub wake_ns: u64,
-    /// Waits for a CPU after losing one, in nanoseconds.
+    /// The total wait for a CPU after preemption, in nanoseconds.
     pub preempt_ns: u64,
-    /// Both, where the tier cannot tell them apart; else their sum.
+    /// The sum of both, also if the method cannot separate them.
     pub total_ns: u64,
-    /// Each wait, in nanoseconds; empty where the tier does not show them.
+    /// Single waits in nanoseconds; empty if the method does not show them.
     pub waits_ns: Vec<u64>,
-    /// How often they slept.
+    /// How often the threads slept.
     pub sleep_count: u64,
-    /// How long they slept, in nanoseconds; zero where the tier does not show it.
+    /// The total sleep time in nanoseconds; zero if the method does not show it.
     pub sleep_ns: u64,
-    /// How long they ran, in nanoseconds.
+    /// The total running time in nanoseconds.
     pub running_ns: u64,
-    /// Waits that cannot be known because events were missing.
+    /// Waits of unknown length because events were missing.
     pub invalid_count: u64,
 }
 
 impl Latency {
-    /// The longest wait in nanoseconds; `None` where single waits are not known.
+    /// The longest wait in nanoseconds; `None` if single waits are unknown.
     pub fn longest_ns(&self) -> Option<u64> {
         self.waits_ns.iter().copied().max()
     }
@@ -81,7 +81,7 @@ impl Latency {
         self.invalid_count += thread.invalid_count;
     }
 
-    /// Adds what the kernel counted for a thread.
+    /// Adds the kernel's totals of a thread.
     pub fn add_totals(&mut self, totals: &ThreadTotals) {
         self.total_ns += totals.waiting_ns;
         self.sleep_count += totals.sleep_count;
@@ -104,18 +104,18 @@ impl Latency {
     }
 }
 
-/// One number of a launch that a table has a row for.
+/// A number of a launch that tables show.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// What it is.
+    /// Its title.
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// Takes it from a launch; `None` if this launch could not show it.
+    /// Extracts it from a launch; `None` if the launch does not show it.
     pub value: fn(&Launch) -> Option<f64>,
 }
 
-/// The metrics of launches, those of published results first.
+/// The metrics of launches; those of published results come first.
 pub const METRICS: [Metric; 24] = [
     Metric {
         title: "total scheduling latency of the decompressing threads",
@@ -224,22 +224,22 @@ pub const METRICS: [Metric; 24] = [
 ];
 
 impl Metric {
-    /// The scheduling latency of the decompressing threads: what the published result about workers is about.
+    /// The scheduling latency of the decompressing threads, the subject of the published result about workers.
     pub const LATENCY: &'static Self = &METRICS[0];
-    /// The time of the launch: what users feel.
+    /// The launch time: what users notice.
     pub const WALL: &'static Self = &METRICS[1];
-    /// The time to get pages: what the published results about pages are about.
+    /// The time to allocate pages, the subject of the published results about pages.
     pub const PAGES: &'static Self = &METRICS[2];
-    /// How long nearly all reads took at most: what read-ahead must not make worse.
+    /// The 99th percentile of read latency, which prefetch must not increase.
     pub const READS: &'static Self = &METRICS[3];
 }
 
-/// A stage of the reads of Floe.
+/// A stage of Floe's reads.
 fn stage<'launch>(launch: &'launch Launch, name: &str) -> Option<&'launch StageAccount> {
     launch.account.as_ref()?.stage(name)
 }
 
-/// A latency of which single waits are known, so that they are told apart.
+/// A latency with known single waits, so that its kinds can be separated.
 fn shown(latency: Option<&Latency>) -> Option<&Latency> {
     latency.filter(|latency| latency.total_ns == latency.wake_ns + latency.preempt_ns)
 }

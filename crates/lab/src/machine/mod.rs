@@ -1,4 +1,4 @@
-//! The machine under measurement: its settings, what it is made of, and the way back.
+//! The machine under measurement: its settings, its properties, and the undo journal.
 
 mod control_group;
 mod environment;

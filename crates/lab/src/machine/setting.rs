@@ -1,4 +1,4 @@
-//! Kernel settings that a run changes, and gives back.
+//! Kernel settings that a run changes and restores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use super::undo::{Mark, Promise, Undo};
 use crate::Result;
 use crate::error::Doing;
 
-/// Whether processes of different sessions share the CPUs by session; dominates latency under load.
+/// Whether the scheduler groups processes by session; dominates latency under load.
 pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
-/// A changed setting; written back when dropped.
+/// A changed setting; restored when dropped.
 #[derive(Debug)]
 pub struct Setting {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl Setting {
         Ok(Some(Self { path, before, promise: Some(promise) }))
     }
 
-    /// What it was.
+    /// The previous value.
     pub fn before(&self) -> &str {
         &self.before
     }
@@ -45,7 +45,7 @@ impl Drop for Setting {
     }
 }
 
-/// What a setting is now; `None` if this kernel does not have it.
+/// The current value of a setting; `None` if this kernel does not have it.
 pub fn read_setting(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }

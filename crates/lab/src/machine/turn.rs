@@ -1,4 +1,4 @@
-//! One lab at a time: two would measure each other, and give each other's settings back.
+//! A lock that allows one lab at a time: two labs would disturb each other's measurements and settings.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -14,16 +14,16 @@ use crate::error::Doing;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 
-/// How often it is looked whether the other lab has ended.
+/// How often to check whether the other lab has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A lock on the directory of the journals. It is free again when this process and the keeper, which still undoes what a
-/// killed run has left, have both ended.
+/// A lock on the journal directory. It is released when both this process and its keeper, which undoes the changes of a
+/// killed run, have ended.
 #[derive(Debug)]
 pub(crate) struct Turn(File);
 
 impl Turn {
-    /// Waits for it; says so on standard error if it has to. `make` makes the directory where it is missing.
+    /// Waits for the lock; prints a message to stderr if it has to wait. `make` creates the directory if it is missing.
     pub(crate) fn wait(make: impl Fn() -> Result<std::path::PathBuf>, interrupt: &Interrupt) -> Result<Self> {
         let begin = Instant::now();
         let mut has_told = false;
@@ -32,10 +32,10 @@ impl Turn {
                 return Ok(turn);
             }
             if interrupt.is_requested() {
-                return Err(Error::new("ended while another floe lab was measuring on this machine"));
+                return Err(Error::new("interrupted while waiting for another floe lab on this machine"));
             }
             if !has_told && begin.elapsed() > LOOK_INTERVAL * 5 {
-                eprintln!("floe: waiting for another floe lab that is measuring on this machine");
+                eprintln!("floe: waiting for another floe lab on this machine");
                 has_told = true;
             }
             std::thread::sleep(LOOK_INTERVAL);
@@ -45,7 +45,7 @@ impl Turn {
     /// Takes the lock if it is free.
     pub(crate) fn attempt(directory: &Path) -> Result<Option<Self>> {
         let file = match File::open(directory) {
-            // Another run was the last to leave, just now.
+            // Another run has just ended and removed the directory.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             opened => opened.doing(|| format!("cannot open {}", directory.display()))?,
         };
@@ -53,13 +53,13 @@ impl Turn {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked.doing(|| format!("cannot lock {}", directory.display()))?,
         }
-        // Whoever had it before may have removed the directory, and somebody made another.
+        // The previous holder may have removed the directory, and another process may have created a new one.
         let same = |left: fs::Metadata, right: fs::Metadata| (left.dev(), left.ino()) == (right.dev(), right.ino());
         let is_there = file.metadata().ok().zip(fs::metadata(directory).ok()).is_some_and(|(a, b)| same(a, b));
         Ok(is_there.then_some(Self(file)))
     }
 
-    /// For the keeper: holds the lock as long as the child does.
+    /// For the keeper: a descriptor that holds the lock as long as the child lives.
     pub(crate) fn share(&self) -> Option<Stdio> {
         self.0.try_clone().ok().map(|file| Stdio::from(OwnedFd::from(file)))
     }

@@ -1,4 +1,4 @@
-//! What was measured, as tables, pages and traces.
+//! Results as tables, pages and traces.
 
 mod axis;
 mod launch_page;
