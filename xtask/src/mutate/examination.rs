@@ -1,4 +1,4 @@
-//! One image through the library: opened, walked, read, checked and extracted, under limits.
+//! Runs one image through the library, under limits: opens, walks, reads, checks and extracts it.
 
 use std::{
     collections::BTreeMap,
@@ -22,33 +22,33 @@ use super::{
     survey::{self, Seen, Survey},
     verdict::{Fault, FaultKind, Verdict},
 };
-use crate::complaint::Outcome;
+use crate::task_error::Outcome;
 
-/// The budget of the caches, in bytes.
+/// The budget of the caches in bytes.
 const BUDGET_BYTES: u64 = 8 << 20;
 
-/// How much memory one image may take beside the budget.
+/// The memory limit of one image beyond the budget.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// An extraction is cancelled after so many bytes.
+/// An extraction is cancelled after this many bytes.
 const EXTRACTED_BYTES_MAX: u64 = 32 << 20;
 
-/// In how large pieces files are read: whole blocks, and then pieces that never end where a block does.
+/// The read sizes: aligned to blocks, and never aligned.
 const PIECE_BYTES: [usize; 2] = [128 << 10, 40_961];
 
-/// What panics said, on whichever thread.
+/// The messages of panics on any thread.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// One image on its way through the library.
+/// The examination of one image.
 pub(super) struct Examination<'a> {
     pub(super) path: &'a Path,
     pub(super) seed: &'a Seed,
     pub(super) stages: &'a [Stage],
-    /// An empty folder.
+    /// An empty directory.
     pub(super) scratch: &'a Path,
 }
 
-/// Remembers panics in place of telling them.
+/// Records panics instead of printing them.
 pub(super) fn remember_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,15 +57,15 @@ pub(super) fn remember_panics() {
 }
 
 impl Examination<'_> {
-    /// Does all that the stages ask for; gives what was seen, for a mount to be compared with.
+    /// Runs the requested stages; returns what the image shows, for comparison with a mount.
     pub(super) fn run(&self, verdict: &mut Verdict) -> Survey {
-        // The kernel counts the peak anew; where it does not, the peak of the process counts.
+        // Resets the kernel's peak counter; if that fails, the peak of the process counts.
         let _ = fs::write("/proc/self/clear_refs", "5");
         let mut survey = Survey::default();
         let started = cpu_ms();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.examine(verdict, &mut survey)));
-        if let Ok(Err(complaint)) = outcome {
-            verdict.faults.push(Fault::new(FaultKind::Words, complaint.to_string()));
+        if let Ok(Err(error)) = outcome {
+            verdict.faults.push(Fault::new(FaultKind::Message, error.to_string()));
         }
         let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
         verdict.faults.extend(panics.into_iter().map(|words| Fault::new(FaultKind::Panic, words)));
@@ -125,7 +125,7 @@ impl Examination<'_> {
             let again = Survey::new(&image, true, PIECE_BYTES[1]);
             compare("read again", &survey.entries, &again.entries, verdict);
         }
-        // Most images that are not sound take the same way through an extraction.
+        // Most invalid images take the same path through an extraction.
         if self.asks(Stage::Extract) && (verdict.is_sound == Some(true) || verdict.index.is_multiple_of(8)) {
             self.extract(&image, survey, verdict);
         }
@@ -192,13 +192,13 @@ impl Examination<'_> {
         }
         let made = fs::read_dir(self.scratch).into_iter().flatten().count();
         if made > usize::from(target.exists()) {
-            verdict.faults.push(Fault::new(FaultKind::Differs, "something was made beside the target"));
+            verdict.faults.push(Fault::new(FaultKind::Differs, "a file was created outside the target"));
         }
         let _ = fs::remove_dir_all(&target);
     }
 }
 
-/// Says where another way of reading does not give what a survey gave.
+/// Records where another way of reading differs from a survey.
 pub(super) fn compare(
     way: &str,
     expected: &BTreeMap<Vec<u8>, Seen>,
@@ -228,7 +228,7 @@ pub(super) fn compare(
 
 fn one_line(words: &str, verdict: &mut Verdict) {
     if words.is_empty() || words.contains('\n') {
-        verdict.faults.push(Fault::new(FaultKind::Words, format!("not one line: {words:?}")));
+        verdict.faults.push(Fault::new(FaultKind::Message, format!("not one line: {words:?}")));
     }
 }
 
@@ -249,7 +249,7 @@ fn resident_bytes_max() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// How much time of CPUs this process took so far, in milliseconds.
+/// The CPU time of this process so far, in milliseconds.
 fn cpu_ms() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec.unsigned_abs() * 1000 + time.tv_nsec.unsigned_abs() / 1_000_000
