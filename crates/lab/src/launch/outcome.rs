@@ -124,43 +124,43 @@ pub const METRICS: [Metric; 24] = [
     },
     Metric { title: "time of the launch", unit: "ms", value: |launch| Some(milliseconds(launch.wall_ns)) },
     Metric {
-        title: "time to get pages for decompression",
+        title: "page allocation time for decompression",
         unit: "ms",
         value: |launch| stage(launch, "pages").map(|stage| milliseconds(stage.total_ns)),
     },
     Metric {
-        title: "time in which 99 of 100 reads were answered",
+        title: "read latency, 99th percentile",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p99_ns)),
     },
     Metric {
-        title: "time of the slowest read",
+        title: "read latency, maximum",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.max_ns)),
     },
     Metric {
-        title: "time in which half of the reads were answered",
+        title: "read latency, median",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p50_ns)),
     },
     Metric { title: "reads", unit: "times", value: |launch| stage(launch, "read").map(|stage| stage.count as f64) },
     Metric {
-        title: "the decompressing threads waited after wakeups",
+        title: "wakeup latency of the decompressing threads",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.wake_ns)),
     },
     Metric {
-        title: "the decompressing threads waited after preemption",
+        title: "preemption latency of the decompressing threads",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.preempt_ns)),
     },
     Metric {
-        title: "their longest single wait",
+        title: "longest single wait of the decompressing threads",
         unit: "µs",
         value: |launch| launch.decompression.as_ref()?.longest_ns().map(microseconds),
     },
     Metric {
-        title: "all threads of the reading process waited",
+        title: "scheduling latency of all threads of the reading process",
         unit: "µs",
         value: |launch| launch.server.as_ref().map(|latency| microseconds(latency.total_ns)),
     },
@@ -192,17 +192,17 @@ pub const METRICS: [Metric; 24] = [
         value: |launch| launch.account.as_ref().map(|account| account.work.decoded_bytes as f64 / 1024.0),
     },
     Metric {
-        title: "the system was asked for pages",
+        title: "page requests to the system",
         unit: "times",
         value: |launch| stage(launch, "pages").map(|stage| stage.count as f64),
     },
     Metric {
-        title: "time to get pages before a read wanted them",
+        title: "page allocation time ahead of reads",
         unit: "ms",
         value: |launch| launch.account.as_ref().map(|account| milliseconds(account.page_pool.ahead_ns)),
     },
     Metric {
-        title: "temporary pages of LZ4 blocks",
+        title: "scratch pages of LZ4 blocks",
         unit: "pages",
         value: |launch| launch.account.as_ref().map(|account| account.lz4.temporary_pages as f64),
     },
@@ -212,12 +212,12 @@ pub const METRICS: [Metric; 24] = [
         value: |launch| launch.account.as_ref().map(|account| account.read_around.ahead_blocks as f64),
     },
     Metric {
-        title: "blocks that read-around gave up",
+        title: "blocks given up by read-around",
         unit: "times",
         value: |launch| launch.account.as_ref().map(|account| account.read_around.given_up_blocks as f64),
     },
     Metric {
-        title: "read-around went without pages",
+        title: "page requests given up by read-around",
         unit: "times",
         value: |launch| launch.account.as_ref().map(|account| account.page_pool.given_up as f64),
     },
@@ -290,8 +290,8 @@ mod tests {
             (metric.value)(&launch)
         };
         assert_eq!((Metric::LATENCY.value)(&launch), Some(0.05));
-        assert_eq!(value("their longest single wait"), None);
-        assert_eq!(value("the decompressing threads waited after wakeups"), None);
+        assert_eq!(value("longest single wait of the decompressing threads"), None);
+        assert_eq!(value("wakeup latency of the decompressing threads"), None);
         assert_eq!((value("the command slept"), value("the command slept for")), (Some(3.0), None));
         assert_eq!((Metric::PAGES.value)(&launch), None);
     }
