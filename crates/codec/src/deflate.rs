@@ -88,7 +88,8 @@ impl Stream for Inflate {
         let mut written = 0;
         loop {
             let (total_in, total_out) = (self.total_in(), self.total_out());
-            let status = self.decompress(input, &mut output[written..], InflateFlush::SyncFlush).map_err(refuse)?;
+            let status =
+                self.decompress(input, &mut output[written..], InflateFlush::SyncFlush).map_err(decode_error)?;
             let consumed = (self.total_in() - total_in) as usize;
             let fresh = (self.total_out() - total_out) as usize;
             *input = &input[consumed..];
@@ -103,7 +104,7 @@ impl Stream for Inflate {
     }
 }
 
-fn refuse(error: InflateError) -> DecodeError {
+fn decode_error(error: InflateError) -> DecodeError {
     match error {
         InflateError::NeedDict { .. } => DecodeError::Unsupported("a zlib stream with a preset dictionary".into()),
         InflateError::MemError => DecodeError::NoMemory,

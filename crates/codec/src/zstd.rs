@@ -77,10 +77,10 @@ impl Zstd {
 
     fn decode_whole(&mut self, header: FrameHeader, request: &mut Request<'_>) -> Result<usize, DecodeError> {
         // Only the first frame: libzstd would continue with following frames.
-        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(refuse)?;
+        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(decode_error)?;
         let frame = request.stored.get(..frame_len).ok_or(ENDS_EARLY)?;
         check_blocks(frame, header)?;
-        let len = self.context.decompress(request.output, frame).map_err(refuse)?;
+        let len = self.context.decompress(request.output, frame).map_err(decode_error)?;
         request.answer(len)
     }
 }
@@ -91,7 +91,7 @@ impl Stream for Zstd {
         loop {
             let mut from = InBuffer::around(input);
             let mut to = OutBuffer::around(&mut output[written..]);
-            let ended = self.context.decompress_stream(&mut to, &mut from).map_err(refuse)? == 0;
+            let ended = self.context.decompress_stream(&mut to, &mut from).map_err(decode_error)? == 0;
             let (consumed, fresh) = (from.pos(), to.pos());
             *input = &input[consumed..];
             written += fresh;
@@ -178,7 +178,7 @@ fn check_blocks(frame: &[u8], header: FrameHeader) -> Result<(), DecodeError> {
     }
 }
 
-fn refuse(code: usize) -> DecodeError {
+fn decode_error(code: usize) -> DecodeError {
     match zstd_safe::get_error_name(code) {
         "Allocation error : not enough memory" => DecodeError::NoMemory,
         "Destination buffer is too small" => HOLDS_MORE,

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_specification_puts_them() {
+    fn fields_are_at_the_offsets_of_the_specification() {
         let mut bytes = [0; 128];
         bytes[80..84].copy_from_slice(&FEATURE_INCOMPAT_METABOX.to_le_bytes());
         bytes[14] = 36;

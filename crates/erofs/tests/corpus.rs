@@ -46,7 +46,7 @@ fn erofs_images(corpus: &Corpus, is_huge: bool) -> Vec<ImageRecord> {
 }
 
 #[test]
-fn every_image_reads_as_its_manifest_says() {
+fn every_image_matches_its_manifest() {
     let corpus = Corpus::locate_or_fixtures();
     let images = erofs_images(&corpus, false);
     check_rows(
@@ -72,7 +72,7 @@ fn every_image_reads_as_its_manifest_says() {
 }
 
 #[test]
-fn every_image_shows_what_the_kernels_mount_shows() {
+fn every_image_matches_the_kernels_mount() {
     if !skip::ready(&[Need::Corpus, Need::Root, Need::KernelErofs]) {
         return;
     }

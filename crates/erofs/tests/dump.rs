@@ -153,7 +153,7 @@ fn extents_are_those_of_dump_erofs() {
 }
 
 #[test]
-fn superblocks_and_paths_are_told() {
+fn superblocks_and_paths_are_reported() {
     if !skip::ready(&[Need::Corpus]) {
         return;
     }

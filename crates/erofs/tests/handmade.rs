@@ -72,7 +72,7 @@ fn with_metabox() -> Vec<u8> {
 }
 
 #[test]
-fn shared_xattrs_and_inodes_stand_in_the_metabox() {
+fn shared_xattrs_and_inodes_in_the_metabox_are_read() {
     let reader = Arc::new(DirectReader::of(with_metabox()));
     let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
     assert_eq!(erofs.xattr_names(erofs.root()).expect("they are read"), [b"user.note"]);

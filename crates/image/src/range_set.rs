@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_join_and_tell_what_is_new() {
+    fn runs_merge_and_new_bytes_are_reported() {
         let mut set = ByteRangeSet::default();
         let range = ByteRange::between;
         for (start, end, expected, run_count) in [

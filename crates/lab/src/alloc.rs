@@ -11,7 +11,7 @@ use rustix::time::ClockId;
 use serde::Serialize;
 
 use crate::alloc_sys::Mapping;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::load::{Load, LoadKind};
 use crate::process_sys::{ForkedChild, receive_byte, send_number};
@@ -99,10 +99,10 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
                 break;
             }
         }
-        let mut getters = [Getter::spawn(false, options)?, Getter::spawn(true, options)?];
-        is_pool_locked &= getters[1].is_locked;
-        for getter in &getters {
-            stage.load.confine_process(getter.child.pid())?;
+        let mut allocators = [PageAllocator::spawn(false, options)?, PageAllocator::spawn(true, options)?];
+        is_pool_locked &= allocators[1].is_locked;
+        for allocator in &allocators {
+            stage.load.confine_process(allocator.child.pid())?;
         }
         if is_pressed {
             // Until the group is full.
@@ -117,7 +117,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
             stage.load.revive()?;
             for turn in 0..2 {
                 let index = (turn + round) % 2;
-                rounds_ns[index].push(getters[index].round()?);
+                rounds_ns[index].push(allocators[index].round()?);
                 std::thread::sleep(options.rest);
             }
         }
@@ -131,46 +131,46 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
 }
 
 /// A process that allocates pages on request and reports how long it took.
-struct Getter {
+struct PageAllocator {
     child: ForkedChild,
     line: UnixStream,
     is_locked: bool,
 }
 
-impl Getter {
+impl PageAllocator {
     fn spawn(from_pool: bool, options: &AllocOptions) -> Result<Self> {
         let page_bytes = rustix::param::page_size();
         let size_bytes = options.page_count * page_bytes;
-        let (line, far) = UnixStream::pair().doing(|| "cannot make a socket pair".to_owned())?;
-        line.set_read_timeout(Some(ROUND_TIME_MAX)).doing(|| "cannot set a time limit".to_owned())?;
+        let (line, far) = UnixStream::pair().context(|| "cannot make a socket pair".to_owned())?;
+        line.set_read_timeout(Some(ROUND_TIME_MAX)).context(|| "cannot set a time limit".to_owned())?;
         let name: &CStr = if from_pool { c"floe-pool" } else { c"floe-mmap" };
         let child =
-            ForkedChild::spawn(name, Some(far.as_fd()), |kept| get_pages(kept, from_pool, size_bytes, page_bytes));
-        let mut getter = Self {
-            child: child.doing(|| "cannot start a process that gets pages".to_owned())?,
+            ForkedChild::spawn(name, Some(far.as_fd()), |kept| allocate_pages(kept, from_pool, size_bytes, page_bytes));
+        let mut allocator = Self {
+            child: child.context(|| "cannot start a page allocation process".to_owned())?,
             line,
             is_locked: false,
         };
         drop(far);
-        getter.is_locked = getter.read_number()? == 1;
-        Ok(getter)
+        allocator.is_locked = allocator.read_number()? == 1;
+        Ok(allocator)
     }
 
     fn round(&mut self) -> Result<u64> {
-        self.line.write_all(&[1]).doing(|| "the process that gets pages is gone".to_owned())?;
+        self.line.write_all(&[1]).context(|| "the page allocation process has exited".to_owned())?;
         self.read_number()
     }
 
     fn read_number(&mut self) -> Result<u64> {
         let mut bytes = [0; 8];
         let read = self.line.read_exact(&mut bytes);
-        read.doing(|| "the process that gets pages gave no answer (was it killed for want of memory?)".to_owned())?;
+        read.context(|| "no answer from the page allocation process (was it killed by the OOM killer?)".to_owned())?;
         Ok(u64::from_ne_bytes(bytes))
     }
 }
 
 /// The body of the process. It does not allocate, apart from the measured pages, and takes no locks.
-fn get_pages(line: RawFd, from_pool: bool, size_bytes: usize, page_bytes: usize) {
+fn allocate_pages(line: RawFd, from_pool: bool, size_bytes: usize, page_bytes: usize) {
     let pool = if from_pool { Mapping::new(size_bytes).ok() } else { None };
     let is_locked = pool.as_ref().is_some_and(|pool| {
         pool.touch(page_bytes);

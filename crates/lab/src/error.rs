@@ -20,8 +20,8 @@ impl Error {
     }
 
     /// A failure of the operating system during an action.
-    pub fn io(doing: impl Into<String>, cause: io::Error) -> Self {
-        Self { message: doing.into(), cause: Some(cause) }
+    pub fn io(context: impl Into<String>, cause: io::Error) -> Self {
+        Self { message: context.into(), cause: Some(cause) }
     }
 
     /// The error of the operating system, if there is one.
@@ -53,13 +53,13 @@ impl std::error::Error for Error {
 }
 
 /// Adds the failed action to an error of the operating system.
-pub(crate) trait Doing<T> {
+pub(crate) trait ErrorContext<T> {
     /// Converts the error, with `what` before it.
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+    fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+impl<T, E: Into<io::Error>> ErrorContext<T> for std::result::Result<T, E> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|cause| Error::io(what(), cause.into()))
     }
 }

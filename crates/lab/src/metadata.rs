@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Account, Extras, MetadataAccount, Mounted, Programs, Reader, Said, Variant, forget_image};
+use crate::launch::{
+    Account, CapturedStderr, Extras, MetadataAccount, Mounted, Programs, Reader, Variant, forget_image,
+};
 use crate::process_sys::die_with_parent;
 use crate::report::{Page, Series, Table, line_plot, number, percent};
 use crate::stage::{Stage, StageOptions, Surroundings};
@@ -120,7 +122,7 @@ fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<Metadata
 
 /// Returns `None` if the run was interrupted.
 fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result<Option<u64>> {
-    let said = Said::new()?;
+    let said = CapturedStderr::new()?;
     let begin = Instant::now();
     let mut walkers = Vec::new();
     for _ in 0..walker_count {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::launch::{Extras, Programs, Reader, Variant, forget_image};
 use crate::report::{Page, Series, Table, number, percent, strip_plot, tail_plot};
@@ -143,7 +143,7 @@ fn read_round(
         let begin = Instant::now();
         let read = File::open(&path).and_then(|file| file.read_at(&mut buffer, offset));
         random_ns.push(nanoseconds(begin));
-        read.doing(|| format!("{}: cannot read {}", variant.name, path.display()))?;
+        read.context(|| format!("{}: cannot read {}", variant.name, path.display()))?;
     }
     Ok(Some(ReadRound {
         variant: index,
@@ -171,22 +171,22 @@ fn read_tree(root: &Path, interrupt: &Interrupt) -> Result<Option<Tree>> {
         let path = root.join(&directory);
         let mut entries = fs::read_dir(&path)
             .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-            .doing(|| format!("cannot list {}", path.display()))?;
+            .context(|| format!("cannot list {}", path.display()))?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = directory.join(entry.file_name());
-            let kind = entry.file_type().doing(|| format!("cannot stat {}", path.display()))?;
+            let kind = entry.file_type().context(|| format!("cannot stat {}", path.display()))?;
             if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_file() && tree.files.len() < FILES_MAX {
                 if interrupt.is_requested() {
                     return Ok(None);
                 }
-                let doing = || format!("cannot read {}", path.display());
-                let mut file = File::open(entry.path()).doing(doing)?;
+                let context = || format!("cannot read {}", path.display());
+                let mut file = File::open(entry.path()).context(context)?;
                 let mut size = 0;
                 loop {
-                    let length = file.read(&mut piece).doing(doing)?;
+                    let length = file.read(&mut piece).context(context)?;
                     if length == 0 {
                         break;
                     }

@@ -259,7 +259,7 @@ fn losses_are_counted() {
 }
 
 #[test]
-fn what_is_too_much_to_keep_is_counted_as_lost() {
+fn discarded_pages_count_as_lost() {
     let _turn = TURN.lock();
     let options = CollectorOptions { kept_bytes_max: 8 << 10, ..CollectorOptions::default() };
     let Some((_undo, mut collector)) = collector(options) else { return };

@@ -18,7 +18,7 @@ fn start(kinds: &[&str]) -> floe_lab::Result<Load> {
 }
 
 #[test]
-fn burners_want_what_was_asked_and_end_with_the_load() {
+fn burners_demand_the_requested_share_and_end_with_the_load() {
     let begin = std::time::Instant::now();
     let mut load = start(&["cpu=2x50%"]).expect("burners");
     let pids = load.pids();

@@ -77,7 +77,7 @@ fn launch(options: &LaunchOptions) -> floe_lab::Result<LaunchReport> {
     launch::run(options, &Interrupt::listen(), &mut |_| {})
 }
 
-fn nothing_is_left() {
+fn assert_nothing_is_left() {
     let own = format!("floe-lab-{}-", std::process::id());
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(&own), "{mounts}");
@@ -110,7 +110,7 @@ fn launches_of_all_temperatures_and_tiers() {
         options.stage.load_lead = std::time::Duration::ZERO;
         options.trace_directory = Some(images.path("."));
         let report = launch(&options).expect("launched");
-        nothing_is_left();
+        assert_nothing_is_left();
         assert_eq!(autogroup(), before, "autogroup was not given back");
         assert_eq!(report.launches.len(), 3 * 3 * 2);
         assert!(!report.is_interrupted);
@@ -142,7 +142,7 @@ fn launches_of_all_temperatures_and_tiers() {
 }
 
 #[test]
-fn hot_launches_and_what_fails() {
+fn hot_launches_and_failures() {
     if !ready(&NEEDS) {
         return;
     }
@@ -158,7 +158,7 @@ fn hot_launches_and_what_fails() {
     options.hot_line = "/proc/self/status".to_owned();
     let report = launch(&options).expect("launched");
     assert_eq!(report.launches.len(), 6);
-    nothing_is_left();
+    assert_nothing_is_left();
 
     options.temperature = Temperature::Cold;
     let rows: [(&[&str], &str, &str); 4] = [
@@ -173,12 +173,12 @@ fn hot_launches_and_what_fails() {
         options.variants = images.variants(&[variant]);
         let error = launch(&options).expect_err("refused").to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");
-        nothing_is_left();
+        assert_nothing_is_left();
     }
 }
 
 #[test]
-fn an_interrupt_gives_what_there_is() {
+fn an_interrupt_returns_the_results_so_far() {
     if !ready(&NEEDS) {
         return;
     }
@@ -195,11 +195,11 @@ fn an_interrupt_gives_what_there_is() {
     });
     let report = report.expect("what there is");
     assert!(report.is_interrupted && (3..10).contains(&report.launches.len()), "{}", report.launches.len());
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]
-fn pages_from_the_pool_come_faster() {
+fn pages_from_the_pool_are_faster() {
     let _turn = TURN.lock();
     let options = AllocOptions { round_count: 30, limit_bytes: 16 << 20, ..AllocOptions::default() };
     let report = alloc::run(&options, &Interrupt::listen()).expect("measured");
@@ -216,7 +216,7 @@ fn pages_from_the_pool_come_faster() {
         assert!(median(1) < median(0), "{text}");
     }
     assert!(report.page().contains("</html>"));
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn walks_and_reads_of_all_readers() {
     let report = metadata::run(&options, &Interrupt::listen()).expect("walked");
     assert_eq!(report.walks.len(), 5 * 2 * 2);
     assert!(report.page().contains("</html>") && report.text().contains("published"));
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]

@@ -280,12 +280,12 @@ impl<'a> Assembler<'a> {
             self.add_compressed(segment, hash)?;
             at = next;
         }
-        self.put_compressors_down();
+        self.release_compressors();
         open.check_unchanged()
     }
 
     /// Frees the compressors, which take tens of MiB for large pclusters and are rarely needed here.
-    fn put_compressors_down(&mut self) {
+    fn release_compressors(&mut self) {
         if self.options.has_large_pclusters() {
             self.compressors = Compressors::new(self.options);
         }
@@ -362,7 +362,7 @@ impl<'a> Assembler<'a> {
             }
             let Some(compressor) = self.compressors.of(self.current.coding)? else { return Ok(false) };
             let segment = compressor.compress(bytes, TailRule::Blocks, 0)?;
-            self.put_compressors_down();
+            self.release_compressors();
             if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
                 return Ok(false);
             }

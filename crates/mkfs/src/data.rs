@@ -11,17 +11,17 @@ use crate::{
     content::Content,
     error::{Error, Result},
     expected::PieceDigest,
+    file_split::FileSplits,
     hints::Coding,
     image_file::{ImageFile, scratch_file},
     options::{Fragments, Options},
     packed::Packed,
-    parting::Partings,
     piece::{Cut, FileToStore, Piece, PieceOutput},
     progress::{Phase, Progress, report},
     repeats::find_repeats,
     segment::TailRule,
+    storage_method::StorageMethod,
     stored_file::{StoredFile, StoredInode},
-    treatment::Treatment,
     workers,
 };
 
@@ -97,8 +97,8 @@ impl<'a> DataStore<'a> {
                 }
                 (Some(content), None) if content.size() > 0 => {
                     let coding = codings[place];
-                    let treatment = Treatment::of(content, self.options, coding)?;
-                    to_store.push(FileToStore { place, content, coding, treatment });
+                    let method = StorageMethod::of(content, self.options, coding)?;
+                    to_store.push(FileToStore { place, content, coding, method });
                 }
                 _ => {}
             }
@@ -164,8 +164,8 @@ impl<'a> DataStore<'a> {
     ) -> Result<StoredInode> {
         let pieces = self.pieces.len();
         let mut alone = [StoredFile::EMPTY];
-        let treatment = coding.map_or(Treatment::Flat, |_| Treatment::Compress(TailRule::Blocks));
-        let file = FileToStore { place: 0, content, coding, treatment };
+        let method = coding.map_or(StorageMethod::Flat, |_| StorageMethod::Compress(TailRule::Blocks));
+        let file = FileToStore { place: 0, content, coding, method };
         self.store(&[file], &mut alone, phase, progress)?;
         self.pieces.truncate(pieces);
         let [stored] = alone;
@@ -181,13 +181,13 @@ impl<'a> DataStore<'a> {
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let options = self.options;
-        let partings = if options.dedupe { partings(files, options, progress)? } else { Partings::default() };
+        let splits = if options.dedupe { splits(files, options, progress)? } else { FileSplits::default() };
         if options.has_large_pclusters() {
             release_freed_memory();
         }
         let total = files.iter().map(|file| file.content.size()).sum();
         let cut = if phase == Phase::Packed { Cut::Tapered } else { Cut::Even };
-        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), cut, options));
+        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, splits.of(file.place), cut, options));
         let mut pieces = pieces.peekable();
         let next = || {
             let (mut job, mut bytes) = (Vec::new(), 0);
@@ -203,7 +203,7 @@ impl<'a> DataStore<'a> {
             let mut compressors = Compressors::new(options);
             let mut buffer = Vec::new();
             Ok(move |job: Vec<Piece<'_>>| -> Result<Vec<PieceOutput>> {
-                job.iter().map(|piece| piece.treat(&mut compressors, &mut buffer)).collect()
+                job.iter().map(|piece| piece.process(&mut compressors, &mut buffer)).collect()
             })
         };
         let mut contents = files.iter().map(|file| file.content);
@@ -229,13 +229,13 @@ impl<'a> DataStore<'a> {
 }
 
 /// Splits files at repeated data. Data can only refer to data with the same coding.
-fn partings(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<Partings> {
-    let mut partings = Partings::default();
+fn splits(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<FileSplits> {
+    let mut splits = FileSplits::default();
     for (number, coding) in options.codings().into_iter().enumerate() {
         let of_coding =
-            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.treatment, Treatment::Compress(_));
+            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.method, StorageMethod::Compress(_));
         let files: Vec<_> = files.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
-        partings.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
+        splits.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
     }
-    Ok(partings)
+    Ok(splits)
 }

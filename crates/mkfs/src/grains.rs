@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_everywhere_is_not_distinct() {
+    fn uniform_data_is_not_distinct() {
         for data in [vec![0; 1 << 20], [1, 2, 3].repeat(1 << 18), Vec::new(), vec![5]] {
             assert!(GrainCutter::new(11).cut(&data).all(|grain| !grain.is_distinct));
         }

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn failed_allocations_are_errors() {
         assert!(matches!(zeros(usize::MAX / 4), Err(Error::Memory(_))));
         assert!(zeros(3).is_ok_and(|buffer| buffer == [0; 3]));
         assert!(copied(b"abc").is_ok_and(|copy| copy == b"abc"));

@@ -50,8 +50,8 @@ struct Fragment {
 /// The provisional and the final offset of a fragment. Sorting changes the order only within a run.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
-    came: u64,
-    went: u64,
+    provisional: u64,
+    placed: u64,
     len: usize,
 }
 
@@ -73,9 +73,9 @@ pub(crate) struct Places {
 impl Places {
     /// The final offset for a provisional one.
     pub(crate) fn offset(&self, offset: u64) -> u64 {
-        let count = self.fragments.partition_point(|fragment| fragment.came <= offset);
+        let count = self.fragments.partition_point(|fragment| fragment.provisional <= offset);
         let fragment = count.checked_sub(1).and_then(|last| self.fragments.get(last));
-        fragment.map_or(offset, |fragment| fragment.went + (offset - fragment.came))
+        fragment.map_or(offset, |fragment| fragment.placed + (offset - fragment.provisional))
     }
 }
 
@@ -116,7 +116,7 @@ impl Packed {
         if let Some(&number) = self.known.get(&(hash, fragment.len()))
             && self.common_end(number, fragment)? == fragment.len()
         {
-            return Ok(Some(KnownEnd { offset: self.fragments[number].came, len: fragment.len() }));
+            return Ok(Some(KnownEnd { offset: self.fragments[number].provisional, len: fragment.len() }));
         }
         let Some(end) = fragment.len().checked_sub(END_LEN) else { return Ok(None) };
         let mut best: Option<(usize, usize)> = None;
@@ -127,8 +127,8 @@ impl Packed {
             }
         }
         Ok(best.map(|(number, len)| {
-            let Moved { came, len: whole_len, .. } = self.fragments[number];
-            KnownEnd { offset: came + (whole_len - len) as u64, len }
+            let Moved { provisional, len: whole_len, .. } = self.fragments[number];
+            KnownEnd { offset: provisional + (whole_len - len) as u64, len }
         }))
     }
 
@@ -136,7 +136,7 @@ impl Packed {
     pub(crate) fn add(&mut self, fragment: &[u8], hash: u64, kind: u64) -> Result<u64> {
         let number = self.fragments.len();
         let offset = self.len();
-        self.fragments.push(Moved { came: offset, went: offset, len: fragment.len() });
+        self.fragments.push(Moved { provisional: offset, placed: offset, len: fragment.len() });
         self.run_fragments.push(Fragment { number, kind, start: self.run.len(), len: fragment.len() });
         self.run.extend_from_slice(fragment);
         self.known.insert((hash, fragment.len()), number);
@@ -156,7 +156,7 @@ impl Packed {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         self.close_run()?;
         let offset = self.written;
-        self.fragments.push(Moved { came: offset, went: offset, len: bytes.len() });
+        self.fragments.push(Moved { provisional: offset, placed: offset, len: bytes.len() });
         self.file.write_all_at(bytes, self.written).map_err(self.failed("write"))?;
         self.written += bytes.len() as u64;
         Ok(offset)
@@ -172,10 +172,10 @@ impl Packed {
 
     /// The length of the common end of an existing fragment and this one.
     fn common_end(&self, number: usize, fragment: &[u8]) -> Result<usize> {
-        let Moved { came, went, len } = self.fragments[number];
+        let Moved { provisional, placed, len } = self.fragments[number];
         let most = len.min(fragment.len());
-        if came >= self.written {
-            let start = usize::try_from(came - self.written).unwrap_or(usize::MAX);
+        if provisional >= self.written {
+            let start = usize::try_from(provisional - self.written).unwrap_or(usize::MAX);
             return Ok(self.run.get(start..start + len).map_or(0, |known| common_end_len(known, fragment)));
         }
         let mut bytes = vec![0; COMPARE_LEN.min(most)];
@@ -183,7 +183,7 @@ impl Packed {
         while common < most {
             let part_len = bytes.len().min(most - common);
             let part = &mut bytes[..part_len];
-            let start = went + (len - common - part_len) as u64;
+            let start = placed + (len - common - part_len) as u64;
             self.file.read_exact_at(part, start).map_err(self.failed("read back"))?;
             let same = common_end_len(part, &fragment[..fragment.len() - common]);
             common += same;
@@ -199,7 +199,7 @@ impl Packed {
         self.run_fragments.sort_by_key(|fragment| fragment.kind);
         let mut ordered = Vec::with_capacity(self.run.len());
         for fragment in &self.run_fragments {
-            self.fragments[fragment.number].went = self.written + ordered.len() as u64;
+            self.fragments[fragment.number].placed = self.written + ordered.len() as u64;
             ordered.extend_from_slice(&self.run[fragment.start..fragment.start + fragment.len]);
         }
         self.file.write_all_at(&ordered, self.written).map_err(self.failed("write"))?;
@@ -239,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_found_where_they_went() {
+    fn fragments_are_found_at_their_final_offsets() {
         let folder = tempfile::tempdir().expect("there is room");
         for run_len in [1, 40_000, 1 << 20] {
             let mut packed = Packed::new(&folder.path().join("image"), run_len).expect("there is room");
             let fragments: Vec<Vec<u8>> = (0..60).map(|n| noise(n * 613 % 9000 + 1, n as u64)).collect();
-            let mut came = Vec::new();
+            let mut provisional = Vec::new();
             for (number, fragment) in fragments.iter().enumerate() {
                 if number == 30 {
                     let offsets = [packed.append(&fragments[7]), packed.append(&fragments[8])];
@@ -253,7 +253,7 @@ mod tests {
                 }
                 let hash = xxh64(fragment, 0);
                 assert_eq!(packed.known_end(fragment, hash).expect("it can be read"), None);
-                came.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
+                provisional.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
             }
             let mut ends = Vec::new();
             for (number, fragment) in fragments.iter().enumerate().filter(|(_, fragment)| fragment.len() > 1000) {
@@ -261,7 +261,7 @@ mod tests {
                     let wanted = [prefix, &fragment[start..]].concat();
                     let known = packed.known_end(&wanted, xxh64(&wanted, 0)).expect("it can be read");
                     let known = known.expect("its end is there");
-                    assert_eq!((known.offset, known.len), (came[number] + start as u64, fragment.len() - start));
+                    assert_eq!((known.offset, known.len), (provisional[number] + start as u64, fragment.len() - start));
                     ends.push((known, wanted));
                 }
             }
@@ -272,8 +272,8 @@ mod tests {
                 open.read_at(places.offset(offset), &mut bytes).expect("it is there");
                 bytes
             };
-            for (fragment, came) in fragments.iter().zip(came) {
-                assert!(found(came, fragment.len()) == *fragment, "runs of {run_len}");
+            for (fragment, provisional) in fragments.iter().zip(provisional) {
+                assert!(found(provisional, fragment.len()) == *fragment, "runs of {run_len}");
             }
             for (known, wanted) in ends {
                 assert!(found(known.offset, known.len) == wanted[wanted.len() - known.len..], "runs of {run_len}");

@@ -10,12 +10,12 @@ use crate::{
     compressors::Compressors,
     content::{Content, OpenContent},
     error::Result,
+    file_split::FileSplit,
     memory::{copied, lengthen},
     options::Options,
-    parting::Parting,
     repeats::Repeat,
     segment::{CompressedSegment, SegmentCompressor, Tail, TailRule},
-    treatment::Treatment,
+    storage_method::StorageMethod,
 };
 
 /// A longer piece is read incrementally while it is compressed, about this many bytes ahead, because segments for large
@@ -49,7 +49,7 @@ pub(crate) struct FileToStore<'a> {
     pub(crate) content: &'a Content,
     /// The number of its coding, if it is compressed.
     pub(crate) coding: Option<usize>,
-    pub(crate) treatment: Treatment,
+    pub(crate) method: StorageMethod,
 }
 
 /// A part of a file that is processed independently.
@@ -58,7 +58,7 @@ pub(crate) struct Piece<'a> {
     file: FileToStore<'a>,
     offset: u64,
     is_cut: bool,
-    treatment: Treatment,
+    method: StorageMethod,
 }
 
 /// A piece after reading and compression.
@@ -103,22 +103,22 @@ impl<'a> Piece<'a> {
     /// The pieces of a file in order, each at most a segment long.
     pub(crate) fn all_of(
         file: FileToStore<'a>,
-        parting: Option<&'a Parting>,
+        split: Option<&'a FileSplit>,
         cut: Cut,
         options: &Options,
     ) -> impl Iterator<Item = Self> + use<'a> {
         let block_size = options.block_size();
         let mut segment_len = options.segment_len() as u64;
-        match file.treatment {
-            Treatment::Chunk { chunk_len } => segment_len = segment_len.next_multiple_of(chunk_len as u64),
-            Treatment::Pack => segment_len = segment_len.min(PACK_LEN as u64),
+        match file.method {
+            StorageMethod::Chunk { chunk_len } => segment_len = segment_len.next_multiple_of(chunk_len as u64),
+            StorageMethod::Pack => segment_len = segment_len.min(PACK_LEN as u64),
             _ => {}
         }
         let size = file.content.size();
-        let mut repeats = parting.map_or(&[][..], |parting| &parting.repeats).iter().peekable();
-        let data = match file.treatment {
+        let mut repeats = split.map_or(&[][..], |split| &split.repeats).iter().peekable();
+        let data = match file.method {
             // Errors of the file are reported when it is read.
-            Treatment::Chunk { chunk_len } => {
+            StorageMethod::Chunk { chunk_len } => {
                 file.content.data_ranges(chunk_len as u64).unwrap_or_else(|_| iter::once(0..size).collect())
             }
             _ => Vec::new(),
@@ -132,61 +132,63 @@ impl<'a> Piece<'a> {
             let start = offset;
             let segment_len = cut.segment_len(size - start, segment_len, block_size);
             let repeat = repeats.peek().copied().filter(|repeat| repeat.start <= start);
-            let treatment = match (repeat, file.treatment) {
-                (Some(repeat), Treatment::Compress(rule)) => {
+            let method = match (repeat, file.method) {
+                (Some(repeat), StorageMethod::Compress(rule)) => {
                     offset = repeat.end().min(start + segment_len);
                     let rule = if offset < size { TailRule::within_file(offset, block_size) } else { rule };
-                    Treatment::Repeat(repeats.next_if(|repeat| repeat.end() == offset).map(|repeat| (*repeat, rule)))
+                    StorageMethod::Repeat(
+                        repeats.next_if(|repeat| repeat.end() == offset).map(|repeat| (*repeat, rule)),
+                    )
                 }
-                (_, Treatment::Chunk { chunk_len }) => {
+                (_, StorageMethod::Chunk { chunk_len }) => {
                     let _ = data.next_if(|range| range.end <= start);
                     match data.peek() {
                         Some(range) if range.start <= start => {
                             offset = range.end.min(start + segment_len);
-                            Treatment::Chunk { chunk_len }
+                            StorageMethod::Chunk { chunk_len }
                         }
                         after => {
                             let end = after.map_or(size, |range| range.start);
                             offset = end.min(start + HOLE_LEN_MAX.next_multiple_of(chunk_len as u64));
-                            Treatment::Hole { chunk_len }
+                            StorageMethod::Hole { chunk_len }
                         }
                     }
                 }
-                (_, treatment) => {
-                    let next_cut = parting.and_then(|parting| parting.cuts.range(start + 1..).next());
+                (_, method) => {
+                    let next_cut = split.and_then(|split| split.cuts.range(start + 1..).next());
                     let next = [repeats.peek().map(|repeat| repeat.start), next_cut.copied()];
                     let next = next.into_iter().flatten().min().unwrap_or(size);
-                    offset = match file.treatment {
-                        Treatment::Compress(_) => segment_end(start, next, segment_len, block_size),
+                    offset = match file.method {
+                        StorageMethod::Compress(_) => segment_end(start, next, segment_len, block_size),
                         _ => next.min(start + segment_len),
                     };
-                    match treatment {
-                        Treatment::Compress(_) if offset < size => {
-                            Treatment::Compress(TailRule::within_file(offset, block_size))
+                    match method {
+                        StorageMethod::Compress(_) if offset < size => {
+                            StorageMethod::Compress(TailRule::within_file(offset, block_size))
                         }
                         other => other,
                     }
                 }
             };
             let len = usize::try_from(offset - start).unwrap_or(usize::MAX);
-            let is_cut = parting.is_some_and(|parting| parting.cuts.contains(&start));
-            Some(Piece { len, file, offset: start, is_cut, treatment })
+            let is_cut = split.is_some_and(|split| split.cuts.contains(&start));
+            Some(Piece { len, file, offset: start, is_cut, method })
         })
     }
 
     /// How many bytes have to be read.
     pub(crate) fn read_len(&self) -> usize {
-        if matches!(self.treatment, Treatment::Hole { .. }) { 0 } else { self.len }
+        if matches!(self.method, StorageMethod::Hole { .. }) { 0 } else { self.len }
     }
 
     /// Reads and processes the piece.
-    pub(crate) fn treat(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
+    pub(crate) fn process(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
         let FileToStore { content, coding, .. } = self.file;
         let open = content.open()?;
-        if let Treatment::Hole { chunk_len } = self.treatment {
+        if let StorageMethod::Hole { chunk_len } = self.method {
             return Ok(self.output(0, PieceData::Hole { chunk_len }));
         }
-        if let Treatment::Compress(rule) = self.treatment
+        if let StorageMethod::Compress(rule) = self.method
             && self.len > READ_AHEAD_LEN + READ_MARGIN
             && let Some(compressor) = compressors.of(coding)?
         {
@@ -204,8 +206,8 @@ impl<'a> Piece<'a> {
         open.check_unchanged()?;
         let hash = xxh64(bytes, 0);
         let is_whole = self.offset == 0 && self.len as u64 == content.size();
-        let data = match (self.treatment, compressors.of(coding)?) {
-            (Treatment::Compress(rule), Some(compressor)) => {
+        let data = match (self.method, compressors.of(coding)?) {
+            (StorageMethod::Compress(rule), Some(compressor)) => {
                 let segment = compressor.compress(bytes, rule, self.offset)?;
                 match &segment.tail {
                     Tail::Fragment(fragment) => {
@@ -218,14 +220,14 @@ impl<'a> Piece<'a> {
                     _ => PieceData::Compressed(segment, rule, 0),
                 }
             }
-            (Treatment::Repeat(repeat), _) => PieceData::Repeat(repeat),
-            (Treatment::Pack, _) => PieceData::Packed(copied(bytes)?),
-            (Treatment::Chunk { chunk_len }, _) => {
+            (StorageMethod::Repeat(repeat), _) => PieceData::Repeat(repeat),
+            (StorageMethod::Pack, _) => PieceData::Packed(copied(bytes)?),
+            (StorageMethod::Chunk { chunk_len }, _) => {
                 let chunks = hash_chunks(bytes, chunk_len);
                 PieceData::Chunks { chunk_len, chunks, bytes: copied(bytes)? }
             }
-            (Treatment::Hole { chunk_len }, _) => PieceData::Hole { chunk_len },
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(copied(bytes)?),
+            (StorageMethod::Hole { chunk_len }, _) => PieceData::Hole { chunk_len },
+            (StorageMethod::Flat | StorageMethod::Compress(_), _) => PieceData::Flat(copied(bytes)?),
         };
         Ok(self.output(hash, data))
     }
@@ -329,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_leave_room_for_what_is_left() {
+    fn segments_leave_room_for_the_rest() {
         for block_size in [512, 4096] {
             let segment_len = 16 * block_size;
             for (start, end) in (0..3 * block_size)

@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     content::Content,
     error::Result,
+    file_split::FileSplits,
     grains::{Grain, GrainCutter},
     memory::{lengthen, zeros},
     options::Options,
-    parting::Partings,
     progress::{Phase, Progress, report},
     workers,
 };
@@ -56,7 +56,7 @@ pub(crate) fn find_repeats(
     pcluster_bytes: u32,
     options: &Options,
     progress: &mut dyn Progress,
-) -> Result<Partings> {
+) -> Result<FileSplits> {
     let pcluster_size = u64::from(pcluster_bytes);
     let repeat_len_min = REPEAT_LEN_MIN.max(pcluster_size / PCLUSTER_PARTS);
     let files: Vec<(usize, &Content)> =
@@ -74,15 +74,15 @@ pub(crate) fn find_repeats(
     let found = confirm(&files, std::mem::take(&mut finder.found), options)?;
     drop(finder);
     let sizes: HashMap<usize, u64> = files.iter().map(|(place, content)| (*place, content.size())).collect();
-    let mut partings = Partings::new(options.block_size(), repeat_len_min);
+    let mut splits = FileSplits::new(options.block_size(), repeat_len_min);
     for repeats in found.chunk_by(|left, right| left.0 == right.0) {
         let Some((place, size)) = repeats.first().and_then(|(place, _)| sizes.get_key_value(place)) else { continue };
         let total: u64 = repeats.iter().map(|(_, repeat)| repeat.len).sum();
         if total / RATIO_GUESS > size / options.block_size() * INDEX_COST {
-            repeats.iter().for_each(|(_, repeat)| partings.add(*place, *size, *repeat));
+            repeats.iter().for_each(|(_, repeat)| splits.add(*place, *size, *repeat));
         }
     }
-    Ok(partings)
+    Ok(splits)
 }
 
 /// A grain: its offset in its file, and its hash.

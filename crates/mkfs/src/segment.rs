@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tails_go_where_the_rule_says() {
+    fn tails_follow_the_rule() {
         let noise: Vec<u8> = (0..40_000u64)
             .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56 ^ n.wrapping_mul(n) >> 7) as u8)
             .collect();

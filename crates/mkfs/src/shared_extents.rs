@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_filled_as_far_as_the_index_can_say_it() {
+    fn gaps_are_filled_as_far_as_the_index_allows() {
         let source = [extent(100_000, 16, 1), extent(4096, 1, 17), extent(9000, 2, 18), extent(150_000, 16, 20)];
         let whole: u64 = source.iter().map(|extent| u64::from(extent.len)).sum();
         for start in [0, 4096, 5000, 8191] {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_is_hidden() {
+    fn whiteout_names_are_recognised() {
         for (name, expected) in [
             ("name", None),
             (".wh.name", Some(Whiteout::Entry(b"name"))),

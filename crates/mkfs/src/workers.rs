@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_order_and_errors_end_it() {
+    fn results_arrive_in_order_and_errors_stop_the_run() {
         for threads in [1, 3, 8] {
             let threads = NonZeroUsize::new(threads).expect("it is not zero");
             let mut numbers = 0..200u64;

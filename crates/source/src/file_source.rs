@@ -27,19 +27,19 @@ pub struct FileSource {
     /// Offset of the source within the file, in bytes.
     offset: u64,
     len: u64,
-    at_hand: AtHand,
+    nowait_reads: NowaitReads,
 }
 
 /// How to find out whether bytes can be read without blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum AtHand {
+enum NowaitReads {
     /// The file system supports `RWF_NOWAIT`.
-    Asked,
+    Supported,
     /// The file system keeps all data in memory.
-    Always,
+    InMemory,
     /// The file system does not support `RWF_NOWAIT`, as FUSE, NFS and overlayfs. The bytes are assumed not to be in
     /// memory.
-    Unknown,
+    Unsupported,
 }
 
 impl FileSource {
@@ -75,8 +75,8 @@ impl FileSource {
         if len > rest {
             return Err(past_end(file_len));
         }
-        let at_hand = AtHand::of(&file);
-        Ok(Self { file, offset, len, at_hand })
+        let nowait_reads = NowaitReads::of(&file);
+        Ok(Self { file, offset, len, nowait_reads })
     }
 
     /// The offset of the source within the file, in bytes.
@@ -86,7 +86,7 @@ impl FileSource {
 
     /// Whether [`ImageSource::read_at_hand`] knows what is at hand. Where it does not, nothing is.
     pub fn knows_what_is_at_hand(&self) -> bool {
-        self.at_hand != AtHand::Unknown
+        self.nowait_reads != NowaitReads::Unsupported
     }
 
     /// The offset within the file of `len` bytes at `offset` of the source.
@@ -111,10 +111,10 @@ impl ImageSource for FileSource {
     }
 
     fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        match self.at_hand {
-            AtHand::Unknown => self.place(offset, output.len()).map(|_| false),
-            AtHand::Always => self.read_at(offset, output).map(|()| true),
-            AtHand::Asked => {
+        match self.nowait_reads {
+            NowaitReads::Unsupported => self.place(offset, output.len()).map(|_| false),
+            NowaitReads::InMemory => self.read_at(offset, output).map(|()| true),
+            NowaitReads::Supported => {
                 let mut place = self.place(offset, output.len())?;
                 let mut rest = output;
                 while !rest.is_empty() {
@@ -150,15 +150,15 @@ impl ImageSource for FileSource {
     }
 }
 
-impl AtHand {
+impl NowaitReads {
     fn of(file: &File) -> Self {
         let mut byte = [0];
         match preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 let is_memory = fstatfs(file).is_ok_and(|stat| MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as u64)));
-                if is_memory { Self::Always } else { Self::Unknown }
+                if is_memory { Self::InMemory } else { Self::Unsupported }
             }
-            _ => Self::Asked,
+            _ => Self::Supported,
         }
     }
 }

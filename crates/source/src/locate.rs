@@ -40,19 +40,19 @@ pub fn locate(source: &dyn ImageSource) -> io::Result<Option<Location>> {
         return Ok(Some(Location { format, offset: 0 }));
     }
     for offset in sif::partitions(source)?.into_iter().chain(elf::end(source)?) {
-        if let Some(format) = surely_at(source, offset)? {
+        if let Some(format) = valid_superblock_at(source, offset)? {
             return Ok(Some(Location { format, offset }));
         }
     }
     scan(source)
 }
 
-fn surely_at(source: &dyn ImageSource, offset: u64) -> io::Result<Option<ImageFormat>> {
+fn valid_superblock_at(source: &dyn ImageSource, offset: u64) -> io::Result<Option<ImageFormat>> {
     if offset >= source.len() {
         return Ok(None);
     }
     let head = magic::read_head(source, offset)?;
-    Ok(ImageFormat::surely_of(&head, source.len() - offset))
+    Ok(ImageFormat::of_valid_superblock(&head, source.len() - offset))
 }
 
 fn scan(source: &dyn ImageSource) -> io::Result<Option<Location>> {
@@ -67,7 +67,7 @@ fn scan(source: &dyn ImageSource) -> io::Result<Option<Location>> {
         let steps = (offset..end).step_by(SCAN_ALIGNMENT as usize).take(SCAN_STEP_LEN / SCAN_ALIGNMENT as usize);
         for at in steps {
             let head = bytes[..len].get((at - offset) as usize..).unwrap_or_default();
-            if let Some(format) = ImageFormat::surely_of(head, source.len() - at) {
+            if let Some(format) = ImageFormat::of_valid_superblock(head, source.len() - at) {
                 return Ok(Some(Location { format, offset: at }));
             }
         }

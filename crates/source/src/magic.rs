@@ -49,7 +49,7 @@ impl ImageFormat {
 
     /// The format of the image that begins with `head`, if its superblock is plausible beyond the magic number.
     /// `rest_len` is the length from the beginning of `head` to the end of the source.
-    pub(crate) fn surely_of(head: &[u8], rest_len: u64) -> Option<Self> {
+    pub(crate) fn of_valid_superblock(head: &[u8], rest_len: u64) -> Option<Self> {
         if is_sound_squashfs(head, rest_len) {
             return Some(Self::Squashfs);
         }

@@ -66,7 +66,7 @@ fn parts_of_files_are_read_exactly() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn directories_and_special_files_are_refused() {
     let folder = folder();
     let fifo = folder.path().join("fifo");
     mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -104,7 +104,7 @@ fn a_file_that_is_cut_ends_early() {
 }
 
 #[test]
-fn only_what_is_in_memory_is_at_hand() {
+fn nowait_reads_return_only_data_in_memory() {
     let folder = folder();
     let path = folder.path().join("image");
     let data = numbered(4 << 20);
@@ -137,7 +137,7 @@ fn only_what_is_in_memory_is_at_hand() {
 }
 
 #[test]
-fn what_will_be_needed_comes_to_hand() {
+fn a_will_need_hint_reads_ahead() {
     let folder = folder();
     let path = folder.path().join("image");
     let file = write(&path, &numbered(1 << 20));
@@ -157,7 +157,7 @@ fn what_will_be_needed_comes_to_hand() {
 }
 
 #[test]
-fn files_in_memory_are_always_at_hand() {
+fn nowait_reads_of_files_in_memory_succeed() {
     let Ok(mut file) = tempfile::tempfile_in("/dev/shm") else {
         skipped("there is no /dev/shm");
         return;
@@ -172,7 +172,7 @@ fn files_in_memory_are_always_at_hand() {
 }
 
 #[test]
-fn where_nothing_tells_nothing_is_at_hand() {
+fn nowait_reads_fail_on_file_systems_without_support() {
     if !ready(&[Need::Root]) {
         return;
     }

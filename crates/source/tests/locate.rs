@@ -105,7 +105,7 @@ fn at_the_beginning_a_magic_number_is_enough() {
 }
 
 #[test]
-fn an_appimage_ends_where_its_file_system_begins() {
+fn an_appimages_file_system_follows_its_program() {
     for (is_64_bit, is_big_endian) in [(true, false), (true, true), (false, false), (false, true)] {
         for end in [1000, 4097, 188_392] {
             for (image, format) in [(squashfs(), ImageFormat::Squashfs), (erofs(), ImageFormat::Erofs)] {
@@ -138,7 +138,7 @@ fn a_container_names_its_partitions() {
 }
 
 #[test]
-fn elsewhere_it_is_searched_for() {
+fn other_files_are_scanned() {
     use ImageFormat::{Erofs, Squashfs};
     let at = |offset: usize, image: &[u8]| [&vec![0x11; offset], image].concat();
     for offset in [512, 4096, (1 << 20) - 512, 1 << 20, (1 << 20) + 512, (3 << 20) - 1024] {
@@ -169,7 +169,7 @@ fn the_search_has_an_end() {
 }
 
 #[test]
-fn images_of_the_corpus_are_found_where_they_are() {
+fn corpus_images_are_found_at_their_offsets() {
     let corpus = Corpus::locate_or_fixtures();
     for image in corpus.images() {
         let bytes = corpus.bytes(&image.image);

@@ -68,18 +68,18 @@ impl Report<'_> {
     }
 
     /// Whether a further finding is reported, rather than only counted.
-    fn tells(&self) -> bool {
+    fn is_reporting(&self) -> bool {
         self.summary.error_count.saturating_add(self.summary.warning_count) < FINDINGS_MAX
     }
 
     fn add(&mut self, finding: Finding) {
-        let is_told = self.tells();
+        let is_reported = self.is_reporting();
         let count = match finding.severity {
             Severity::Error => &mut self.summary.error_count,
             Severity::Warning => &mut self.summary.warning_count,
         };
         *count = count.saturating_add(1);
-        if is_told {
+        if is_reported {
             (self.found)(finding);
         }
     }

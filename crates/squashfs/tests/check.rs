@@ -28,7 +28,7 @@ fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
 }
 
 #[test]
-fn nothing_is_wrong_with_good_images() {
+fn valid_images_have_no_findings() {
     let corpus = Corpus::locate_or_fixtures();
     let images = corpus.images().into_iter();
     let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
@@ -50,7 +50,7 @@ const HARMLESS: &[&str] = &[
 ];
 
 #[test]
-fn something_is_wrong_with_every_corrupted_image() {
+fn corrupt_images_have_findings() {
     let corpus = Corpus::locate_or_fixtures();
     let images: Vec<CorruptImage> =
         corpus.corrupt_images().into_iter().filter(|image| image.format() == Format::Squashfs).collect();

@@ -23,7 +23,7 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
 }
 
 #[test]
-fn every_image_reads_as_its_manifest_says() {
+fn every_image_matches_its_manifest() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),

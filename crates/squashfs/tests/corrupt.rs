@@ -184,7 +184,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_corrupted_image_is_refused_for_what_is_wrong_with_it() {
+fn every_corrupt_image_gives_the_error_of_its_fault() {
     let corpus = Corpus::locate_or_fixtures();
     let expected: BTreeMap<&str, &str> = FIRST_ERRORS.iter().copied().collect();
     let images: Vec<CorruptImage> =

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_of_the_corpus_is_understood_whole() {
+    fn every_corpus_manifest_survives_a_round_trip() {
         let corpus = Corpus::locate_or_fixtures();
         check_rows(
             &corpus.images(),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
+    fn versions_are_found_in_program_output() {
         for (program, said, expected) in [
             ("mkfs.erofs", "mkfs.erofs (erofs-utils) 1.9.4\navailable compressors: lz4", Some("1.9.4")),
             ("mkfs.erofs", "mkfs.erofs 1.5\nmkfs.erofs: invalid option -- 'V'\nusage:", Some("1.5")),

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_runs_and_every_failing_row_is_told() {
+    fn every_row_runs_and_every_failing_row_is_reported() {
         let rows: Vec<u32> = (0..100).collect();
         let outcome = catch_unwind(|| {
             check_rows(

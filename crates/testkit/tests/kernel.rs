@@ -9,7 +9,7 @@ use floe_testkit::{
 };
 
 #[test]
-fn the_kernels_mounts_show_what_the_manifests_say() {
+fn kernel_mounts_match_the_manifests() {
     let corpus = Corpus::locate_or_fixtures();
     for (format, need) in [(Format::Erofs, Need::KernelErofs), (Format::Squashfs, Need::KernelSquashfs)] {
         if !skip::ready(&[need]) {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_metadata_says_the_same_as_compressed() {
+    fn decompressed_metadata_has_the_same_content() {
         let seeds = Seeds::new(Corpus::fixtures(), "");
         let plain: Vec<usize> = (0..seeds.count()).filter(|index| seeds.seeds[*index].0.ends_with(PLAIN)).collect();
         assert!(plain.len() > 15, "{}", plain.len());

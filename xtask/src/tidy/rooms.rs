@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_found_wherever_they_stand() {
+    fn imports_are_found_anywhere_in_a_file() {
         for (text, expected) in [
             ("use crate::{Bottle, hall::Door};", &["cellar", "hall"][..]),
             ("use crate::Cup;", &["cellar"]),

@@ -182,7 +182,7 @@ fn rooms_are_used_up() {
 }
 
 #[test]
-fn what_was_encoded_before_changes_nothing() {
+fn earlier_input_does_not_change_the_output() {
     let input = text(1_500_000, 5);
     for compression in all() {
         let is_thorough_lz4 = matches!(compression, Compression::Lz4High { window_bytes: LZ4_WINDOW_MAX, .. });

@@ -23,7 +23,7 @@ fn the_count_counts_rust_and_c() {
 }
 
 #[test]
-fn a_warm_decoder_allocates_nothing() {
+fn a_warm_decoder_does_not_allocate() {
     let (short, long) = (sample::text(5000), sample::text(LEN));
     for (encoding, encode) in sample::ENCODERS {
         let blocks = [(&short, encode(&short)), (&long, encode(&long))];
@@ -44,7 +44,7 @@ fn a_warm_decoder_allocates_nothing() {
 }
 
 #[test]
-fn changing_filters_allocates_nothing() {
+fn changing_filters_does_not_allocate() {
     let data = sample::text(LEN);
     let filters: [&[u64]; 3] =
         [&[], &[liblzma_sys::LZMA_FILTER_X86], &[liblzma_sys::LZMA_FILTER_ARM, liblzma_sys::LZMA_FILTER_SPARC]];
@@ -64,7 +64,7 @@ fn changing_filters_allocates_nothing() {
 }
 
 #[test]
-fn limits_bound_what_is_allocated() {
+fn limits_bound_allocations() {
     let padding = Padding::None;
     let data = sample::text(LEN);
     let large = 1 << 30;

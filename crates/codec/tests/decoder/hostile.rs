@@ -88,7 +88,7 @@ fn decoded_lens() -> impl Strategy<Value = DecodedLen> {
 }
 
 #[test]
-fn what_memory_held_before_does_not_show() {
+fn earlier_contents_of_memory_do_not_leak() {
     // A literal, followed by a long match at distance zero.
     let stored = [&[0x1f, b'x', 0, 0][..], &[255; 40], &[0, 0x50], b"tails"].concat();
     let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 65_536 };

@@ -49,7 +49,7 @@ fn an_upper_bound_is_not_more() {
 }
 
 #[test]
-fn past_the_end_there_is_nothing() {
+fn requests_past_the_end_are_refused() {
     let data = sample::text(LEN as usize);
     let mut decoder = Decoder::new();
     for (encoding, stored) in sample::stored_forms(&data) {

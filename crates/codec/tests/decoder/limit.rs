@@ -106,7 +106,7 @@ fn zstd_frames_of_other_kinds_are_refused_by_name() {
 }
 
 #[test]
-fn zstd_blocks_longer_than_blocks_may_be_are_refused_wherever_reading_begins() {
+fn oversized_zstd_blocks_are_refused_wherever_reading_starts() {
     let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
     // A run of one byte, with a window of 256 KiB, then of 1 KiB.
     for (window, len, is_taken) in [(0x40_u8, 128_u32 << 10, true), (0x40, (128 << 10) + 1, false), (0, 1025, false)] {
@@ -150,7 +150,7 @@ fn temporary_memory_is_a_window_at_most() {
 }
 
 #[test]
-fn what_a_decoder_holds_is_known_before_it_decodes() {
+fn the_memory_of_a_decoder_is_bounded_in_advance() {
     let data = sample::text(LEN);
     let decoded_len = DecodedLen::Exact(LEN as u32);
     for (encoding, stored) in sample::stored_forms(&data) {

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_where_the_next_begins_or_at_a_zero_byte() {
+    fn names_end_at_the_next_name_or_a_zero_byte() {
         for tail in [&b""[..], &[0; 7]] {
             let bytes = block(&[("..", 1), ("a", 2), ("bcd", 3)], tail);
             let block = DirectoryBlock::new(Nid(9), 0, bytes.into()).expect("the block is right");

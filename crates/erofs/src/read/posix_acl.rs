@@ -40,7 +40,7 @@ mod tests {
     use super::as_getxattr;
 
     #[test]
-    fn ids_are_dropped_where_they_mean_nothing() {
+    fn ids_of_unnamed_entries_are_dropped() {
         let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &id.to_le_bytes()].concat();
         let acl = |entries: &[Vec<u8>]| [&2u32.to_le_bytes()[..], &entries.concat()].concat();
         let stored = acl(&[entry(1, 0), entry(2, 1000), entry(0x20, 5)]);

@@ -25,13 +25,13 @@ const NAMES_BYTES_MAX: usize = 65_536;
 
 /// Faults of shared xattrs by number: each is checked once, not again for every inode that refers to it.
 #[derive(Default)]
-pub(super) struct SharedOddities {
-    known: HashMap<u32, Oddity>,
+pub(super) struct SharedXattrFaults {
+    known: HashMap<u32, XattrFault>,
 }
 
 /// A fault of an attribute.
 #[derive(Clone, Copy)]
-enum Oddity {
+enum XattrFault {
     /// This fault.
     Is(&'static str),
     /// None, unless the filter of an inode has this bit set, which hides the attribute.
@@ -150,53 +150,53 @@ impl<'volume> Xattrs<'volume> {
     ///
     /// # Errors
     /// The attributes cannot be read or break the format.
-    pub(super) fn oddities(&self, shared: &mut SharedOddities) -> Result<Vec<&'static str>> {
-        let mut oddities = Vec::new();
+    pub(super) fn faults(&self, shared: &mut SharedXattrFaults) -> Result<Vec<&'static str>> {
+        let mut faults = Vec::new();
         self.visit_inline(|stored| {
-            oddities.extend(self.told(self.oddity(stored)));
+            faults.extend(self.visible_fault(self.fault(stored)));
             true
         })?;
         for id in self.shared_ids()? {
-            let oddity = match shared.known.get(&id) {
+            let fault = match shared.known.get(&id) {
                 Some(known) => *known,
                 None => {
-                    let found = self.oddity(&self.shared(id)?);
+                    let found = self.fault(&self.shared(id)?);
                     shared.known.insert(id, found);
                     found
                 }
             };
-            oddities.extend(self.told(oddity));
+            faults.extend(self.visible_fault(fault));
         }
-        Ok(oddities)
+        Ok(faults)
     }
 
-    fn told(&self, oddity: Oddity) -> Option<&'static str> {
-        match oddity {
-            Oddity::Is(rule) => Some(rule),
-            Oddity::HiddenBy(bit) => {
+    fn visible_fault(&self, fault: XattrFault) -> Option<&'static str> {
+        match fault {
+            XattrFault::Is(rule) => Some(rule),
+            XattrFault::HiddenBy(bit) => {
                 (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr that the inode's filter hides")
             }
-            Oddity::None => None,
+            XattrFault::None => None,
         }
     }
 
-    fn oddity(&self, stored: &Stored) -> Oddity {
+    fn fault(&self, stored: &Stored) -> XattrFault {
         let Some((base, infix)) = self.prefix(stored.index) else {
-            return Oddity::Is("xattr of a long prefix that does not exist");
+            return XattrFault::Is("xattr of a long prefix that does not exist");
         };
         let rest = [infix, &stored.name].concat();
         let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
         if base == format::XATTR_INDEX_NONE {
             // Free space, or a private note of the tool that made the image; no file system shows it.
-            Oddity::None
+            XattrFault::None
         } else if short_prefix(base).is_none() {
-            Oddity::Is("xattr of a prefix that does not exist")
+            XattrFault::Is("xattr of a prefix that does not exist")
         } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
-            Oddity::Is("ACL that is none")
+            XattrFault::Is("ACL that is none")
         } else if !is_acl && rest.is_empty() {
-            Oddity::Is("xattr without a name")
+            XattrFault::Is("xattr without a name")
         } else {
-            self.filter_bit(base, &rest).map_or(Oddity::None, Oddity::HiddenBy)
+            self.filter_bit(base, &rest).map_or(XattrFault::None, XattrFault::HiddenBy)
         }
     }
 

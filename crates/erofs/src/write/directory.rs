@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_stand_alone_and_lengths_agree() {
+    fn blocks_are_self_contained_and_lengths_agree() {
         for (count, name_len, block_size) in [(1, 1, 512), (3, 255, 512), (100, 20, 512), (1000, 13, 4096)] {
             let names: Vec<Vec<u8>> =
                 (0..count).map(|number| format!("{number:0>width$}", width = name_len).into_bytes()).collect();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_form_is_taken_where_it_says_all() {
+    fn the_compact_form_is_used_if_possible() {
         let epoch = Timestamp { seconds: 1000, nanoseconds: 0 };
         let plain = InodeRecord {
             file_type: FileType::Regular,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::{Error, Result};
 
 /// The statistics of one mount over its lifetime: the fields that the lab needs of the file which Floe writes with `-o
@@ -122,7 +122,7 @@ pub struct WorkAccount {
 impl Account {
     /// Reads the statistics of an ended mount.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).doing(|| "Floe wrote no statistics (account=FILE)".to_owned())?;
+        let text = std::fs::read(path).context(|| "Floe wrote no statistics (account=FILE)".to_owned())?;
         serde_json::from_slice(&text).map_err(|error| Error::new(format!("cannot parse Floe's statistics: {error}")))
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Meter {
 
 /// The state at the beginning of a launch.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct LaunchStart {
     is_traced: bool,
     server: Option<(u32, BTreeMap<i32, ThreadTotals>)>,
 }
@@ -64,7 +64,7 @@ impl Meter {
         self.collector.as_ref().map(Collector::marker)
     }
 
-    pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<Begun> {
+    pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<LaunchStart> {
         let server = match server_pid {
             Some(pid) => Some((pid, process_totals(pid)?)),
             None => None,
@@ -73,13 +73,13 @@ impl Meter {
         if let Some(collector) = &mut self.collector {
             if is_traced { collector.start()? } else { collector.rest()? }
         }
-        Ok(Begun { is_traced, server })
+        Ok(LaunchStart { is_traced, server })
     }
 
     /// Completes the launch of `reader_pid`, whose totals were read at its exit; returns the trace if there is one.
     pub(crate) fn end(
         &mut self,
-        begun: &Begun,
+        begun: &LaunchStart,
         reader_pid: u32,
         reader_totals: Option<&ThreadTotals>,
         decompressors: &Decompressors,

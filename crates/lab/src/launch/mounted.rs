@@ -12,9 +12,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use super::account::Account;
-use super::said::Said;
+use super::captured_stderr::CapturedStderr;
 use super::variant::{ImageKind, Programs, Reader, Variant};
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::load::{Load, end};
 use crate::machine::{Mark, Promise, Undo};
 use crate::process_sys::die_with_parent;
@@ -57,7 +57,7 @@ impl MountPoints {
     pub(crate) fn new(undo: &Undo) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         let promise = undo.promise(Mark::Directory { path: root.clone() })?;
-        fs::create_dir(&root).doing(|| format!("cannot make {}", root.display()))?;
+        fs::create_dir(&root).context(|| format!("cannot make {}", root.display()))?;
         Ok(Self { undo: undo.clone(), root, _promise: promise })
     }
 
@@ -71,12 +71,12 @@ impl MountPoints {
         extras: &Extras,
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
-            let path = variant.image.canonicalize().doing(|| format!("cannot find {}", variant.image.display()))?;
+            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
             return Ok(Mounted { path, server: None, is_mounted: false, account: None, _promises: Vec::new() });
         }
         let path = self.root.join(index.to_string());
         let directory = self.undo.promise(Mark::Directory { path: path.clone() })?;
-        fs::create_dir_all(&path).doing(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
         let mount = self.undo.promise(Mark::Mount { path: path.clone() })?;
         let mut promises = vec![mount, directory];
         let mut account = None;
@@ -119,7 +119,7 @@ impl Mounted {
     /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
-        let before = device(&self.path).doing(|| format!("cannot see {}", self.path.display()))?;
+        let before = device(&self.path).context(|| format!("cannot see {}", self.path.display()))?;
         let mut more = Vec::new();
         if let Some(account) = &self.account {
             more.push(format!("account={}", account.display()));
@@ -129,15 +129,15 @@ impl Mounted {
         }
         let mut command = serve_command(variant, &self.path, programs, &more);
         let program = command.get_program().to_string_lossy().into_owned();
-        let said = Said::new()?;
+        let said = CapturedStderr::new()?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?).process_group(0);
         // A killed process would leave a dead mount; a process that gets SIGTERM unmounts it.
         let command = load.confine(die_with_parent(&mut command, Signal::TERM))?;
         let mut child =
-            command.spawn().doing(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
+            command.spawn().context(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
         let begin = Instant::now();
         while device(&self.path).is_ok_and(|device| device == before) {
-            let status = child.try_wait().doing(|| format!("cannot wait for {program}"))?;
+            let status = child.try_wait().context(|| format!("cannot wait for {program}"))?;
             if status.is_some() || begin.elapsed() > MOUNT_TIME_MAX {
                 let what =
                     status.map_or_else(|| "did not mount in time".to_owned(), |status| format!("ended: {status}"));
@@ -203,26 +203,26 @@ impl Drop for Mounted {
 
 /// Drops the image from the page cache. The image must not be mounted.
 pub(crate) fn forget_image(image: &Path) -> Result<()> {
-    let file = fs::File::open(image).doing(|| format!("cannot open {}", image.display()))?;
+    let file = fs::File::open(image).context(|| format!("cannot open {}", image.display()))?;
     // Dirty pages cannot be dropped.
     let _ = file.sync_data();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-        .doing(|| format!("cannot drop {} from memory", image.display()))
+        .context(|| format!("cannot drop {} from memory", image.display()))
 }
 
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
-    let doing = || format!("cannot mount {} in the kernel", variant.image.display());
+    let context = || format!("cannot mount {} in the kernel", variant.image.display());
     let kind = ImageKind::of(&variant.image)?;
     // The option `loop` reads through a loop device, as from a disk.
     let through_loop = variant.options.split(',').any(|option| option == "loop");
     if kind == ImageKind::Erofs && !through_loop {
         // Linux 6.12 and later read the file without a loop device.
-        let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(doing()))?;
+        let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(context()))?;
         let mounted =
             rustix::mount::mount(&variant.image, path, kind.kernel_name(), MountFlags::RDONLY, options.as_c_str());
         match mounted {
             Err(rustix::io::Errno::NOTBLK) => {}
-            other => return other.doing(doing),
+            other => return other.context(context),
         }
     }
     let given = variant.options.split(',').filter(|option| !option.is_empty() && *option != "loop");
@@ -231,11 +231,11 @@ fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
         .args(["-t", kind.kernel_name(), "-o", &options])
         .args([&variant.image, path])
         .output()
-        .doing(|| "cannot run mount".to_owned())?;
+        .context(|| "cannot run mount".to_owned())?;
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::new(format!("{}: {}", doing(), String::from_utf8_lossy(&output.stderr).trim())))
+    Err(Error::new(format!("{}: {}", context(), String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 fn serve_command(variant: &Variant, path: &Path, programs: &Programs, more: &[String]) -> Command {

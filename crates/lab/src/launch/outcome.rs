@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tier_does_not_show_has_no_value() {
+    fn metrics_that_a_tier_lacks_have_no_value() {
         let mut counted = Latency::default();
         counted.add_totals(&ThreadTotals { waiting_ns: 50, sleep_count: 3, ..ThreadTotals::default() });
         let launch = Launch { decompression: Some(counted.clone()), reader: counted, ..Launch::default() };

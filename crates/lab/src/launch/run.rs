@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use super::command::{self, HotProcess, Ran};
+use super::command::{self, CommandRun, HotProcess};
 use super::comparison::Comparison;
 use super::meter::{Meter, Tier};
 use super::mounted::{Extras, Mounted, forget_image};
@@ -291,7 +291,7 @@ impl<'run> Session<'run> {
     }
 }
 
-fn fill(launch: &mut Launch, ran: &Ran) {
+fn fill(launch: &mut Launch, ran: &CommandRun) {
     launch.start_ns = ran.start_ns;
     launch.wall_ns = ran.wall_ns;
     launch.minor_faults = ran.usage.minor_faults;

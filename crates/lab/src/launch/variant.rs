@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::sched::NamePattern;
 use crate::{Error, Result};
 
@@ -144,7 +144,7 @@ impl Variant {
 impl ImageKind {
     /// Recognises an image by its magic number.
     pub fn of(image: &Path) -> Result<Self> {
-        let file = File::open(image).doing(|| format!("cannot open {}", image.display()))?;
+        let file = File::open(image).context(|| format!("cannot open {}", image.display()))?;
         let mut erofs = [0; 4];
         let mut squashfs = [0; 4];
         let _ = file.read_exact_at(&mut squashfs, 0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_found_where_they_are_said_to_be() {
+    fn peers_are_set_by_name_and_path() {
         let mut programs = Programs::default();
         programs.set("erofsfuse=/opt/bin/erofsfuse").unwrap();
         assert_eq!(programs.erofsfuse, PathBuf::from("/opt/bin/erofsfuse"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::ControlGroup;
 use crate::process_sys::{ForkedChild, read_block};
 use crate::{Error, Result};
@@ -36,7 +36,7 @@ pub(super) fn spawn_burners(count: u32, percent: u32) -> Result<Vec<ForkedChild>
         .map(|index| {
             let name = CString::new(format!("floe-burn/{index}")).unwrap_or_default();
             ForkedChild::spawn(&name, None, |_| burn(&mut numbers, index, rest))
-                .doing(|| format!("cannot start CPU burner {index}"))
+                .context(|| format!("cannot start CPU burner {index}"))
         })
         .collect()
 }
@@ -48,9 +48,9 @@ pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let (file, is_direct) = match open(libc::O_DIRECT) {
         Ok(file) => (file, true),
-        Err(_) => (open(0).doing(|| format!("cannot open {} for random reads", path.display()))?, false),
+        Err(_) => (open(0).context(|| format!("cannot open {} for random reads", path.display()))?, false),
     };
-    let size = file.metadata().doing(|| format!("cannot stat {}", path.display()))?.len();
+    let size = file.metadata().context(|| format!("cannot stat {}", path.display()))?.len();
     let block_count = size / BLOCK_BYTES as u64;
     if block_count == 0 {
         return Err(Error::new(format!("{} is too small for random reads: give a file of some MiB", path.display())));
@@ -69,24 +69,24 @@ pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
             }
         }
     });
-    Ok((child.doing(|| "cannot start the random reader".to_owned())?, is_direct))
+    Ok((child.context(|| "cannot start the random reader".to_owned())?, is_direct))
 }
 
 /// Starts a process inside a memory control group that reads a file as large as the group's limit repeatedly. The group
 /// is then always full of reclaimable pages, and allocations take time.
 pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<ForkedChild> {
-    let doing = || "cannot make a file to fill the memory group with".to_owned();
+    let context = || "cannot make a file to fill the memory group with".to_owned();
     // On a disk, because pages of a memory file cannot be reclaimed.
     let path = Path::new("/var/tmp").join(format!("floe-lab-fill-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).context(context)?;
     let unlinked = std::fs::remove_file(&path);
     let mut block = vec![1_u8; FILL_BYTES];
     for _ in 0..limit_bytes.div_ceil(FILL_BYTES as u64) {
-        file.write_all(&block).doing(doing)?;
+        file.write_all(&block).context(context)?;
     }
     // Pages are charged to the process that reads them first, which must not be this one.
-    file.sync_data().and(unlinked).doing(doing)?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(doing)?;
+    file.sync_data().and(unlinked).context(context)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context(context)?;
     let child = ForkedChild::spawn(c"floe-fill", Some(file.as_fd()), |kept| {
         let mut offset = 0;
         // Nothing may be read before the process is in the group.
@@ -97,9 +97,9 @@ pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<For
             sleep(Duration::from_millis(1));
         }
     });
-    let child = child.doing(|| "cannot start the memory filler".to_owned())?;
+    let child = child.context(|| "cannot start the memory filler".to_owned())?;
     let entered = group.entrance()?.write_all(child.pid().to_string().as_bytes());
-    entered.doing(|| "cannot put the memory filler into its group".to_owned())?;
+    entered.context(|| "cannot put the memory filler into its group".to_owned())?;
     Ok(child)
 }
 

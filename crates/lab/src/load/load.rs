@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::burner::{sleep, spawn_burners, spawn_filler, spawn_random_reader};
 use super::kind::LoadKind;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::{ControlGroup, GroupCounts, Undo};
 use crate::process_sys::{ForkedChild, die_with_parent, join_group, join_group_in_child, touch_fresh_pages};
 use crate::{Error, Result};
@@ -68,7 +68,7 @@ impl Load {
     pub(crate) fn confine_process(&self, pid: u32) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let entered = std::io::Write::write_all(&mut group.entrance()?, pid.to_string().as_bytes());
-        entered.doing(|| format!("cannot put process {pid} into a control group"))
+        entered.context(|| format!("cannot put process {pid} into a control group"))
     }
 
     /// Makes a command start within the load's limits.
@@ -146,7 +146,7 @@ impl Load {
                 sleep(Duration::from_millis(1));
             }
         });
-        let hog = hog.doing(|| "cannot start the memory hog".to_owned())?;
+        let hog = hog.context(|| "cannot start the memory hog".to_owned())?;
         // Makes the hog the preferred victim of the OOM killer.
         let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
         self.hog = Some(hog);
@@ -186,13 +186,13 @@ pub(crate) fn end(child: &mut Child, patience: Duration) {
 }
 
 fn start_fio(job: &Path) -> Result<Child> {
-    let job = job.canonicalize().doing(|| format!("cannot find the fio job {}", job.display()))?;
+    let job = job.canonicalize().context(|| format!("cannot find the fio job {}", job.display()))?;
     let mut command = Command::new("fio");
     command.arg("--output=/dev/null").arg(&job).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.current_dir(job.parent().unwrap_or(Path::new("/"))).process_group(0);
     let mut child = die_with_parent(&mut command, Signal::TERM)
         .spawn()
-        .doing(|| "cannot run fio (install it, or use --load cpu=8x90%)".to_owned())?;
+        .context(|| "cannot run fio (install it, or use --load cpu=8x90%)".to_owned())?;
     std::thread::sleep(FIO_BEGIN);
     if let Ok(Some(status)) = child.try_wait() {
         let mut said = String::new();

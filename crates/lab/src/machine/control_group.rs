@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::undo::{Mark, Promise, Undo};
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::{Error, Result};
 
 /// A control group with a memory limit; processes still inside are killed when it is dropped.
@@ -36,8 +36,8 @@ pub struct GroupCounts {
 impl ControlGroup {
     /// Creates a group with a limit of `limit_bytes`, in the hierarchy that limits memory on this machine.
     pub fn with_memory_limit(undo: &Undo, limit_bytes: u64) -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").doing(|| "cannot read the mounts".to_owned())?;
-        let own = fs::read_to_string("/proc/self/cgroup").doing(|| "cannot read our control group".to_owned())?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context(|| "cannot read the mounts".to_owned())?;
+        let own = fs::read_to_string("/proc/self/cgroup").context(|| "cannot read our control group".to_owned())?;
         let (parent, version) = memory_hierarchy(&mounts, &own)
             .ok_or_else(|| Error::new("no control group hierarchy of this machine limits memory"))?;
         if version == Version::Two {
@@ -47,7 +47,7 @@ impl ControlGroup {
         }
         let path = parent.join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         let promise = undo.promise(Mark::ControlGroup { path: path.clone() })?;
-        fs::create_dir(&path).doing(|| format!("cannot make the control group {}", path.display()))?;
+        fs::create_dir(&path).context(|| format!("cannot make the control group {}", path.display()))?;
         let group = Self { path, version, _promise: promise };
         match version {
             Version::One => group.write("memory.limit_in_bytes", limit_bytes)?,
@@ -67,7 +67,7 @@ impl ControlGroup {
     /// Its `cgroup.procs`, open for writing.
     pub fn entrance(&self) -> Result<fs::File> {
         let path = self.path.join("cgroup.procs");
-        fs::OpenOptions::new().write(true).open(&path).doing(|| format!("cannot open {}", path.display()))
+        fs::OpenOptions::new().write(true).open(&path).context(|| format!("cannot open {}", path.display()))
     }
 
     /// The events so far.
@@ -98,7 +98,7 @@ impl ControlGroup {
 
     fn write(&self, file: &str, value: u64) -> Result<()> {
         let path = self.path.join(file);
-        fs::write(&path, value.to_string()).doing(|| format!("cannot set {} to {value}", path.display()))
+        fs::write(&path, value.to_string()).context(|| format!("cannot set {} to {value}", path.display()))
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod control_group;
 mod environment;
+mod lab_lock;
 mod namespace_sys;
 mod noise;
 mod setting;
-mod turn;
 mod undo;
 
 pub use control_group::{ControlGroup, GroupCounts};

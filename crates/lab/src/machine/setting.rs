@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::undo::{Mark, Promise, Undo};
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
 /// Whether the scheduler groups processes by session; dominates latency under load.
 pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
@@ -27,7 +27,7 @@ impl Setting {
             return Ok(Some(Self { path, before, promise: None }));
         }
         let promise = undo.promise(Mark::Setting { path: path.clone(), value: before.clone() })?;
-        fs::write(&path, value).doing(|| format!("cannot set {} to {value}", path.display()))?;
+        fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.display()))?;
         Ok(Some(Self { path, before, promise: Some(promise) }))
     }
 

@@ -13,8 +13,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::turn::Turn;
-use crate::error::Doing;
+use super::lab_lock::LabLock;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 
@@ -105,7 +105,7 @@ struct Shared {
     marks: Mutex<Marks>,
     /// Ends with this process; `None` if there is no shell.
     keeper: Mutex<Option<(Child, ChildStdin)>>,
-    _turn: Option<Turn>,
+    _lock: Option<LabLock>,
 }
 
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ impl Undo {
     /// running, and starts the keeper of this run.
     pub fn new() -> Result<Self> {
         let directory = journal_directory()?;
-        if let Some(_turn) = Turn::attempt(&directory)? {
+        if let Some(_lock) = LabLock::attempt(&directory)? {
             undo_left_over(&directory);
         }
         Self::in_directory(&directory, None)
@@ -127,13 +127,13 @@ impl Undo {
 
     /// Begins a run that needs the machine for itself: waits until no other lab is running.
     pub fn alone(interrupt: &Interrupt) -> Result<Self> {
-        let turn = Turn::wait(journal_directory, interrupt)?;
+        let lock = LabLock::wait(journal_directory, interrupt)?;
         let directory = journal_directory()?;
         undo_left_over(&directory);
-        Self::in_directory(&directory, Some(turn))
+        Self::in_directory(&directory, Some(lock))
     }
 
-    fn in_directory(directory: &Path, turn: Option<Turn>) -> Result<Self> {
+    fn in_directory(directory: &Path, lock: Option<LabLock>) -> Result<Self> {
         let number = fastrand::u32(..);
         let journal = directory.join(format!("{}-{number:08x}.undo", std::process::id()));
         let keeper = Command::new("sh")
@@ -141,13 +141,13 @@ impl Undo {
             .arg(&journal)
             .stdin(Stdio::piped())
             // The keeper's standard output only holds the lock.
-            .stdout(turn.as_ref().and_then(Turn::share).unwrap_or_else(Stdio::null))
+            .stdout(lock.as_ref().and_then(LabLock::share).unwrap_or_else(Stdio::null))
             .stderr(Stdio::null())
             .current_dir("/")
             .process_group(0)
             .spawn();
         let keeper = keeper.ok().and_then(|mut child| child.stdin.take().map(|stdin| (child, stdin)));
-        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper), _turn: turn };
+        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper), _lock: lock };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -190,7 +190,7 @@ impl Shared {
         }
         fs::write(&fresh, lines)
             .and_then(|()| fs::rename(&fresh, &self.journal))
-            .doing(|| format!("cannot write {}", self.journal.display()))
+            .context(|| format!("cannot write {}", self.journal.display()))
     }
 }
 
@@ -234,8 +234,8 @@ fn journal_directory() -> Result<PathBuf> {
         .mode(0o700)
         .recursive(true)
         .create(&path)
-        .doing(|| format!("cannot make {}", path.display()))?;
-    let status = fs::symlink_metadata(&path).doing(|| format!("cannot see {}", path.display()))?;
+        .context(|| format!("cannot make {}", path.display()))?;
+    let status = fs::symlink_metadata(&path).context(|| format!("cannot see {}", path.display()))?;
     if !status.is_dir() || status.uid() != uid.as_raw() || status.mode() & 0o022 != 0 {
         return Err(Error::new(format!("{} belongs to another user; remove it", path.display())));
     }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keeper_undoes_what_is_left_when_the_run_ends() {
+    fn the_keeper_undoes_remaining_changes_when_the_run_ends() {
         let home = tempfile::tempdir().unwrap();
         let (setting, directory) = (home.path().join("setting"), home.path().join("a directory"));
         fs::write(&setting, "0").unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_undone_is_left_alone() {
+    fn undone_changes_are_not_undone_again() {
         let home = tempfile::tempdir().unwrap();
         let setting = home.path().join("setting");
         fs::write(&setting, "now").unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_undoes_what_a_dead_one_left() {
+    fn the_next_run_undoes_the_changes_of_a_dead_one() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("left over");
         fs::write(&file, "x").unwrap();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn published_figures_stand_beside_ours() {
+    fn published_figures_are_shown_next_to_ours() {
         use Comparison::{Pool, ReadAround, Windows, Workers};
         let rows: [(Comparison, bool, &[&str], &[&str]); 5] = [
             (
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_so_many_launches_can_show_is_shown() {
+    fn rows_need_enough_launches() {
         for (count, expected) in [(1, 4), (9, 5), (10, 6), (99, 6), (100, 7), (1000, 8)] {
             let table = metric_table(&report(None, &["a", "b"], count), Metric::WALL).unwrap();
             // Apart from the head, the interval and the number of launches.
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_names_the_fastest_and_says_what_cannot_be_told() {
+    fn the_answer_names_the_fastest_and_insignificant_differences() {
         let lines = answer(&report(None, &["slow", "fast"], 20));
         assert!(lines[0].starts_with("fastest on average: fast, 0.71 ms"), "{lines:?}");
         assert!(lines[1].contains("slow: 7.07 ms") && lines[1].contains(": slower (95 %"), "{lines:?}");

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_asks_nobody_for_anything_and_escapes_what_it_shows() {
+    fn a_page_is_self_contained_and_escapes_its_text() {
         let mut page = Page::new("<title>", "lead & more");
         page.heading("a \"heading\"");
         page.paragraph("<script>");

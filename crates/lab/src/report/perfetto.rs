@@ -13,7 +13,7 @@ use rustix::time::ClockId;
 use super::perfetto_schema as schema;
 use super::perfetto_schema::{FtraceEvent, TracePacket};
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::trace::{BufferStatistics, Event, EventKind, ProcessTree, Trace, Wakeup};
 
 /// The writer sequence of all packets.
@@ -24,30 +24,30 @@ const TRACK: u64 = 0xf10e;
 const PACKET_TAG: u8 = 0x0a;
 
 /// An interval: name, start in nanoseconds of the boot clock, and duration.
-pub type Lasted = (String, u64, u64);
+pub type NamedInterval = (String, u64, u64);
 
-/// Writes `trace` with a track for the intervals in `lasted`, compressed with gzip.
+/// Writes `trace` with a track for the intervals in `intervals`, compressed with gzip.
 ///
 /// `before` and `after` are the processes at its start and end.
 pub fn write_perfetto(
     path: &Path,
     trace: &Trace,
     (before, after): (&ProcessTree, &ProcessTree),
-    lasted: &[Lasted],
+    intervals: &[NamedInterval],
 ) -> Result<()> {
-    let doing = || format!("cannot write {}", path.display());
-    let file = File::create(path).doing(doing)?;
+    let context = || format!("cannot write {}", path.display());
+    let file = File::create(path).context(context)?;
     let mut out = GzEncoder::new(BufWriter::new(file), Compression::default());
-    for packet in packets(trace, before, after, lasted) {
+    for packet in packets(trace, before, after, intervals) {
         let bytes = packet.encode_to_vec();
         let mut head = vec![PACKET_TAG];
         prost::encoding::encode_varint(bytes.len() as u64, &mut head);
-        out.write_all(&head).and_then(|()| out.write_all(&bytes)).doing(doing)?;
+        out.write_all(&head).and_then(|()| out.write_all(&bytes)).context(context)?;
     }
-    out.finish().and_then(|mut file| file.flush()).doing(doing)
+    out.finish().and_then(|mut file| file.flush()).context(context)
 }
 
-fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[Lasted]) -> Vec<TracePacket> {
+fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, intervals: &[NamedInterval]) -> Vec<TracePacket> {
     let packet = |timestamp: u64| TracePacket {
         timestamp: Some(timestamp),
         timestamp_clock_id: Some(schema::CLOCK_BOOTTIME),
@@ -64,7 +64,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
             ..packet(trace.start_ns)
         },
     ];
-    for (name, start_ns, duration_ns) in lasted {
+    for (name, start_ns, duration_ns) in intervals {
         let event =
             |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(TRACK), name };
         let begin = event(schema::SLICE_BEGIN, Some(name.clone()));

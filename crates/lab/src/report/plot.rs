@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plot_stays_in_its_frame_whatever_the_values() {
+    fn every_plot_stays_in_its_frame_for_any_values() {
         let cases: &[&[f64]] = &[&[], &[0.0], &[5.0], &[0.0, 1e9], &[0.001, 3.0, 70_000.0], &[7.0; 5000]];
         for values in cases {
             let data = [series("a <b> & \"c\"", values), series("d", &[1.0, 2.0])];
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_stands_where_it_belongs() {
+    fn the_median_is_drawn_at_its_position() {
         let plot = strip_plot(&[series("a", &[0.0, 50.0, 100.0])], "µs");
         let x: f64 = plot.split(r#"class="median" x1=""#).nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
         let expected = 170.0 + 50.0 / 104.0 * (WIDTH - RIGHT - 170.0);

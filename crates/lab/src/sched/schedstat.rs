@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
 /// The totals of one thread since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl ThreadTotals {
 /// The totals of all threads of a process.
 pub fn process_totals(pid: u32) -> Result<BTreeMap<i32, ThreadTotals>> {
     let tasks = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&tasks).doing(|| format!("cannot read {tasks}"))?;
+    let entries = fs::read_dir(&tasks).context(|| format!("cannot read {tasks}"))?;
     Ok(entries
         .flatten()
         .filter_map(|entry| {

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn families_follow_who_made_whom() {
+    fn descendants_follow_creation() {
         let make = |parent, tid, clone_flags| Event {
             time_ns: 1,
             cpu: 0,

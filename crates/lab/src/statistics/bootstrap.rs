@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_about_as_wide_as_theory_says() {
+    fn the_interval_has_the_theoretical_width() {
         let mut random = fastrand::Rng::with_seed(7);
         let values: Vec<f64> = (0..400).map(|_| 100.0 + 20.0 * (random.f64() - 0.5)).collect();
         let interval = Interval::of_average(&values).unwrap();

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_are_closed_where_the_arrivals_lead_from_end_to_end() {
+    fn chains_are_closed_if_the_arrivals_connect_their_ends() {
         type Row = (&'static str, Vec<Event>, Vec<Arrival>, &'static [(u64, i32, i32)]);
         let rows: Vec<Row> = vec![
             (
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_thread_left_is_told_by_what_comes_after() {
+    fn the_state_of_a_leaving_thread_follows_from_later_events() {
         let rows = [
             (vec![waking(30, 7), switch(31, 0, 7)], false),
             (vec![switch(31, 0, 7), waking(32, 7)], true),

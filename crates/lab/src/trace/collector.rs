@@ -20,7 +20,7 @@ use super::page::PageLayout;
 use super::perf_ring_sys::{PerfEvent, PerfRing};
 use super::recording::{CpuRecording, Trace};
 use super::tracefs::{Instance, Tracefs};
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::Undo;
 use crate::{Error, Result};
 
@@ -146,7 +146,7 @@ impl Collector {
         self.start_ns = boot_time_ns();
         if self.has_second_witness {
             for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
-                perf.record(true).doing(|| "cannot record perf events".to_owned())?;
+                perf.record(true).context(|| "cannot record perf events".to_owned())?;
             }
         }
         self.instance.write("tracing_on", "1")
@@ -158,7 +158,7 @@ impl Collector {
         let end_ns = boot_time_ns();
         if self.has_second_witness {
             for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
-                perf.record(false).doing(|| "cannot stop perf events".to_owned())?;
+                perf.record(false).context(|| "cannot stop perf events".to_owned())?;
             }
         }
         let mut recordings = Vec::new();
@@ -216,9 +216,9 @@ impl Reader {
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
-            .doing(|| format!("cannot open {}", path.display()))?;
+            .context(|| format!("cannot open {}", path.display()))?;
         let request = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let request = Arc::new(request.doing(|| "cannot make an eventfd".to_owned())?);
+        let request = Arc::new(request.context(|| "cannot make an eventfd".to_owned())?);
         let (answer, answers) = channel();
         let (alive, is_alive) = channel::<()>();
         let perf = PerfEvent::context_switches_of_cpu(cpu, PERF_RING_BYTES as u32 / 2).ok();
@@ -228,7 +228,7 @@ impl Reader {
         let thread = std::thread::Builder::new()
             .name(format!("floe-trace/{cpu}"))
             .spawn(move || pump.run(&answer, &is_alive))
-            .doing(|| "cannot start a trace reader".to_owned())?;
+            .context(|| "cannot start a trace reader".to_owned())?;
         Ok(Self { cpu, perf, request, answers, alive: Some(alive), thread: Some(thread) })
     }
 
@@ -240,7 +240,7 @@ impl Reader {
 
     fn ask(&self) -> Result<()> {
         let asked = rustix::io::write(&self.request, &1_u64.to_ne_bytes());
-        asked.map(|_| ()).doing(|| "cannot reach a trace reader".to_owned())
+        asked.map(|_| ()).context(|| "cannot reach a trace reader".to_owned())
     }
 }
 

@@ -171,7 +171,7 @@ mod tests {
     const QUEUE_WORK: &str = include_str!("../../fixtures/format-workqueue_queue_work.txt");
 
     #[test]
-    fn fields_are_found_where_the_kernel_says() {
+    fn fields_are_at_the_offsets_of_the_format() {
         let switch = EventFormat::parse(SWITCH).unwrap();
         assert_eq!((switch.name.as_str(), switch.preempted_flag), ("sched_switch", Some(0x100)));
         let queue = EventFormat::parse(QUEUE_WORK).unwrap();

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told() {
+    fn losses_are_reported() {
         let mut counted = page(0, 4 | MISSED_EVENTS | MISSED_STORED, &[29]);
         counted[20..28].copy_from_slice(&1234_u64.to_ne_bytes());
         let rows = [

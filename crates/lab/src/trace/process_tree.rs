@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_and_its_threads_are_there() {
+    fn this_process_and_its_threads_are_listed() {
         let pid = std::process::id().cast_signed();
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("lab-tree".into()).spawn(move || receive.recv()).unwrap();

@@ -10,7 +10,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::format::EventFormat;
 use super::page::PageLayout;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::{Mark, Promise, Undo};
 use crate::{Error, Result};
 
@@ -38,7 +38,7 @@ impl Tracefs {
                 return Ok(Self { root, _detached: None });
             }
         }
-        let detached = Self::mount_detached().doing(|| "cannot open tracefs (tracing needs root)".to_owned())?;
+        let detached = Self::mount_detached().context(|| "cannot open tracefs (tracing needs root)".to_owned())?;
         let root = PathBuf::from(format!("/proc/self/fd/{}", detached.as_raw_fd()));
         Ok(Self { root, _detached: Some(detached) })
     }
@@ -81,7 +81,7 @@ impl Tracefs {
         let name = format!("{INSTANCE_PREFIX}{}-{number}", std::process::id());
         let path = self.root.join("instances").join(&name);
         let promise = undo.promise(Mark::Instance { name: name.clone() })?;
-        fs::create_dir(&path).doing(|| format!("cannot make the tracing instance {name}"))?;
+        fs::create_dir(&path).context(|| format!("cannot make the tracing instance {name}"))?;
         Ok(Instance { path, _promise: promise })
     }
 }
@@ -108,12 +108,12 @@ impl Instance {
 
     /// Writes one of its files.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
-        fs::write(self.file(name), value).doing(|| format!("cannot set tracing's {name} to {value:?}"))
+        fs::write(self.file(name), value).context(|| format!("cannot set tracing's {name} to {value:?}"))
     }
 
     /// Reads one of its files.
     pub fn read(&self, name: &str) -> Result<String> {
-        read_at_once(&self.file(name)).doing(|| format!("cannot read tracing's {name}"))
+        read_at_once(&self.file(name)).context(|| format!("cannot read tracing's {name}"))
     }
 
     /// Enables an event and returns its format; `None` if this kernel does not have it.
@@ -139,7 +139,7 @@ impl Instance {
 
     /// The CPUs that have a buffer.
     pub fn cpus(&self) -> Result<Vec<u32>> {
-        let entries = fs::read_dir(self.file("per_cpu")).doing(|| "cannot list tracing's per_cpu".to_owned())?;
+        let entries = fs::read_dir(self.file("per_cpu")).context(|| "cannot list tracing's per_cpu".to_owned())?;
         let mut cpus: Vec<u32> = entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok())

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_from_the_mode_and_the_entries() {
+    fn missing_entries_come_from_the_mode_and_the_other_entries() {
         let expected = vec![(1, NO_ID, 6), (2, 7, 5), (4, NO_ID, 4), (16, NO_ID, 5), (32, NO_ID, 1)];
         assert_eq!(entries("user:7:r-x", 0o641), Ok((expected, 0o651)));
         let (acl, permissions) =
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_lists_are_refused() {
         for (text, words) in [
             ("user:nobody-of-this-name:rwx", "a user that this machine does not have"),
             ("group:nobody-of-this-name:rwx:", "a group that this machine does not have"),

@@ -147,7 +147,7 @@ fn listing(root: &Path) -> BTreeMap<String, String> {
 type Layer = &'static [(&'static str, &'static str)];
 
 #[test]
-fn layers_are_merged_and_whiteouts_apply_to_what_is_below() {
+fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
     if !can_mount() {
         return;
     }
@@ -397,7 +397,7 @@ fn broken_archives_are_refused() {
 }
 
 #[test]
-fn what_is_left_out_may_have_other_names() {
+fn excluded_members_may_have_other_links() {
     if !can_mount() {
         return;
     }

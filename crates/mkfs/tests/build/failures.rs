@@ -118,7 +118,7 @@ fn archives_that_change_meanwhile_are_named() {
 }
 
 #[test]
-fn an_image_that_is_there_stays_until_the_new_one_is_whole() {
+fn an_existing_image_stays_until_the_new_one_is_complete() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -132,7 +132,7 @@ fn an_image_that_is_there_stays_until_the_new_one_is_whole() {
 }
 
 #[test]
-fn no_space_left_is_told() {
+fn a_full_disk_is_reported() {
     if !can_mount() {
         return;
     }
@@ -160,7 +160,7 @@ fn build_for_the_killer() {
 }
 
 #[test]
-fn a_kill_leaves_nothing_behind() {
+fn a_killed_build_leaves_no_files() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("source")).unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();

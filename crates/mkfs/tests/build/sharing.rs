@@ -32,7 +32,7 @@ fn make(root: &Path) {
 }
 
 #[test]
-fn what_files_have_in_common_is_stored_once() {
+fn common_data_is_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_claimed_once_is_refused() {
+    fn claiming_twice_is_refused() {
         let mut claims = Claims::default();
         let position = |block, offset| MetadataPosition { block, offset };
         for (from, steps, expected) in [

@@ -21,13 +21,13 @@ impl Tree<'_, '_> {
                 let expected = subdirectory_count.saturating_add(OWN_LINKS);
                 if inode.link_count != expected {
                     let rule = format!("{} links are counted where {expected} are expected", inode.link_count);
-                    self.complain(directory, Finding::warning(rule, Place::inode(directory.nid)));
+                    self.add_finding(directory, Finding::warning(rule, Place::inode(directory.nid)));
                 }
                 if let Err(error) = self.check_index(directory, data, &headers) {
-                    self.complain_of(directory, &error);
+                    self.add_error(directory, &error);
                 }
             }
-            Err(error) => self.complain_of(directory, &error),
+            Err(error) => self.add_error(directory, &error),
         }
     }
 
@@ -74,14 +74,14 @@ impl Tree<'_, '_> {
         };
         let place = Place::inode(child.nid);
         if inode.file_type() != listed.file_type {
-            self.complain(child, Finding::error("dirent of another type than its inode", place));
+            self.add_finding(child, Finding::error("dirent of another type than its inode", place));
         }
         if inode.number != listed.number {
-            self.complain(child, Finding::error("dirent with another number than its inode", place));
+            self.add_finding(child, Finding::error("dirent with another number than its inode", place));
         }
         let InodeData::Directory(data) = &inode.data else { return false };
         if Some(data.parent) != self.number_of(directory.nid) {
-            self.complain(child, Finding::error("directory whose parent is another directory", place));
+            self.add_finding(child, Finding::error("directory whose parent is another directory", place));
         }
         true
     }

@@ -32,13 +32,13 @@ impl Files {
     pub(super) fn check(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, inode: &Inode, file: &RegularInode) {
         if inode.is_extended && file.sparse > file.size {
             let finding = Finding::error("file with more bytes in holes than it has", Place::inode(reached.nid));
-            tree.complain(reached, finding);
+            tree.add_finding(reached, finding);
         }
         if let Err(error) = self.check_blocks(tree, reached, file) {
-            tree.complain_of(reached, &error);
+            tree.add_error(reached, &error);
         }
         if let Err(error) = self.check_tail(tree, reached, file) {
-            tree.complain_of(reached, &error.for_inode(reached.nid));
+            tree.add_error(reached, &error.for_inode(reached.nid));
         }
     }
 

@@ -66,14 +66,14 @@ impl Tree<'_, '_> {
         if let Some(seen) = self.inodes.get_mut(&nid) {
             seen.dirent_count = seen.dirent_count.saturating_add(1);
             if seen.is_directory {
-                self.complain(reached, Finding::error("directory that is listed twice", Place::inode(nid)));
+                self.add_finding(reached, Finding::error("directory that is listed twice", Place::inode(nid)));
             }
             return None;
         }
         let inode = match self.squashfs.inode(nid) {
             Ok(inode) => inode,
             Err(error) => {
-                self.complain_of(reached, &error);
+                self.add_error(reached, &error);
                 return None;
             }
         };
@@ -96,7 +96,7 @@ impl Tree<'_, '_> {
 
     fn check_inode(&mut self, reached: Reached, inode: &Inode) {
         if let Err(error) = self.squashfs.attr(reached.nid) {
-            self.complain_of(reached, &error);
+            self.add_error(reached, &error);
         }
         match &inode.data {
             InodeData::Regular(file) => {
@@ -106,7 +106,7 @@ impl Tree<'_, '_> {
             }
             InodeData::Symlink { size: 0, .. } => {
                 let finding = Finding::error("symbolic link without a target", Place::inode(reached.nid));
-                self.complain(reached, finding);
+                self.add_finding(reached, finding);
             }
             InodeData::Symlink { target, size } => {
                 let place = Place::inode(reached.nid);
@@ -114,7 +114,7 @@ impl Tree<'_, '_> {
                 let end = MetadataPosition { offset: target.offset.saturating_add(*size), ..*target };
                 let read = claim.advance(end).and_then(|()| self.squashfs.read_link(reached.nid));
                 if let Err(error) = read {
-                    self.complain_of(reached, &error);
+                    self.add_error(reached, &error);
                 }
             }
             _ => {}
@@ -130,7 +130,7 @@ impl Tree<'_, '_> {
             if !seen.is_directory && seen.link_count != seen.dirent_count {
                 let rule = format!("{} links are counted where {} dirents are", seen.link_count, seen.dirent_count);
                 let reached = Reached { nid: *nid, path: seen.path };
-                self.complain(reached, Finding::error(rule, Place::inode(*nid)));
+                self.add_finding(reached, Finding::error(rule, Place::inode(*nid)));
             }
         }
         self.inodes = inodes;
@@ -147,7 +147,7 @@ impl Tree<'_, '_> {
             let reached = Reached { nid: *nid, path: seen.path };
             if !numbers.insert(seen.number) {
                 let finding = Finding::error("inode number that another inode has too", Place::inode(*nid));
-                self.complain(reached, finding);
+                self.add_finding(reached, finding);
             }
             let Some(export) = &self.squashfs.export else { continue };
             let cursor = export.cursor_at(&self.squashfs.metadata, seen.number.saturating_sub(1));
@@ -155,9 +155,9 @@ impl Tree<'_, '_> {
                 Ok(reference) if reference == nid.0 => {}
                 Ok(_) => {
                     let finding = Finding::error("export table leads to another inode", Place::inode(*nid));
-                    self.complain(reached, finding);
+                    self.add_finding(reached, finding);
                 }
-                Err(error) => self.complain_of(reached, &error),
+                Err(error) => self.add_error(reached, &error),
             }
         }
         self.inodes = inodes;
@@ -202,14 +202,14 @@ impl Tree<'_, '_> {
     }
 
     /// Reports a fault of an inode.
-    pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
+    pub(super) fn add_finding(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
-        let path = if self.report.tells() { self.paths.path(reached.path) } else { None };
+        let path = if self.report.is_reporting() { self.paths.path(reached.path) } else { None };
         self.report.add(Finding { path, ..finding });
     }
 
     /// Reports that an inode cannot be read.
-    pub(super) fn complain_of(&mut self, reached: Reached, error: &Error) {
-        self.complain(reached, Finding::of(error));
+    pub(super) fn add_error(&mut self, reached: Reached, error: &Error) {
+        self.add_finding(reached, Finding::of(error));
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_parsed_and_told_in_words() {
+    fn options_are_parsed_and_formatted() {
         let rows: [(Compression, &[u8], &str); 11] = [
             (Compression::Gzip, &[9, 0, 0, 0, 15, 0, 5, 0], "level 9, window 2^15, strategies default huffman_only"),
             (Compression::Lzo, &[4, 0, 0, 0, 7, 0, 0, 0], "lzo1x_999, level 7"),

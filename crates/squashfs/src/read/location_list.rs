@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_entry_past_the_count() {
+    fn entries_past_the_count_are_refused() {
         let list = read(&[16_000], ListedTable::Xattrs, 3, 0).expect("a good list");
         let metadata = Metadata::new(std::sync::Arc::new(DirectReader::of(vec![])), floe_image::Encoding::Stored);
         assert_eq!(list.cursor_at(&metadata, 2).expect("there").position().offset, 32);

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn magic_numbers_are_told() {
+    fn magic_numbers_are_recognised() {
         for (head, expected) in [
             (&b"hsqs"[..], true),
             (b"HSQS....", true),

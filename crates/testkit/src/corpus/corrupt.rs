@@ -100,7 +100,7 @@ mod tests {
     use crate::check_rows;
 
     #[test]
-    fn every_edit_gives_the_image_that_it_says() {
+    fn every_edit_gives_the_recorded_image() {
         let corpus = Corpus::locate_or_fixtures();
         let images = corpus.corrupt_images();
         assert!(images.len() >= 268, "{}", images.len());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_is_needed_is_decoded_once_and_contradictions_are_told() {
+    fn blocks_are_decoded_once_at_their_largest_use_and_contradictions_are_found() {
         use DecodedLen::{AtLeast, Exact};
         for (lens, expected) in [
             (&[Exact(8), Exact(8), AtLeast(8)][..], &[Added::More, Added::Nothing, Added::Nothing][..]),

@@ -27,31 +27,31 @@ impl Walker<'_> {
         let nid = inode.nid;
         let body = ByteRange::between(inode.position, inode.body_end());
         if inode.space == Space::Image && self.marks.metadata(DeviceId(0), body) {
-            self.tell(Severity::Error, "inode overlaps data", Place::inode(nid));
+            self.add_finding(Severity::Error, "inode overlaps data", Place::inode(nid));
         }
         let [in_image, in_metabox] = &mut self.bodies;
         let bodies = if inode.space == Space::Image { in_image } else { in_metabox };
         if bodies.insert(body) {
             // The overlapping part was already checked for the other inode. Checking it again would never end if all
             // inodes overlap.
-            self.tell(Severity::Error, "inode overlaps another one", Place::inode(nid));
+            self.add_finding(Severity::Error, "inode overlaps another one", Place::inode(nid));
             return false;
         }
         match Xattrs::new(self.volume, inode, self.prefixes).and_then(|xattrs| match xattrs {
-            Some(xattrs) => xattrs.oddities(&mut self.shared_xattrs),
+            Some(xattrs) => xattrs.faults(&mut self.shared_xattrs),
             None => Ok(Vec::new()),
         }) {
-            Ok(oddities) => {
-                for rule in oddities {
-                    self.tell(Severity::Warning, rule, Place::inode(nid));
+            Ok(faults) => {
+                for rule in faults {
+                    self.add_finding(Severity::Warning, rule, Place::inode(nid));
                 }
             }
-            Err(error) => self.tell_error(nid, error),
+            Err(error) => self.add_error(nid, error),
         }
         let data = self.data_of(inode);
         let is_sound = data.is_ok();
         if let Err(error) = data {
-            self.tell_error(nid, error);
+            self.add_error(nid, error);
         }
         is_sound
     }
@@ -86,7 +86,7 @@ impl Walker<'_> {
         let said = inode.blocks_512 >> (superblock.block_size.log2() - 9);
         if said > found || said < found && !may_be_less {
             let rule = format!("wrong number of compressed blocks: {said}, but {found} were found");
-            self.tell(Severity::Warning, rule, Place::inode(inode.nid));
+            self.add_finding(Severity::Warning, rule, Place::inode(inode.nid));
         }
     }
 
@@ -106,7 +106,11 @@ impl Walker<'_> {
             position = piece.range.end();
         }
         if names_device && !self.volume.devices.has_any() {
-            self.tell(Severity::Warning, "chunk on a device of an image without devices", Place::inode(inode.nid));
+            self.add_finding(
+                Severity::Warning,
+                "chunk on a device of an image without devices",
+                Place::inode(inode.nid),
+            );
         }
         Ok(())
     }
@@ -116,7 +120,7 @@ impl Walker<'_> {
         let (header, _) = compressed::read_header(inode, &mut Window::new(self.volume, inode.space, inode.nid))?;
         let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
         if !is_whole_fragment && header.h_advise & !KNOWN_ADVISE != 0 {
-            self.tell(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
+            self.add_finding(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
         }
         let (mut position, mut stored) = (0, 0u64);
         while position < inode.size && !self.is_cancelled() {
@@ -149,7 +153,7 @@ impl Walker<'_> {
     fn content(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {
         match inode.file_type {
             FileType::Regular => {
-                self.leave(inode.nid, piece);
+                self.queue_data(inode.nid, piece);
                 Ok(())
             }
             FileType::Directory if !self.contents.take(piece) => {
@@ -160,7 +164,7 @@ impl Walker<'_> {
     }
 
     /// Queues a piece of a file for verification: stored bytes that no earlier file has, and encoded blocks.
-    fn leave(&mut self, nid: Nid, piece: &Piece) {
+    fn queue_data(&mut self, nid: Nid, piece: &Piece) {
         match piece.data {
             PieceData::Stored { device, offset } => {
                 let parts = &mut self.walked.parts;
@@ -189,7 +193,7 @@ impl Walker<'_> {
                     Added::Nothing => return,
                     Added::OtherLength => {
                         let rule = "block that another file decodes to another length";
-                        return self.tell(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
+                        return self.add_finding(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
                     }
                 }
                 match self.walked.parts.last_mut() {
@@ -243,7 +247,7 @@ impl Walker<'_> {
         }
         let is_chunk = matches!(inode.layout, Layout::Chunked(_));
         if self.marks.data(device, range, is_chunk) {
-            self.tell(Severity::Error, "data overlaps other data or metadata", place);
+            self.add_finding(Severity::Error, "data overlaps other data or metadata", place);
         }
         Ok(())
     }

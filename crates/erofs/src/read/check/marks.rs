@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlaps_are_told_from_shared_beginnings() {
+    fn overlaps_are_distinguished_from_shared_beginnings() {
         const IMAGE: DeviceId = DeviceId(0);
         let mut marks = Marks::new(4096);
         for (is_data, start, len, expected) in [

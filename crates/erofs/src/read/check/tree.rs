@@ -16,7 +16,7 @@ use crate::{
         directory::{self, Directory},
         inode::Inode,
         volume::{Space, Volume},
-        xattr::SharedOddities,
+        xattr::SharedXattrFaults,
         xattr_prefixes::LongPrefix,
     },
 };
@@ -126,7 +126,7 @@ pub(super) fn walk(
         marks: Marks::new(volume.superblock.block_size.bytes()),
         bodies: [ByteRangeSet::default(), ByteRangeSet::default()],
         contents: Contents::default(),
-        shared_xattrs: SharedOddities::default(),
+        shared_xattrs: SharedXattrFaults::default(),
         read: HashMap::new(),
         records_left: volume.image_len.saturating_add(metabox_len) / RECORD_BYTES_MIN,
         pending: Vec::new(),
@@ -156,7 +156,7 @@ pub(super) struct Walker<'walk> {
     pub(super) bodies: [ByteRangeSet; 2],
     /// The bytes that directories occupy.
     pub(super) contents: Contents,
-    pub(super) shared_xattrs: SharedOddities,
+    pub(super) shared_xattrs: SharedXattrFaults,
     /// The stored bytes that are already in [`Walked::parts`].
     pub(super) read: HashMap<DeviceId, ByteRangeSet>,
     /// How many more map records the image has room for.
@@ -169,13 +169,13 @@ pub(super) struct Walker<'walk> {
 
 impl Walker<'_> {
     /// Reports a fault of inode `nid`.
-    pub(super) fn tell(&mut self, severity: Severity, rule: impl Into<Cow<'static, str>>, place: Place) {
+    pub(super) fn add_finding(&mut self, severity: Severity, rule: impl Into<Cow<'static, str>>, place: Place) {
         let path = place.nid.and_then(|nid| self.walked.path(self.volume, nid));
         (self.report)(Finding { severity, rule: rule.into(), place, path });
     }
 
     /// Reports that a read for inode `nid` failed.
-    pub(super) fn tell_error(&mut self, nid: Nid, error: Error) {
+    pub(super) fn add_error(&mut self, nid: Nid, error: Error) {
         let path = self.walked.path(self.volume, nid);
         (self.report)(Finding::of(error.for_inode(nid), path));
     }
@@ -201,7 +201,7 @@ impl Walker<'_> {
     fn visit(&mut self, nid: Nid, entry: Option<EntryPlace>, name: Option<&[u8]>) -> Option<FileType> {
         if let Some(seen) = self.walked.seen.get_mut(&nid) {
             if seen.is_directory {
-                self.tell(Severity::Error, "directory under two names", Place::inode(nid));
+                self.add_finding(Severity::Error, "directory under two names", Place::inode(nid));
                 return Some(FileType::Directory);
             }
             seen.links_found = seen.links_found.saturating_add(1);
@@ -238,7 +238,7 @@ impl Walker<'_> {
     /// Checks the entries of a directory.
     fn directory(&mut self, nid: Nid) {
         if let Err(error) = self.entries(nid) {
-            self.tell_error(nid, error);
+            self.add_error(nid, error);
         }
     }
 
@@ -251,7 +251,7 @@ impl Walker<'_> {
         for number in 0..volume.superblock.block_size.blocks(inode.size) {
             let block = directory.block(number)?;
             if !block.has_whole_entries() {
-                self.tell(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
+                self.add_finding(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
             }
             for index in 0..block.entry_count() {
                 if self.is_cancelled() {
@@ -260,8 +260,8 @@ impl Walker<'_> {
                 let entry = block.entry(index)?;
                 match previous.as_slice().cmp(entry.name) {
                     Ordering::Less => {}
-                    Ordering::Equal => self.tell(Severity::Error, "two dirents of one name", Place::inode(nid)),
-                    Ordering::Greater => self.tell(Severity::Error, "dirents are not sorted", Place::inode(nid)),
+                    Ordering::Equal => self.add_finding(Severity::Error, "two dirents of one name", Place::inode(nid)),
+                    Ordering::Greater => self.add_finding(Severity::Error, "dirents are not sorted", Place::inode(nid)),
                 }
                 previous = entry.name.to_vec();
                 let parent = self.walked.seen.get(&nid).and_then(|seen| seen.entry).map_or(nid, |own| own.directory);
@@ -278,13 +278,13 @@ impl Walker<'_> {
                 *expected.1 = true;
                 if entry.nid != expected.0 {
                     let rule = if entry.name == b"." { "`.` is another inode" } else { "`..` is not the parent" };
-                    self.tell(Severity::Error, rule, Place::inode(nid));
+                    self.add_finding(Severity::Error, rule, Place::inode(nid));
                 }
             }
         }
         for (is_there, rule) in [(has_self, "directory without `.`"), (has_parent, "directory without `..`")] {
             if !is_there {
-                self.tell(Severity::Error, rule, Place::inode(nid));
+                self.add_finding(Severity::Error, rule, Place::inode(nid));
             }
         }
         Ok(())
@@ -298,10 +298,10 @@ impl Walker<'_> {
             seen.links_found = seen.links_found.saturating_add(1);
         }
         match directory::file_type(stored) {
-            None => self.tell(Severity::Warning, "dirent of no known type", Place::inode(nid)),
+            None => self.add_finding(Severity::Warning, "dirent of no known type", Place::inode(nid)),
             Some(_) if found.is_none() => {}
             file_type if file_type != found => {
-                self.tell(Severity::Error, "dirent of another type than its inode", Place::inode(nid));
+                self.add_finding(Severity::Error, "dirent of another type than its inode", Place::inode(nid));
             }
             Some(_) => {}
         }
@@ -321,7 +321,7 @@ impl Walker<'_> {
                 return;
             }
             if self.volume.special(nid).is_none() {
-                self.tell(Severity::Warning, format!("wrong link count: {found} were found"), Place::inode(nid));
+                self.add_finding(Severity::Warning, format!("wrong link count: {found} were found"), Place::inode(nid));
             }
         }
         let found = u64::try_from(self.walked.seen.len()).unwrap_or(u64::MAX);
@@ -329,10 +329,10 @@ impl Walker<'_> {
         let room = self.volume.space_len(Space::Image).saturating_add(self.volume.space_len(Space::Metabox));
         if !(found..=room / INODE_SLOT_SIZE).contains(&superblock.inode_count) {
             let rule = format!("wrong inode count: {}, but {found} were found", superblock.inode_count);
-            self.tell(Severity::Warning, rule, Place::at(SUPER_OFFSET));
+            self.add_finding(Severity::Warning, rule, Place::at(SUPER_OFFSET));
         }
         if superblock.block_size.blocks(self.data_end) > superblock.block_count {
-            self.tell(Severity::Warning, "data past the block count", Place::at(SUPER_OFFSET));
+            self.add_finding(Severity::Warning, "data past the block count", Place::at(SUPER_OFFSET));
         }
     }
 }

@@ -13,7 +13,7 @@ const DISTANCE_BLOCKS: u64 = 2;
 
 /// The split of one file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parting {
+pub(crate) struct FileSplit {
     /// The repeats in order, disjoint.
     pub(crate) repeats: Vec<Repeat>,
     /// Where pclusters must begin because repeats refer to them.
@@ -24,13 +24,13 @@ pub(crate) struct Parting {
 
 /// The splits of files, indexed in image order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Partings {
-    files: HashMap<usize, Parting>,
+pub(crate) struct FileSplits {
+    files: HashMap<usize, FileSplit>,
     block_size: u64,
     repeat_len_min: u64,
 }
 
-impl Partings {
+impl FileSplits {
     /// Creates an empty set.
     pub(crate) fn new(block_size: u64, repeat_len_min: u64) -> Self {
         Self { files: HashMap::new(), block_size, repeat_len_min }
@@ -42,7 +42,7 @@ impl Partings {
     }
 
     /// The split of a file, if it has one.
-    pub(crate) fn of(&self, place: usize) -> Option<&Parting> {
+    pub(crate) fn of(&self, place: usize) -> Option<&FileSplit> {
         self.files.get(&place)
     }
 
@@ -60,7 +60,7 @@ impl Partings {
 
     /// The part of a repeat that keeps the minimum distance from the boundaries of both files.
     fn fitting(&self, place: usize, size: u64, mut repeat: Repeat) -> Option<Repeat> {
-        let none = Parting::default();
+        let none = FileSplit::default();
         let file = self.files.get(&place).unwrap_or(&none);
         let source = self.files.get(&repeat.source).unwrap_or(&none);
         // One skip may bring the repeat closer to another boundary. Each skip advances, so the loop ends.
@@ -91,9 +91,9 @@ impl Partings {
     }
 
     /// How far a beginning must move to be on an existing boundary or at the minimum distance from all.
-    fn skip_from_bounds(&self, parting: &Parting, start: u64) -> u64 {
-        let before = parting.bounds.range(..=start).next_back().copied().unwrap_or(0);
-        let after = parting.bounds.range(start + 1..).next().copied();
+    fn skip_from_bounds(&self, split: &FileSplit, start: u64) -> u64 {
+        let before = split.bounds.range(..=start).next_back().copied().unwrap_or(0);
+        let after = split.bounds.range(start + 1..).next().copied();
         if start == before {
             return 0;
         }
@@ -112,7 +112,7 @@ impl Partings {
     }
 }
 
-impl Parting {
+impl FileSplit {
     /// Whether a repeat spans `offset`.
     fn repeat_across(&self, offset: u64) -> bool {
         let number = self.repeats.partition_point(|repeat| repeat.end() <= offset);

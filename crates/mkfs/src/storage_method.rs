@@ -21,7 +21,7 @@ const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
 
 /// How a piece is stored.
 #[derive(Clone, Copy)]
-pub(crate) enum Treatment {
+pub(crate) enum StorageMethod {
     /// Uncompressed.
     Flat,
     /// Compressed.
@@ -42,7 +42,7 @@ pub(crate) enum Treatment {
     },
 }
 
-impl Treatment {
+impl StorageMethod {
     /// Decides how a file with this coding is stored.
     pub(crate) fn of(content: &Content, options: &Options, coding: Option<usize>) -> Result<Self> {
         if let Some(chunk_bytes) = options.chunk_bytes {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 
@@ -20,16 +20,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A lock on the journal directory. It is released when both this process and its keeper, which undoes the changes of a
 /// killed run, have ended.
 #[derive(Debug)]
-pub(crate) struct Turn(File);
+pub(crate) struct LabLock(File);
 
-impl Turn {
+impl LabLock {
     /// Waits for the lock; prints a message to stderr if it has to wait. `make` creates the directory if it is missing.
     pub(crate) fn wait(make: impl Fn() -> Result<std::path::PathBuf>, interrupt: &Interrupt) -> Result<Self> {
         let begin = Instant::now();
         let mut has_told = false;
         loop {
-            if let Some(turn) = Self::attempt(&make()?)? {
-                return Ok(turn);
+            if let Some(lock) = Self::attempt(&make()?)? {
+                return Ok(lock);
             }
             if interrupt.is_requested() {
                 return Err(Error::new("interrupted while waiting for another floe lab on this machine"));
@@ -47,11 +47,11 @@ impl Turn {
         let file = match File::open(directory) {
             // Another run has just ended and removed the directory.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.doing(|| format!("cannot open {}", directory.display()))?,
+            opened => opened.context(|| format!("cannot open {}", directory.display()))?,
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            locked => locked.doing(|| format!("cannot lock {}", directory.display()))?,
+            locked => locked.context(|| format!("cannot lock {}", directory.display()))?,
         }
         // The previous holder may have removed the directory, and another process may have created a new one.
         let same = |left: fs::Metadata, right: fs::Metadata| (left.dev(), left.ino()) == (right.dev(), right.ino());
@@ -74,18 +74,18 @@ mod tests {
     fn the_second_waits_for_the_first_and_for_its_keeper() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("journals");
-        assert!(Turn::attempt(&directory).unwrap().is_none(), "there is no directory yet");
+        assert!(LabLock::attempt(&directory).unwrap().is_none(), "there is no directory yet");
         fs::create_dir(&directory).unwrap();
-        let turn = Turn::attempt(&directory).unwrap().unwrap();
-        assert!(Turn::attempt(&directory).unwrap().is_none());
-        let mut keeper = Command::new("sleep").arg("60").stdout(turn.share().unwrap()).spawn().unwrap();
-        drop(turn);
-        assert!(Turn::attempt(&directory).unwrap().is_none());
+        let lock = LabLock::attempt(&directory).unwrap().unwrap();
+        assert!(LabLock::attempt(&directory).unwrap().is_none());
+        let mut keeper = Command::new("sleep").arg("60").stdout(lock.share().unwrap()).spawn().unwrap();
+        drop(lock);
+        assert!(LabLock::attempt(&directory).unwrap().is_none());
         keeper.kill().unwrap();
         keeper.wait().unwrap();
-        let _turn = Turn::attempt(&directory).unwrap().unwrap();
+        let _lock = LabLock::attempt(&directory).unwrap().unwrap();
         fs::remove_dir(&directory).unwrap();
         fs::create_dir(&directory).unwrap();
-        assert!(Turn::attempt(&directory).unwrap().is_some(), "a lock on a removed directory holds nobody up");
+        assert!(LabLock::attempt(&directory).unwrap().is_some(), "a lock on a removed directory blocks a new run");
     }
 }

@@ -9,24 +9,24 @@ use std::process::Stdio;
 use rustix::fs::MemfdFlags;
 
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
 /// The maximum length read back.
 const SAID_BYTES_MAX: u64 = 1 << 20;
 
 /// A memory file for a child's messages.
 #[derive(Debug)]
-pub(crate) struct Said(File);
+pub(crate) struct CapturedStderr(File);
 
-impl Said {
+impl CapturedStderr {
     pub(crate) fn new() -> Result<Self> {
         let file = rustix::fs::memfd_create("floe-lab-said", MemfdFlags::CLOEXEC);
-        Ok(Self(File::from(file.doing(|| "cannot make a file in memory".to_owned())?)))
+        Ok(Self(File::from(file.context(|| "cannot make a file in memory".to_owned())?)))
     }
 
     /// The write end for the child.
     pub(crate) fn writer(&self) -> Result<Stdio> {
-        let copy = self.0.try_clone().doing(|| "cannot duplicate a file descriptor".to_owned())?;
+        let copy = self.0.try_clone().context(|| "cannot duplicate a file descriptor".to_owned())?;
         Ok(Stdio::from(OwnedFd::from(copy)))
     }
 
@@ -60,9 +60,9 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_last_line_is_what_went_wrong() {
+    fn the_last_nonempty_line_is_returned() {
         for (script, expected) in [("echo a >&2; echo b >&2; echo >&2", "b"), ("true", "no message")] {
-            let said = Said::new().unwrap();
+            let said = CapturedStderr::new().unwrap();
             Command::new("sh").args(["-c", script]).stderr(said.writer().unwrap()).status().unwrap();
             assert_eq!(said.last_line(), expected);
         }
