@@ -59,7 +59,7 @@ fn visit_directory(file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid
     for (name, child, cursor) in &entries {
         let found = file_system.lookup(nid, name);
         if is_sorted && let Ok(Some(found)) = found {
-            assert!(found == *child || name == b"..", "what is found is what is listed");
+            assert!(found == *child || name == b"..", "a lookup finds the listed entry");
         }
         let _ = file_system.read_dir(nid, *cursor, &mut |_| ControlFlow::Break(()));
         if name != b"." && name != b".." {

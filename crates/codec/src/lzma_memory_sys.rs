@@ -20,7 +20,7 @@ const DICTIONARY_BYTES_MIN: usize = 64 * 1024;
 /// Keeps memory that liblzma frees until liblzma asks for the same size again.
 ///
 /// A liblzma stream keeps most of its memory from block to block, but not all: it allocates the options in the header
-/// of each .xz block anew, and a block with other filters than the last one replaces everything, including the
+/// of each .xz block again, and a block with other filters than the last one replaces everything, including the
 /// dictionary. A dictionary of another size replaces the kept one, so there are never two.
 pub(crate) struct LzmaMemory {
     state: NonNull<State>,

@@ -128,7 +128,7 @@ fn launches_of_all_temperatures_and_tiers() {
             assert!(launch.reader.running_ns > 0 && !launch.reader.waits_ns.is_empty(), "{name} {launch:?}");
             let waits = launch.decompression.as_ref().map_or(0, |latency| latency.waits_ns.len());
             if name != "kernel" {
-                assert!(waits > 0, "{name}: nobody was seen decompressing");
+                assert!(waits > 0, "{name}: no decompression was observed");
             }
         }
         if !is_counting {
@@ -193,7 +193,7 @@ fn an_interrupt_returns_the_results_so_far() {
             rustix::process::kill_process(own, rustix::process::Signal::INT).expect("signalled");
         }
     });
-    let report = report.expect("what there is");
+    let report = report.expect("the results so far");
     assert!(report.is_interrupted && (3..10).contains(&report.launches.len()), "{}", report.launches.len());
     assert_nothing_is_left();
 }

@@ -137,7 +137,8 @@ impl<'a> DataStore<'a> {
     ) -> Result<StoredInode> {
         let (path, size) = (self.options.output.as_path(), bytes.len() as u64);
         let file = scratch_file(path)?;
-        let failed = |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file beside", error };
+        let failed =
+            |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file next to", error };
         file.write_all_at(bytes, 0).map_err(failed)?;
         let content = Content::Region { file: Arc::new(file), path: path.into(), offset: 0, size, identity: None };
         let coding = coding.and_then(|coding| self.options.coding_number(coding));

@@ -118,7 +118,8 @@ impl ImageSource for FileSource {
                 let mut place = self.place(offset, output.len())?;
                 let mut rest = output;
                 while !rest.is_empty() {
-                    // What is at hand may end before `rest` does; then the next call says whether it was that.
+                    // The bytes in memory may end before `rest` does; the next call then shows whether the file ends
+                    // too.
                     match preadv2(&self.file, &mut [IoSliceMut::new(rest)], place, ReadWriteFlags::NOWAIT) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                         Ok(count) => {

@@ -111,7 +111,7 @@ fn nowait_reads_return_only_data_in_memory() {
     let file = write(&path, &data);
     let source = FileSource::open(&path).unwrap();
     if !source.knows_what_is_at_hand() {
-        skipped("the file system of the target directory does not tell what is in memory");
+        skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
     let mut output = vec![0; 1 << 20];
@@ -130,9 +130,9 @@ fn nowait_reads_return_only_data_in_memory() {
             break;
         }
     }
-    assert!(was_absent, "pages that were dropped are not at hand");
+    assert!(was_absent, "dropped pages are not in memory");
     source.read_at(0, &mut output).unwrap();
-    assert!(source.read_at_hand(0, &mut output).unwrap(), "pages that were just read are at hand");
+    assert!(source.read_at_hand(0, &mut output).unwrap(), "pages just read are in memory");
     assert!(output == data[..1 << 20]);
 }
 
@@ -143,7 +143,7 @@ fn a_will_need_hint_reads_ahead() {
     let file = write(&path, &numbered(1 << 20));
     let source = FileSource::open(&path).unwrap();
     if !source.knows_what_is_at_hand() {
-        skipped("the file system of the target directory does not tell what is in memory");
+        skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();

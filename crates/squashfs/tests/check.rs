@@ -73,11 +73,11 @@ fn corrupt_images_have_findings() {
 fn findings_name_severity_path_rule_and_place() {
     let corpus = Corpus::locate_or_fixtures();
     for (name, expected) in [
-        ("sqfs-dir-loop-self", "error: /dir/sub: directory that is listed twice (inode 376)"),
-        ("sqfs-entry-type", "error: /dir/five: dirent of another type than its inode (inode 152)"),
-        ("sqfs-file-sparse-max", "error: /sparse: file with more bytes in holes than it has (inode 522)"),
+        ("sqfs-dir-loop-self", "error: /dir/sub: directory is listed twice (inode 376)"),
+        ("sqfs-entry-type", "error: /dir/five: dirent type differs from that of its inode (inode 152)"),
+        ("sqfs-file-sparse-max", "error: /sparse: file has more bytes in holes than its size (inode 522)"),
         ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
-        ("sqfs-dir-parent", "error: /dir: directory whose parent is another directory (inode 376)"),
+        ("sqfs-dir-parent", "error: /dir: directory's parent is not the directory that lists it (inode 376)"),
         ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
         ("sqfs-gzip-bomb-fragment", "error: /z-attr: block decodes to more than its stated length"),
     ] {

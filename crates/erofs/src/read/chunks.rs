@@ -70,6 +70,6 @@ pub(super) fn piece_at(
     let (device, offset) = volume
         .devices
         .resolve_on(record.stored_id, offset)
-        .ok_or(corrupt("chunk on a device that the device table does not have"))?;
+        .ok_or(corrupt("chunk on a device missing in the device table"))?;
     Ok(Piece { range, data: PieceData::Stored { device, offset } })
 }

@@ -216,9 +216,9 @@ impl CompressedExtent {
             return Err(Error::unsupported(format!("EROFS compression algorithm {algorithm} (inode {nid})")));
         }
         let encoding = volume.algorithms.encoding(algorithm);
-        let encoding = encoding.ok_or(corrupt("algorithm that the superblock does not name"))?;
+        let encoding = encoding.ok_or(corrupt("algorithm not announced by the superblock"))?;
         let decoded_len = u32::try_from(self.range.len()).ok().filter(|len| u64::from(*len) <= PCLUSTER_MAX_DSIZE);
-        let decoded_len = decoded_len.ok_or(corrupt("pcluster that decodes to more than 12 MiB"))?;
+        let decoded_len = decoded_len.ok_or(corrupt("pcluster decodes to more than 12 MiB"))?;
         let stored_len = u32::try_from(stored_len).map_err(|_| corrupt("pcluster above 1 MiB"))?;
         let (device, offset) = match inline {
             None => volume.devices.resolve(stored),

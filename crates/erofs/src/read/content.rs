@@ -24,7 +24,7 @@ const LINK_TARGET_LEN_MAX: u64 = 4095;
 pub(super) fn link_target(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     let corrupt = |rule| Error::corrupt(rule, Place::inode(inode.nid));
     let len = usize::try_from(inode.size).ok().filter(|_| (1..=LINK_TARGET_LEN_MAX).contains(&inode.size));
-    let target = read(volume, inode, 0, len.ok_or(corrupt("link target of no or more than 4095 bytes"))?)?;
+    let target = read(volume, inode, 0, len.ok_or(corrupt("link target is empty or longer than 4095 bytes"))?)?;
     match target.contains(&0) {
         true => Err(corrupt("link target has a zero byte")),
         false => Ok(target.to_vec()),

@@ -157,7 +157,7 @@ impl DirectoryBlock {
         let mut block = Self { directory, position, bytes, entry_count: 0 };
         let names_start = usize::from(block.raw(0)?.nameoff);
         if names_start < ENTRY_LEN || names_start >= block.bytes.len() {
-            return Err(block.corrupt("first name of a directory block is not behind its entries"));
+            return Err(block.corrupt("first name of a directory block does not follow its entries"));
         }
         block.entry_count = names_start / ENTRY_LEN;
         Ok(block)
@@ -264,8 +264,8 @@ mod tests {
     fn broken_blocks_are_named() {
         let whole = block(&[("..", 1), ("a", 2)], b"");
         for (at, byte, rule) in [
-            (8, 11, "first name of a directory block is not behind its entries"),
-            (8, 200, "first name of a directory block is not behind its entries"),
+            (8, 11, "first name of a directory block does not follow its entries"),
+            (8, 200, "first name of a directory block does not follow its entries"),
             (20, 200, "dirent name past its block"),
             (20, 24, "dirent name is empty"),
             (24, b'/', "dirent name has a slash"),

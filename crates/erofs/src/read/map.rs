@@ -60,7 +60,9 @@ impl<'volume> Mapper<'volume> {
         }?;
         match piece.range.offset() <= position && position < piece.range.end() && piece.range.end() <= self.inode.size {
             true => Ok(piece),
-            false => Err(Error::corrupt("extent beside its place", Place::inode_at(self.inode.nid, position))),
+            false => {
+                Err(Error::corrupt("extent does not contain its position", Place::inode_at(self.inode.nid, position)))
+            }
         }
     }
 
@@ -134,14 +136,7 @@ impl<'volume> Mapper<'volume> {
             }
             PieceData::Inline { space: Space::Metabox, position } => {
                 let metabox = volume.metabox.get();
-                return self.follow_into(
-                    metabox,
-                    "metadata in a metabox that does not exist",
-                    position,
-                    piece,
-                    wanted,
-                    extents,
-                );
+                return self.follow_into(metabox, "metadata in a missing metabox", position, piece, wanted, extents);
             }
             PieceData::Fragment { offset } => {
                 if volume.superblock.packed == Some(self.inode.nid) {
@@ -167,7 +162,7 @@ impl<'volume> Mapper<'volume> {
     ) -> Result<()> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(self.inode.nid));
         let special = &special.ok_or(corrupt(missing))?.inode;
-        let past_end = corrupt("fragment past the end of the inode that it is in");
+        let past_end = corrupt("fragment past the end of its inode");
         let start = offset.checked_add(wanted.offset() - piece.range.offset());
         let start = start.filter(|start| start.checked_add(wanted.len()).is_some_and(|end| end <= special.size));
         let range = ByteRange::new(start.ok_or(past_end)?, wanted.len());

@@ -221,9 +221,9 @@ impl LclusterMap {
             if back == 0 {
                 return Err(corrupt("distance of zero to the head of an extent"));
             }
-            at = at.checked_sub(back).ok_or(corrupt("head of an extent before the file"))?;
+            at = at.checked_sub(back).ok_or(corrupt("head of an extent before the start of the file"))?;
             if (number - at) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
-                return Err(corrupt("pcluster that decodes to more than 12 MiB"));
+                return Err(corrupt("pcluster decodes to more than 12 MiB"));
             }
             match self.load(inode, window, at)?.lcluster {
                 Lcluster::Head(head) => return Ok(Found { head, number: at, block_count, next }),
@@ -240,7 +240,7 @@ impl LclusterMap {
             }
             if (next - head - 1) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
                 let place = Place::inode_at(inode.nid, self.start_of(head));
-                return Err(Error::corrupt("pcluster that decodes to more than 12 MiB", place));
+                return Err(Error::corrupt("pcluster decodes to more than 12 MiB", place));
             }
             match self.load(inode, window, next)?.lcluster {
                 Lcluster::Head(found) => return Ok(self.start_of(next) + found.offset),

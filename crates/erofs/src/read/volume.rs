@@ -176,7 +176,7 @@ impl Volume {
                 match (space, self.metabox.get()) {
                     (Space::Image, _) => "metadata past the end of the image",
                     (Space::Metabox, Some(_)) => "metadata past the end of the metabox",
-                    (Space::Metabox, None) => "metadata in a metabox that does not exist",
+                    (Space::Metabox, None) => "metadata in a missing metabox",
                 },
                 place,
             ));

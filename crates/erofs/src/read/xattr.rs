@@ -76,7 +76,7 @@ impl<'volume> Xattrs<'volume> {
             return Err(Error::unsupported(format!("EROFS xattrs with a header alone (inode {})", inode.nid)));
         }
         if u64::from(header.h_shared_count) * 4 > room {
-            return Err(corrupt("more shared xattrs than there is room for"));
+            return Err(corrupt("shared xattrs exceed the xattr body"));
         }
         Ok(Some(Self { volume, inode, prefixes, header }))
     }
@@ -174,7 +174,7 @@ impl<'volume> Xattrs<'volume> {
         match fault {
             XattrFault::Is(rule) => Some(rule),
             XattrFault::HiddenBy(bit) => {
-                (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr that the inode's filter hides")
+                (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr hidden by the inode's filter")
             }
             XattrFault::None => None,
         }
@@ -182,7 +182,7 @@ impl<'volume> Xattrs<'volume> {
 
     fn fault(&self, stored: &Stored) -> XattrFault {
         let Some((base, infix)) = self.prefix(stored.index) else {
-            return XattrFault::Is("xattr of a long prefix that does not exist");
+            return XattrFault::Is("xattr with an unknown long prefix");
         };
         let rest = [infix, &stored.name].concat();
         let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
@@ -190,9 +190,9 @@ impl<'volume> Xattrs<'volume> {
             // Free space, or a private note of the tool that made the image; no file system shows it.
             XattrFault::None
         } else if short_prefix(base).is_none() {
-            XattrFault::Is("xattr of a prefix that does not exist")
+            XattrFault::Is("xattr with an unknown prefix")
         } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
-            XattrFault::Is("ACL that is none")
+            XattrFault::Is("malformed ACL")
         } else if !is_acl && rest.is_empty() {
             XattrFault::Is("xattr without a name")
         } else {
@@ -296,7 +296,7 @@ impl<'volume> Xattrs<'volume> {
     }
 
     fn too_many_names(&self) -> Error {
-        self.corrupt("xattr names of more than 64 KiB")
+        self.corrupt("xattr names exceed 64 KiB")
     }
 
     fn corrupt(&self, rule: &'static str) -> Error {

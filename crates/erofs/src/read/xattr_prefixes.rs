@@ -56,7 +56,7 @@ pub(super) fn read(volume: &Volume) -> Result<Vec<LongPrefix>> {
         let word = record_bytes(volume, position, 2)?;
         let len = word.first_chunk().map_or(0, |word| usize::from(u16::from_le_bytes(*word)));
         if !(1..=NAME_LEN + 1).contains(&len) {
-            return Err(Error::corrupt("xattr prefix of no or more than 255 bytes", Place::at(position)));
+            return Err(Error::corrupt("xattr prefix is empty or longer than 255 bytes", Place::at(position)));
         }
         let record = record_bytes(volume, position + 2, len)?;
         if let Some((base, infix)) = record.split_first() {

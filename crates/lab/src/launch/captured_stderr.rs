@@ -20,7 +20,7 @@ pub(crate) struct CapturedStderr(File);
 
 impl CapturedStderr {
     pub(crate) fn new() -> Result<Self> {
-        let file = rustix::fs::memfd_create("floe-lab-said", MemfdFlags::CLOEXEC);
+        let file = rustix::fs::memfd_create("floe-lab-stderr", MemfdFlags::CLOEXEC);
         Ok(Self(File::from(file.context(|| "cannot make a file in memory".to_owned())?)))
     }
 

@@ -31,7 +31,7 @@ impl BlockToDecode {
                 if !is_other && len >= self.needed_bytes {
                     return None;
                 }
-                Finding::error("block decodes to fewer bytes than files need of it", place)
+                Finding::error("block decodes to fewer bytes than files use", place)
             }
         };
         Some(Finding { path: self.path.as_ref().map(|path| path.to_vec()), ..finding })

@@ -20,7 +20,7 @@ impl Tree<'_, '_> {
             Ok(subdirectory_count) => {
                 let expected = subdirectory_count.saturating_add(OWN_LINKS);
                 if inode.link_count != expected {
-                    let rule = format!("{} links are counted where {expected} are expected", inode.link_count);
+                    let rule = format!("link count is {}, expected {expected}", inode.link_count);
                     self.add_finding(directory, Finding::warning(rule, Place::inode(directory.nid)));
                 }
                 if let Err(error) = self.check_index(directory, data, &headers) {
@@ -43,7 +43,7 @@ impl Tree<'_, '_> {
         let mut listing = squashfs.listing(directory.nid, data, start);
         let mut name = Name::new();
         let mut subdirectory_count = 0_u32;
-        let rule = "directory that shares its listing with another one";
+        let rule = "directory shares its listing with another one";
         let mut claimed = start.metadata;
         while let Some(listed) = listing.next(&mut name)? {
             let end = listing.position();
@@ -74,14 +74,14 @@ impl Tree<'_, '_> {
         };
         let place = Place::inode(child.nid);
         if inode.file_type() != listed.file_type {
-            self.add_finding(child, Finding::error("dirent of another type than its inode", place));
+            self.add_finding(child, Finding::error("dirent type differs from that of its inode", place));
         }
         if inode.number != listed.number {
-            self.add_finding(child, Finding::error("dirent with another number than its inode", place));
+            self.add_finding(child, Finding::error("dirent's inode number differs from that of its inode", place));
         }
         let InodeData::Directory(data) = &inode.data else { return false };
         if Some(data.parent) != self.number_of(directory.nid) {
-            self.add_finding(child, Finding::error("directory whose parent is another directory", place));
+            self.add_finding(child, Finding::error("directory's parent is not the directory that lists it", place));
         }
         true
     }
@@ -96,15 +96,12 @@ impl Tree<'_, '_> {
         let mut entries = self.squashfs.index_entries(directory.nid, data);
         let mut name = Name::new();
         let place = Place::inode(directory.nid);
-        let mut claim = self.inode_claims.begin(data.index, "inode that overlaps another one", place);
+        let mut claim = self.inode_claims.begin(data.index, "inode overlaps another one", place);
         while let Some(entry) = entries.next(&mut name)? {
             claim.advance(entries.position())?;
             let header = headers.get(&entry.offset);
             if !header.is_some_and(|(position, first)| *position == entry && **first == *name.as_bytes()) {
-                return Err(Error::corrupt(
-                    "directory index that does not lead to a header",
-                    Place::inode(directory.nid),
-                ));
+                return Err(Error::corrupt("directory index does not lead to a header", Place::inode(directory.nid)));
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ struct Need {
 impl Files {
     pub(super) fn check(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, inode: &Inode, file: &RegularInode) {
         if inode.is_extended && file.sparse > file.size {
-            let finding = Finding::error("file with more bytes in holes than it has", Place::inode(reached.nid));
+            let finding = Finding::error("file has more bytes in holes than its size", Place::inode(reached.nid));
             tree.add_finding(reached, finding);
         }
         if let Err(error) = self.check_blocks(tree, reached, file) {
@@ -48,7 +48,7 @@ impl Files {
         let mut left = file.size;
         let mut path: Option<Option<Arc<[u8]>>> = None;
         let mut list = squashfs.block_list(reached.nid, file, 0)?;
-        let rule = "inode that overlaps another one";
+        let rule = "inode overlaps another one";
         let mut claim = tree.inode_claims.begin(file.block_list, rule, Place::inode(reached.nid));
         while let Some(block) = list.next()? {
             if block.index.is_multiple_of(WORDS_PER_CLAIM) || block.index.saturating_add(1) == file.block_count {
@@ -62,7 +62,7 @@ impl Files {
             let end = block.offset.saturating_add(u64::from(block.size.stored_len()));
             let place = Place::inode_at(reached.nid, block.offset);
             if block.size != SizeWord::Hole && end > squashfs.inode_table.start {
-                return Err(Error::corrupt("data block that runs into the tables", place));
+                return Err(Error::corrupt("data block overlaps the tables", place));
             }
             let data = squashfs.block_data(reached.nid, &block, u64::from(len))?;
             if let ExtentData::Encoded { block, .. } = data
@@ -104,7 +104,7 @@ impl Files {
             let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
             if end > squashfs.inode_table.start {
                 let place = Place::at(fragment.offset);
-                tree.report.add(Finding::error("fragment block that runs into the tables", place));
+                tree.report.add(Finding::error("fragment block overlaps the tables", place));
                 continue;
             }
             let Some(block) = squashfs.fragment_block(&fragment) else { continue };

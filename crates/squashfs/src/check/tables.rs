@@ -79,7 +79,7 @@ impl SeenXattrs {
         let mut names = HashSet::new();
         let mut bytes = Some(0_u64);
         let mut attributes = squashfs.xattr_list(set)?;
-        let mut claim = self.claims.begin(attributes.position(), "attribute set that overlaps another one", place);
+        let mut claim = self.claims.begin(attributes.position(), "attribute set overlaps another one", place);
         while let Some(attribute) = attributes.next()? {
             claim.advance(attributes.position())?;
             if report.is_cancelled() {
@@ -89,7 +89,7 @@ impl SeenXattrs {
                 report.add(Finding::warning("attribute with an unknown prefix, which is not shown", place));
             }
             if attribute.name.is_empty() || attribute.name.contains(&0) {
-                report.add(Finding::error("attribute whose name is empty or holds a NUL", place));
+                report.add(Finding::error("attribute name is empty or contains NUL", place));
             }
             let reference = attribute.value_reference()?;
             let known = reference.and_then(|reference| self.values.get(&reference).copied());
@@ -105,11 +105,11 @@ impl SeenXattrs {
             bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
             let prefix = attribute.kind & format::XATTR_PREFIX_MASK;
             if !names.insert((prefix, attribute.name)) {
-                report.add(Finding::error("attribute that an inode has twice", place));
+                report.add(Finding::error("duplicate attribute", place));
             }
         }
         if let Some(bytes) = bytes.filter(|bytes| *bytes != u64::from(set.size)) {
-            let rule = format!("attributes that take {bytes} bytes where their set says {}", set.size);
+            let rule = format!("attributes take {bytes} bytes, but their set states {}", set.size);
             report.add(Finding::warning(rule, place));
         }
         Ok(())

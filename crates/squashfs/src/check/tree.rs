@@ -66,7 +66,7 @@ impl Tree<'_, '_> {
         if let Some(seen) = self.inodes.get_mut(&nid) {
             seen.dirent_count = seen.dirent_count.saturating_add(1);
             if seen.is_directory {
-                self.add_finding(reached, Finding::error("directory that is listed twice", Place::inode(nid)));
+                self.add_finding(reached, Finding::error("directory is listed twice", Place::inode(nid)));
             }
             return None;
         }
@@ -110,7 +110,7 @@ impl Tree<'_, '_> {
             }
             InodeData::Symlink { target, size } => {
                 let place = Place::inode(reached.nid);
-                let mut claim = self.inode_claims.begin(*target, "inode that overlaps another one", place);
+                let mut claim = self.inode_claims.begin(*target, "inode overlaps another one", place);
                 let end = MetadataPosition { offset: target.offset.saturating_add(*size), ..*target };
                 let read = claim.advance(end).and_then(|()| self.squashfs.read_link(reached.nid));
                 if let Err(error) = read {
@@ -128,7 +128,7 @@ impl Tree<'_, '_> {
                 break;
             }
             if !seen.is_directory && seen.link_count != seen.dirent_count {
-                let rule = format!("{} links are counted where {} dirents are", seen.link_count, seen.dirent_count);
+                let rule = format!("link count is {}, but there are {} dirents", seen.link_count, seen.dirent_count);
                 let reached = Reached { nid: *nid, path: seen.path };
                 self.add_finding(reached, Finding::error(rule, Place::inode(*nid)));
             }
@@ -146,7 +146,7 @@ impl Tree<'_, '_> {
             }
             let reached = Reached { nid: *nid, path: seen.path };
             if !numbers.insert(seen.number) {
-                let finding = Finding::error("inode number that another inode has too", Place::inode(*nid));
+                let finding = Finding::error("duplicate inode number", Place::inode(*nid));
                 self.add_finding(reached, finding);
             }
             let Some(export) = &self.squashfs.export else { continue };
@@ -191,12 +191,12 @@ impl Tree<'_, '_> {
         }
         let place = Place::at(squashfs.inode_table.start);
         if unreached_count > 0 {
-            let rule = format!("{unreached_count} inodes that no directory names");
+            let rule = format!("{unreached_count} inodes are not in any directory");
             self.report.add(Finding::warning(rule, place));
         }
         let counted = u64::from(squashfs.superblock.inode_count);
         if scanned_count != counted && self.faulty.is_empty() {
-            let rule = format!("{scanned_count} inodes where the superblock counts {counted}");
+            let rule = format!("{scanned_count} inodes found, but the superblock states {counted}");
             self.report.add(Finding::error(rule, place));
         }
     }

@@ -178,7 +178,7 @@ impl fmt::Display for Statistics {
             data.fragment_count, data.fragment_stored_bytes, data.tail_count, data.tail_bytes,
         )?;
         let ratio = percent(data.area_bytes, data.file_bytes);
-        writeln!(formatter, "data take {} bytes, {ratio} of what is in files", data.area_bytes)?;
+        writeln!(formatter, "data takes {} bytes, {ratio} of the file contents", data.area_bytes)?;
         for table in &self.tables {
             writeln!(
                 formatter,

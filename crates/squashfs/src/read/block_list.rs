@@ -31,10 +31,10 @@ impl SizeWord {
         }
         let stored_len = word & !BLOCK_UNCOMPRESSED;
         if stored_len == 0 {
-            return Err(Error::corrupt("block of no bytes", place));
+            return Err(Error::corrupt("empty block", place));
         }
         if stored_len > block_size {
-            return Err(Error::corrupt("block is stored in more bytes than a block has", place));
+            return Err(Error::corrupt("stored block exceeds the block size", place));
         }
         let is_compressed = word & BLOCK_UNCOMPRESSED == 0;
         Ok(if is_compressed { Self::Compressed(stored_len) } else { Self::Uncompressed(stored_len) })
@@ -140,9 +140,9 @@ mod tests {
             (1, Ok(SizeWord::Compressed(1))),
             (4096, Ok(SizeWord::Compressed(4096))),
             (1 << 24 | 4096, Ok(SizeWord::Uncompressed(4096))),
-            (4097, Err("block is stored in more bytes than a block has")),
-            (1 << 24 | 4097, Err("block is stored in more bytes than a block has")),
-            (1 << 24, Err("block of no bytes")),
+            (4097, Err("stored block exceeds the block size")),
+            (1 << 24 | 4097, Err("stored block exceeds the block size")),
+            (1 << 24, Err("empty block")),
             (1 << 25, Err("unknown bits in the size of a block")),
             (u32::MAX, Err("unknown bits in the size of a block")),
         ] {

@@ -156,11 +156,11 @@ impl Listing<'_> {
         name.read(&mut self.cursor, u32::from(entry.size))?;
         check_name(name.as_bytes(), place)?;
         if name.as_bytes() <= self.previous.as_bytes() {
-            return Err(Error::corrupt("directory is not sorted, or has a name twice", place));
+            return Err(Error::corrupt("directory is not sorted or has duplicate names", place));
         }
         self.previous.copy_from(name);
         if self.expected_first.take().is_some_and(|expected| expected.as_bytes() != name.as_bytes()) {
-            return Err(Error::corrupt("directory index that does not lead to a header", place));
+            return Err(Error::corrupt("directory index does not lead to a header", place));
         }
         let Some(file_type) = file_type(entry.kind) else {
             return Err(Error::corrupt("dirent of an unknown type", place));
@@ -201,7 +201,7 @@ impl Listing<'_> {
 
 fn check_name(name: &[u8], place: Place) -> Result<()> {
     if name.contains(&b'/') || name.contains(&0) {
-        return Err(Error::corrupt("name with a slash or a NUL in it", place));
+        return Err(Error::corrupt("name contains a slash or NUL", place));
     }
     if matches!(name, b"." | b"..") {
         return Err(Error::corrupt("directory lists . or ..", place));

@@ -61,7 +61,7 @@ impl Squashfs {
                 Ok(ExtentData::Plain { device, offset: block.offset })
             }
             SizeWord::Uncompressed(_) => {
-                let rule = "uncompressed data block is not as long as its part of the file";
+                let rule = "uncompressed data block has the wrong length";
                 Err(Error::corrupt(rule, Place::inode_at(nid, block.offset)))
             }
             SizeWord::Compressed(stored_len) => {
@@ -103,7 +103,7 @@ impl Squashfs {
         let place = Place::at(entry.start_block);
         let size = SizeWord::parse(entry.size, self.superblock.block_size(), place)?;
         if size == SizeWord::Hole {
-            return Err(Error::corrupt("block of no bytes", place));
+            return Err(Error::corrupt("empty block", place));
         }
         let end = entry.start_block.checked_add(u64::from(size.stored_len()));
         if end.is_none_or(|end| end > self.superblock.bytes_used) {

@@ -140,7 +140,7 @@ impl FileSystem for Squashfs {
         let bytes = self.metadata.cursor(self.inode_table, target).take(size);
         let bytes = bytes.map_err(|error| error.for_inode(nid))?;
         if bytes.contains(&0) {
-            return Err(Error::corrupt("symbolic link with a NUL in it", Place::inode_at(nid, target.block)));
+            return Err(Error::corrupt("symbolic link target contains NUL", Place::inode_at(nid, target.block)));
         }
         Ok(bytes)
     }

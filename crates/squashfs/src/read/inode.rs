@@ -265,7 +265,7 @@ impl Body {
         let fragment = (raw.fragment != format::ABSENT_FRAGMENT)
             .then_some(FragmentTail { index: raw.fragment, offset: raw.offset });
         if fragment.is_some() && !has_tail {
-            return Err(Error::corrupt("file of whole blocks with a fragment", place));
+            return Err(Error::corrupt("file with a fragment, but without a partial last block", place));
         }
         let block_count = whole_blocks.saturating_add(u64::from(has_tail && fragment.is_none()));
         let data = InodeData::Regular(RegularInode {

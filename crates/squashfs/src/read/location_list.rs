@@ -36,10 +36,10 @@ impl ListedTable {
 
     const fn is_out_of_order(self) -> &'static str {
         match self {
-            Self::Fragments => "blocks of the fragment table are not one behind the other",
-            Self::Export => "blocks of the export table are not one behind the other",
-            Self::Ids => "blocks of the id table are not one behind the other",
-            Self::Xattrs => "blocks of the attribute id table are not one behind the other",
+            Self::Fragments => "blocks of the fragment table are not consecutive",
+            Self::Export => "blocks of the export table are not consecutive",
+            Self::Ids => "blocks of the id table are not consecutive",
+            Self::Xattrs => "blocks of the attribute id table are not consecutive",
         }
     }
 
@@ -175,11 +175,11 @@ mod tests {
             (&[16_000], ids, 512, 8, Err("does not end where the next table begins")),
             (&[16_000], ListedTable::Fragments, 512, 8, Ok(())),
             (&[16_000], ListedTable::Fragments, 513, 0, Err("runs into the next table")),
-            (&[16_000, 12_000], ids, 513, 0, Err("not one behind the other")),
-            (&[16_000, 16_000], ids, 513, 0, Err("not one behind the other")),
-            (&[3000, 16_000], ids, 513, 0, Err("not one behind the other")),
-            (&[20_000], ids, 1, 0, Err("not one behind the other")),
-            (&[u64::MAX], ids, 1, 0, Err("not one behind the other")),
+            (&[16_000, 12_000], ids, 513, 0, Err("not consecutive")),
+            (&[16_000, 16_000], ids, 513, 0, Err("not consecutive")),
+            (&[3000, 16_000], ids, 513, 0, Err("not consecutive")),
+            (&[20_000], ids, 1, 0, Err("not consecutive")),
+            (&[u64::MAX], ids, 1, 0, Err("not consecutive")),
             (&[1], ids, u32::MAX, 0, Err("does not end where the next table begins")),
         ] {
             let told = read(locations, table, entry_count, slack).map(drop).map_err(|error| error.to_string());

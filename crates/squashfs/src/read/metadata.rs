@@ -92,7 +92,7 @@ impl Metadata {
             return Err(Error::corrupt("metadata block of more than 8192 bytes", Place::at(offset)));
         }
         if decoded.bytes.is_empty() || decoded.stored_end <= offset {
-            return Err(Error::corrupt("metadata block of no bytes", Place::at(offset)));
+            return Err(Error::corrupt("empty metadata block", Place::at(offset)));
         }
         Ok((decoded.bytes, decoded.stored_end))
     }
@@ -254,7 +254,7 @@ mod tests {
             (block(b"abc"), 5, 0, 3, "metadata reference past the end of its block"),
             (block(b"abc"), 4, 0, 0, "metadata block past the end of its table"),
             (block(b"abc"), 5, 5, 0, "metadata block outside its table"),
-            (vec![0, 0x80, 0, 0], 4, 0, 0, "metadata block of no bytes"),
+            (vec![0, 0x80, 0, 0], 4, 0, 0, "empty metadata block"),
             (long, 1 << 20, 0, 0, "more than"),
         ] {
             let metadata = metadata(image);

@@ -46,7 +46,7 @@ impl Squashfs {
         };
         let inode = self.inode(parent)?;
         if inode.number != directory.parent || inode.directory().is_err() {
-            return Err(Error::corrupt("directory whose parent is not what its number says", Place::inode(nid)));
+            return Err(Error::corrupt("directory whose parent has another inode number", Place::inode(nid)));
         }
         Ok(parent)
     }

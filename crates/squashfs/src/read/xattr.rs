@@ -87,7 +87,7 @@ impl XattrTable {
         let sets = LocationList::read(reader, list)?;
         let attributes = TableRange { start: header.xattr_table_start, end: sets.range().start };
         if attributes.start >= attributes.end {
-            return Err(Error::corrupt("attributes do not stand before the attribute id table", place));
+            return Err(Error::corrupt("attributes do not precede the attribute id table", place));
         }
         Ok(Self { sets, attributes })
     }
@@ -144,10 +144,10 @@ impl Squashfs {
     /// Reads the attributes of a set.
     pub(crate) fn xattr_list(&self, set: &XattrId) -> Result<XattrList<'_>> {
         let Some(table) = &self.xattrs else {
-            return Err(Error::corrupt("attributes in an image without them", Place::UNKNOWN));
+            return Err(Error::corrupt("attribute set in an image without attributes", Place::UNKNOWN));
         };
         if set.count > ATTRIBUTES_MAX {
-            return Err(Error::corrupt("set of more than 65536 attributes", Place::at(table.start())));
+            return Err(Error::corrupt("set exceeds 65536 attributes", Place::at(table.start())));
         }
         table.list(&self.metadata, set)
     }
@@ -168,14 +168,14 @@ impl XattrBytes {
     /// Adds a name; fails if the names exceed the limit of `listxattr`.
     pub(super) fn add_name(&mut self, name: &[u8]) -> Result<()> {
         self.names = self.names.saturating_add(name.len()).saturating_add(1);
-        let rule = "attribute names of more than 64 KiB";
+        let rule = "attribute names exceed 64 KiB";
         if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
 
     /// Adds a value; fails if the values are too long to be read together.
     pub(super) fn add_value(&mut self, value: &[u8]) -> Result<()> {
         self.values = self.values.saturating_add(value.len());
-        let rule = "attribute values of more than 16 MiB";
+        let rule = "attribute values exceed 16 MiB";
         if self.values > VALUES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
 }

@@ -85,7 +85,7 @@ impl Walker<'_> {
         let found = superblock.block_size.blocks(stored_bytes);
         let said = inode.blocks_512 >> (superblock.block_size.log2() - 9);
         if said > found || said < found && !may_be_less {
-            let rule = format!("wrong number of compressed blocks: {said}, but {found} were found");
+            let rule = format!("wrong number of compressed blocks: {said} stated, {found} found");
             self.add_finding(Severity::Warning, rule, Place::inode(inode.nid));
         }
     }
@@ -157,7 +157,7 @@ impl Walker<'_> {
                 Ok(())
             }
             FileType::Directory if !self.contents.take(piece) => {
-                Err(Error::corrupt("directory with the content of another one", Place::inode(inode.nid)))
+                Err(Error::corrupt("directory shares the content of another one", Place::inode(inode.nid)))
             }
             _ => Ok(()),
         }
@@ -192,7 +192,7 @@ impl Walker<'_> {
                     Added::More => {}
                     Added::Nothing => return,
                     Added::OtherLength => {
-                        let rule = "block that another file decodes to another length";
+                        let rule = "block that another file decodes to a different length";
                         return self.add_finding(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
                     }
                 }
@@ -228,7 +228,7 @@ impl Walker<'_> {
                 match end.zip(size) {
                     Some((end, size)) if end <= size && self.volume.superblock.packed != Some(inode.nid) => Ok(()),
                     _ => {
-                        let rule = "fragment past the end of the inode that it is in";
+                        let rule = "fragment past the end of its inode";
                         Err(Error::corrupt(rule, Place::inode(inode.nid)))
                     }
                 }

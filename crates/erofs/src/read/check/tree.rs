@@ -201,7 +201,7 @@ impl Walker<'_> {
     fn visit(&mut self, nid: Nid, entry: Option<EntryPlace>, name: Option<&[u8]>) -> Option<FileType> {
         if let Some(seen) = self.walked.seen.get_mut(&nid) {
             if seen.is_directory {
-                self.add_finding(Severity::Error, "directory under two names", Place::inode(nid));
+                self.add_finding(Severity::Error, "directory has two names", Place::inode(nid));
                 return Some(FileType::Directory);
             }
             seen.links_found = seen.links_found.saturating_add(1);
@@ -260,7 +260,7 @@ impl Walker<'_> {
                 let entry = block.entry(index)?;
                 match previous.as_slice().cmp(entry.name) {
                     Ordering::Less => {}
-                    Ordering::Equal => self.add_finding(Severity::Error, "two dirents of one name", Place::inode(nid)),
+                    Ordering::Equal => self.add_finding(Severity::Error, "duplicate dirent name", Place::inode(nid)),
                     Ordering::Greater => self.add_finding(Severity::Error, "dirents are not sorted", Place::inode(nid)),
                 }
                 previous = entry.name.to_vec();
@@ -277,7 +277,8 @@ impl Walker<'_> {
                 };
                 *expected.1 = true;
                 if entry.nid != expected.0 {
-                    let rule = if entry.name == b"." { "`.` is another inode" } else { "`..` is not the parent" };
+                    let rule =
+                        if entry.name == b"." { "`.` refers to another inode" } else { "`..` is not the parent" };
                     self.add_finding(Severity::Error, rule, Place::inode(nid));
                 }
             }
@@ -298,10 +299,10 @@ impl Walker<'_> {
             seen.links_found = seen.links_found.saturating_add(1);
         }
         match directory::file_type(stored) {
-            None => self.add_finding(Severity::Warning, "dirent of no known type", Place::inode(nid)),
+            None => self.add_finding(Severity::Warning, "dirent of unknown type", Place::inode(nid)),
             Some(_) if found.is_none() => {}
             file_type if file_type != found => {
-                self.add_finding(Severity::Error, "dirent of another type than its inode", Place::inode(nid));
+                self.add_finding(Severity::Error, "dirent type differs from that of its inode", Place::inode(nid));
             }
             Some(_) => {}
         }
@@ -321,14 +322,18 @@ impl Walker<'_> {
                 return;
             }
             if self.volume.special(nid).is_none() {
-                self.add_finding(Severity::Warning, format!("wrong link count: {found} were found"), Place::inode(nid));
+                self.add_finding(
+                    Severity::Warning,
+                    format!("wrong link count: {found} links found"),
+                    Place::inode(nid),
+                );
             }
         }
         let found = u64::try_from(self.walked.seen.len()).unwrap_or(u64::MAX);
         // Incremental images also count inodes that no directory refers to any more.
         let room = self.volume.space_len(Space::Image).saturating_add(self.volume.space_len(Space::Metabox));
         if !(found..=room / INODE_SLOT_SIZE).contains(&superblock.inode_count) {
-            let rule = format!("wrong inode count: {}, but {found} were found", superblock.inode_count);
+            let rule = format!("wrong inode count: {} stated, {found} found", superblock.inode_count);
             self.add_finding(Severity::Warning, rule, Place::at(SUPER_OFFSET));
         }
         if superblock.block_size.blocks(self.data_end) > superblock.block_count {
