@@ -191,7 +191,7 @@ fn a_panicking_source_answers_every_read() {
         fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
             panic!("on purpose")
         }
-        fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+        fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
             Ok(false)
         }
     }

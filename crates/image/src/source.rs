@@ -24,7 +24,7 @@ pub trait ImageSource: Send + Sync {
     ///
     /// # Errors
     /// As for [`ImageSource::read_at`].
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, output).map(|()| true)
     }
 
@@ -35,7 +35,7 @@ pub trait ImageSource: Send + Sync {
 
     /// Hints that the `len` bytes from `offset` on will hardly be read again, so that a cache may drop them. Never
     /// fails.
-    fn done_with(&self, offset: u64, len: u64) {
+    fn dont_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
 }

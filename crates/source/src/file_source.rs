@@ -84,7 +84,7 @@ impl FileSource {
         self.offset
     }
 
-    /// Whether [`ImageSource::read_at_hand`] knows what is at hand. Where it does not, nothing is.
+    /// Whether [`ImageSource::try_read_at`] knows what is at hand. Where it does not, nothing is.
     pub fn knows_what_is_at_hand(&self) -> bool {
         self.nowait_reads != NowaitReads::Unsupported
     }
@@ -110,7 +110,7 @@ impl ImageSource for FileSource {
         self.file.read_exact_at(output, place)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         match self.nowait_reads {
             NowaitReads::Unsupported => self.place(offset, output.len()).map(|_| false),
             NowaitReads::InMemory => self.read_at(offset, output).map(|()| true),
@@ -144,7 +144,7 @@ impl ImageSource for FileSource {
         }
     }
 
-    fn done_with(&self, offset: u64, len: u64) {
+    fn dont_need(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
             let _ = fadvise(&self.file, self.offset.saturating_add(offset), Some(len), Advice::DontNeed);
         }

@@ -49,7 +49,7 @@ fn parts_of_files_are_read_exactly() {
             }
         }
         for at in [u64::MAX, u64::MAX - offset, 1 << 63] {
-            for read in [source.read_at(at, &mut [0]), source.read_at_hand(at, &mut [0]).map(|_| ())] {
+            for read in [source.read_at(at, &mut [0]), source.try_read_at(at, &mut [0]).map(|_| ())] {
                 assert_eq!(read.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
             }
             source.will_need(at, u64::MAX);
@@ -96,7 +96,7 @@ fn a_file_that_is_cut_ends_early() {
     for offset in [49_500, 50_000, 90_000] {
         assert_eq!(source.read_at(offset, &mut output).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         // The page cache may hold bytes past the new end.
-        match source.read_at_hand(offset, &mut output) {
+        match source.try_read_at(offset, &mut output) {
             Ok(is_at_hand) => assert!(!is_at_hand),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
         }
@@ -119,11 +119,11 @@ fn nowait_reads_return_only_data_in_memory() {
     // The kernel may read the pages back at any time; hence several attempts.
     for _ in 0..20 {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        was_absent |= !source.read_at_hand(1 << 20, &mut output).unwrap();
+        was_absent |= !source.try_read_at(1 << 20, &mut output).unwrap();
         source.read_at(1 << 20, &mut output).unwrap();
         assert!(output == data[1 << 20..2 << 20]);
         output.fill(0);
-        if source.read_at_hand(1 << 20, &mut output).unwrap() {
+        if source.try_read_at(1 << 20, &mut output).unwrap() {
             assert!(output == data[1 << 20..2 << 20]);
         }
         if was_absent {
@@ -132,7 +132,7 @@ fn nowait_reads_return_only_data_in_memory() {
     }
     assert!(was_absent, "dropped pages are not in memory");
     source.read_at(0, &mut output).unwrap();
-    assert!(source.read_at_hand(0, &mut output).unwrap(), "pages just read are in memory");
+    assert!(source.try_read_at(0, &mut output).unwrap(), "pages just read are in memory");
     assert!(output == data[..1 << 20]);
 }
 
@@ -150,7 +150,7 @@ fn a_will_need_hint_reads_ahead() {
     source.will_need(0, 64 * 1024);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let mut output = vec![0; 64 * 1024];
-    while !source.read_at_hand(0, &mut output).unwrap() {
+    while !source.try_read_at(0, &mut output).unwrap() {
         assert!(std::time::Instant::now() < deadline, "it was not read");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -167,7 +167,7 @@ fn nowait_reads_of_files_in_memory_succeed() {
     let source = FileSource::new(file, 10, None).unwrap();
     let mut output = vec![0; 90_000];
     assert!(source.knows_what_is_at_hand());
-    assert!(source.read_at_hand(0, &mut output).unwrap());
+    assert!(source.try_read_at(0, &mut output).unwrap());
     assert!(output == data[10..][..90_000]);
 }
 
@@ -198,7 +198,7 @@ fn nowait_reads_fail_on_file_systems_without_support() {
     let mut output = [0; 8];
     let results = source.and_then(|source| {
         source.read_at(0, &mut output)?;
-        Ok((source.knows_what_is_at_hand(), source.read_at_hand(0, &mut output)?))
+        Ok((source.knows_what_is_at_hand(), source.try_read_at(0, &mut output)?))
     });
     assert!(Command::new("umount").arg(&merged).status().unwrap().success());
     let (knows, is_at_hand) = results.unwrap();

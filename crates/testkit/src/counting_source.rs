@@ -49,8 +49,8 @@ impl ImageSource for CountingSource {
         self.inner.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        let at_hand = self.inner.read_at_hand(offset, output)?;
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        let at_hand = self.inner.try_read_at(offset, output)?;
         if at_hand {
             self.count(output.len());
         }

@@ -32,7 +32,7 @@ impl ImageSource for HalfAtHandSource {
         self.inner.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         let is_at_hand = self.ask_count.fetch_add(1, Relaxed).is_multiple_of(2);
         if is_at_hand { self.inner.read_at(offset, output).map(|()| true) } else { Ok(false) }
     }

@@ -27,7 +27,7 @@ impl ImageSource for SlowSource {
         self.inner.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
         Ok(false)
     }
 }

@@ -51,7 +51,7 @@ impl ImageSource for MetaboxSource {
         Ok(())
     }
 
-    fn read_at_hand(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
         // The bytes have to be decoded first.
         Ok(false)
     }
