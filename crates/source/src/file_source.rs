@@ -84,8 +84,8 @@ impl FileSource {
         self.offset
     }
 
-    /// Whether [`ImageSource::try_read_at`] knows what is at hand. Where it does not, nothing is.
-    pub fn knows_what_is_at_hand(&self) -> bool {
+    /// Whether [`ImageSource::try_read_at`] can succeed. If not, it always returns `false`.
+    pub fn supports_nowait(&self) -> bool {
         self.nowait_reads != NowaitReads::Unsupported
     }
 

@@ -97,7 +97,7 @@ fn a_file_that_is_cut_ends_early() {
         assert_eq!(source.read_at(offset, &mut output).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         // The page cache may hold bytes past the new end.
         match source.try_read_at(offset, &mut output) {
-            Ok(is_at_hand) => assert!(!is_at_hand),
+            Ok(is_in_memory) => assert!(!is_in_memory),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
         }
     }
@@ -110,7 +110,7 @@ fn nowait_reads_return_only_data_in_memory() {
     let data = numbered(4 << 20);
     let file = write(&path, &data);
     let source = FileSource::open(&path).unwrap();
-    if !source.knows_what_is_at_hand() {
+    if !source.supports_nowait() {
         skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
@@ -142,7 +142,7 @@ fn a_will_need_hint_reads_ahead() {
     let path = folder.path().join("image");
     let file = write(&path, &numbered(1 << 20));
     let source = FileSource::open(&path).unwrap();
-    if !source.knows_what_is_at_hand() {
+    if !source.supports_nowait() {
         skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
@@ -166,7 +166,7 @@ fn nowait_reads_of_files_in_memory_succeed() {
     file.write_all(&data).unwrap();
     let source = FileSource::new(file, 10, None).unwrap();
     let mut output = vec![0; 90_000];
-    assert!(source.knows_what_is_at_hand());
+    assert!(source.supports_nowait());
     assert!(source.try_read_at(0, &mut output).unwrap());
     assert!(output == data[10..][..90_000]);
 }
@@ -198,12 +198,12 @@ fn nowait_reads_fail_on_file_systems_without_support() {
     let mut output = [0; 8];
     let results = source.and_then(|source| {
         source.read_at(0, &mut output)?;
-        Ok((source.knows_what_is_at_hand(), source.try_read_at(0, &mut output)?))
+        Ok((source.supports_nowait(), source.try_read_at(0, &mut output)?))
     });
     assert!(Command::new("umount").arg(&merged).status().unwrap().success());
-    let (knows, is_at_hand) = results.unwrap();
+    let (knows, is_in_memory) = results.unwrap();
     assert_eq!(&output, b"overlaid");
-    assert_eq!(knows, is_at_hand, "it was just read");
+    assert_eq!(knows, is_in_memory, "it was just read");
 }
 
 #[test]
