@@ -50,11 +50,11 @@ impl ImageSource for CountingSource {
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        let at_hand = self.inner.try_read_at(offset, output)?;
-        if at_hand {
+        let is_read = self.inner.try_read_at(offset, output)?;
+        if is_read {
             self.count(output.len());
         }
-        Ok(at_hand)
+        Ok(is_read)
     }
 
     fn will_need(&self, offset: u64, len: u64) {

@@ -7,7 +7,7 @@ mod counting_allocator_sys;
 mod counting_source;
 mod direct_reader;
 mod failing_source;
-mod half_at_hand_source;
+mod half_cached_source;
 mod label_sys;
 pub mod manifest;
 mod memory_source;
@@ -27,7 +27,7 @@ pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTE
 pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
 pub use failing_source::{FailingSource, Fault};
-pub use half_at_hand_source::HalfAtHandSource;
+pub use half_cached_source::HalfCachedSource;
 pub use label_sys::file_system_label;
 pub use memory_source::MemorySource;
 pub use mount::KernelMount;
