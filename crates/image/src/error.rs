@@ -101,7 +101,7 @@ impl Error {
     }
 
     /// Whether a retry may succeed: the source or the machine failed, and the image is not at fault.
-    pub const fn is_passing(&self) -> bool {
+    pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::NoMemory | Self::WouldBlock | Self::Cancelled)
     }
 }

@@ -232,7 +232,7 @@ impl Squashfs {
         };
         // A directory can be listed although its parent is lost; only `..` itself then fails.
         let parent = match self.parent(inode.nid, directory) {
-            Err(error) if error.is_passing() => return Err(error),
+            Err(error) if error.is_transient() => return Err(error),
             parent => parent.unwrap_or(NO_NID),
         };
         Ok([entry(b".", inode.nid, inode.number, AFTER_DOT), entry(b"..", parent, directory.parent, AFTER_DOT_DOT)])

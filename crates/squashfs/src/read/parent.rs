@@ -35,7 +35,7 @@ impl Squashfs {
                 let numbers = match self.directory_numbers.get() {
                     Some(numbers) => numbers,
                     None => match self.number_directories() {
-                        Err(error) if error.is_passing() => return Err(error),
+                        Err(error) if error.is_transient() => return Err(error),
                         numbers => self.directory_numbers.get_or_init(|| numbers),
                     },
                 };
