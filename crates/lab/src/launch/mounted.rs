@@ -16,7 +16,7 @@ use super::captured_stderr::CapturedStderr;
 use super::variant::{ImageKind, Programs, Reader, Variant};
 use crate::error::ErrorContext;
 use crate::load::{Load, end};
-use crate::machine::{Mark, Promise, Undo};
+use crate::machine::{Change, PendingChange, Undo};
 use crate::process_sys::die_with_parent;
 use crate::{Error, Result};
 
@@ -30,7 +30,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct MountPoints {
     undo: Undo,
     root: PathBuf,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 /// A mounted image; unmounted when dropped.
@@ -41,7 +41,7 @@ pub(crate) struct Mounted {
     is_mounted: bool,
     /// The file to which Floe writes its statistics.
     account: Option<PathBuf>,
-    _promises: Vec<Promise>,
+    _changes: Vec<PendingChange>,
 }
 
 /// Additional requests to Floe, beyond the variant's options.
@@ -56,9 +56,9 @@ pub(crate) struct Extras {
 impl MountPoints {
     pub(crate) fn new(undo: &Undo) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let promise = undo.promise(Mark::Directory { path: root.clone() })?;
+        let change = undo.record(Change::Directory { path: root.clone() })?;
         fs::create_dir(&root).context(|| format!("cannot make {}", root.display()))?;
-        Ok(Self { undo: undo.clone(), root, _promise: promise })
+        Ok(Self { undo: undo.clone(), root, _change: change })
     }
 
     /// Mounts the image according to the variant.
@@ -72,20 +72,20 @@ impl MountPoints {
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
             let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
-            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _promises: Vec::new() });
+            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
         }
         let path = self.root.join(index.to_string());
-        let directory = self.undo.promise(Mark::Directory { path: path.clone() })?;
+        let directory = self.undo.record(Change::Directory { path: path.clone() })?;
         fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
-        let mount = self.undo.promise(Mark::Mount { path: path.clone() })?;
-        let mut promises = vec![mount, directory];
+        let mount = self.undo.record(Change::Mount { path: path.clone() })?;
+        let mut changes = vec![mount, directory];
         let mut account = None;
         if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
             let path = self.root.join(format!("account-{index}"));
-            promises.push(self.undo.promise(Mark::File { path: path.clone() })?);
+            changes.push(self.undo.record(Change::File { path: path.clone() })?);
             account = Some(path);
         }
-        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _promises: promises };
+        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _changes: changes };
         match variant.reader {
             Reader::Kernel => mount_in_kernel(variant, &mounted.path)?,
             _ => mounted.serve(variant, programs, load, extras)?,
@@ -195,7 +195,7 @@ impl Drop for Mounted {
         if let Some(account) = &self.account {
             let _ = fs::remove_file(account);
         }
-        if !self._promises.is_empty() {
+        if !self._changes.is_empty() {
             let _ = fs::remove_dir(&self.path);
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::undo::{Mark, Promise, Undo};
+use super::undo::{Change, PendingChange, Undo};
 use crate::error::ErrorContext;
 use crate::{Error, Result};
 
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub struct ControlGroup {
     path: PathBuf,
     version: Version,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl ControlGroup {
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let path = parent.join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let promise = undo.promise(Mark::ControlGroup { path: path.clone() })?;
+        let change = undo.record(Change::ControlGroup { path: path.clone() })?;
         fs::create_dir(&path).context(|| format!("cannot make the control group {}", path.display()))?;
-        let group = Self { path, version, _promise: promise };
+        let group = Self { path, version, _change: change };
         match version {
             Version::One => group.write("memory.limit_in_bytes", limit_bytes)?,
             Version::Two => {

@@ -13,4 +13,4 @@ pub use environment::{Counts, During, Environment};
 pub(crate) use namespace_sys::enter_private_mounts;
 pub use noise::{CpuNoise, noise_floor};
 pub use setting::{AUTOGROUP, Setting, read_setting};
-pub use undo::{Mark, Promise, Undo};
+pub use undo::{Change, PendingChange, Undo};

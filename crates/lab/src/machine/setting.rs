@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::undo::{Mark, Promise, Undo};
+use super::undo::{Change, PendingChange, Undo};
 use crate::Result;
 use crate::error::ErrorContext;
 
@@ -15,7 +15,7 @@ pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 pub struct Setting {
     path: PathBuf,
     before: String,
-    promise: Option<Promise>,
+    change: Option<PendingChange>,
 }
 
 impl Setting {
@@ -24,11 +24,11 @@ impl Setting {
         let path = path.as_ref().to_owned();
         let Some(before) = read_setting(&path) else { return Ok(None) };
         if before == value {
-            return Ok(Some(Self { path, before, promise: None }));
+            return Ok(Some(Self { path, before, change: None }));
         }
-        let promise = undo.promise(Mark::Setting { path: path.clone(), value: before.clone() })?;
+        let change = undo.record(Change::Setting { path: path.clone(), value: before.clone() })?;
         fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.display()))?;
-        Ok(Some(Self { path, before, promise: Some(promise) }))
+        Ok(Some(Self { path, before, change: Some(change) }))
     }
 
     /// The previous value.
@@ -39,7 +39,7 @@ impl Setting {
 
 impl Drop for Setting {
     fn drop(&mut self) {
-        if self.promise.is_some() {
+        if self.change.is_some() {
             let _ = fs::write(&self.path, &self.before);
         }
     }

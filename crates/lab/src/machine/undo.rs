@@ -51,7 +51,7 @@ rm -f "$1"
 
 /// A change to the machine, described by what undoes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum Change {
     /// A tracing instance to remove.
     Instance {
         /// Its name.
@@ -94,7 +94,7 @@ pub struct Undo {
 
 /// A recorded change; dropping it marks the change as undone.
 #[derive(Debug)]
-pub struct Promise {
+pub struct PendingChange {
     shared: Arc<Shared>,
     number: u64,
 }
@@ -102,16 +102,16 @@ pub struct Promise {
 #[derive(Debug)]
 struct Shared {
     journal: PathBuf,
-    marks: Mutex<Marks>,
+    changes: Mutex<Changes>,
     /// Ends with this process; `None` if there is no shell.
     keeper: Mutex<Option<(Child, ChildStdin)>>,
     _lock: Option<LabLock>,
 }
 
 #[derive(Debug, Default)]
-struct Marks {
+struct Changes {
     next: u64,
-    open: BTreeMap<u64, Mark>,
+    open: BTreeMap<u64, Change>,
 }
 
 impl Undo {
@@ -147,42 +147,42 @@ impl Undo {
             .process_group(0)
             .spawn();
         let keeper = keeper.ok().and_then(|mut child| child.stdin.take().map(|stdin| (child, stdin)));
-        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper), _lock: lock };
+        let shared = Shared { journal, changes: Mutex::default(), keeper: Mutex::new(keeper), _lock: lock };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Records a change before it is made.
-    pub fn promise(&self, mark: Mark) -> Result<Promise> {
-        let line = mark.line();
+    pub fn record(&self, change: Change) -> Result<PendingChange> {
+        let line = change.line();
         if line.contains('\n') {
             return Err(Error::new(format!("a path with a line break cannot be used: {line:?}")));
         }
-        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = marks.next;
-        marks.next += 1;
-        marks.open.insert(number, mark);
-        self.shared.write(&marks)?;
-        Ok(Promise { shared: Arc::clone(&self.shared), number })
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = changes.next;
+        changes.next += 1;
+        changes.open.insert(number, change);
+        self.shared.write(&changes)?;
+        Ok(PendingChange { shared: Arc::clone(&self.shared), number })
     }
 }
 
-impl Drop for Promise {
+impl Drop for PendingChange {
     fn drop(&mut self) {
-        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.open.remove(&self.number);
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.open.remove(&self.number);
         // If this fails, the change is undone a second time, which is harmless.
-        let _ = self.shared.write(&marks);
+        let _ = self.shared.write(&changes);
     }
 }
 
 impl Shared {
     /// Rewrites the journal, last change first.
-    fn write(&self, marks: &Marks) -> Result<()> {
-        if marks.open.is_empty() {
+    fn write(&self, changes: &Changes) -> Result<()> {
+        if changes.open.is_empty() {
             let _ = fs::remove_file(&self.journal);
             return Ok(());
         }
-        let lines: String = marks.open.values().rev().map(Mark::line).collect::<Vec<_>>().join("\n") + "\n";
+        let lines: String = changes.open.values().rev().map(Change::line).collect::<Vec<_>>().join("\n") + "\n";
         let fresh = self.journal.with_extension("new");
         if let Some(directory) = self.journal.parent().filter(|directory| !directory.exists()) {
             // Another run may have removed the directory.
@@ -208,7 +208,7 @@ impl Drop for Shared {
     }
 }
 
-impl Mark {
+impl Change {
     /// A line of the journal: verb, value, path.
     fn line(&self) -> String {
         match self {
@@ -281,8 +281,8 @@ mod tests {
         fs::write(&setting, "0").unwrap();
         fs::create_dir(&directory).unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        let kept = undo.promise(Mark::Setting { path: setting.clone(), value: "1".into() }).unwrap();
-        let left = undo.promise(Mark::Directory { path: directory.clone() }).unwrap();
+        let kept = undo.record(Change::Setting { path: setting.clone(), value: "1".into() }).unwrap();
+        let left = undo.record(Change::Directory { path: directory.clone() }).unwrap();
         // As a killed process would leave it: nothing dropped, the pipe closed.
         let keeper = undo.shared.keeper.lock().unwrap().take();
         drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
@@ -298,9 +298,9 @@ mod tests {
         let setting = home.path().join("setting");
         fs::write(&setting, "now").unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        let promise = undo.promise(Mark::Setting { path: setting.clone(), value: "before".into() }).unwrap();
+        let change = undo.record(Change::Setting { path: setting.clone(), value: "before".into() }).unwrap();
         assert!(fs::read_to_string(&undo.shared.journal).unwrap().starts_with("setting before "));
-        drop(promise);
+        drop(change);
         assert!(!undo.shared.journal.exists());
         drop(undo);
         assert_eq!(fs::read_to_string(&setting).unwrap(), "now");
@@ -323,6 +323,6 @@ mod tests {
     fn a_line_break_in_a_path_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        assert!(undo.promise(Mark::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
+        assert!(undo.record(Change::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
     }
 }

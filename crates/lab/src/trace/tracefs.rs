@@ -11,7 +11,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use super::format::EventFormat;
 use super::page::PageLayout;
 use crate::error::ErrorContext;
-use crate::machine::{Mark, Promise, Undo};
+use crate::machine::{Change, PendingChange, Undo};
 use crate::{Error, Result};
 
 /// The usual mount points of tracefs.
@@ -80,9 +80,9 @@ impl Tracefs {
         let number = INSTANCE_COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{INSTANCE_PREFIX}{}-{number}", std::process::id());
         let path = self.root.join("instances").join(&name);
-        let promise = undo.promise(Mark::Instance { name: name.clone() })?;
+        let change = undo.record(Change::Instance { name: name.clone() })?;
         fs::create_dir(&path).context(|| format!("cannot make the tracing instance {name}"))?;
-        Ok(Instance { path, _promise: promise })
+        Ok(Instance { path, _change: change })
     }
 }
 
@@ -90,7 +90,7 @@ impl Tracefs {
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 impl Instance {
