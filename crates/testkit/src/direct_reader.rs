@@ -55,7 +55,7 @@ impl DirectReader {
                     let mut bytes = self.decode_range(&block, skip as usize + from as usize, len)?.0;
                     if bytes.len() < len {
                         let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
-                        return Err(Error::corrupt("block ends before the data of its extent", place));
+                        return Err(Error::corrupt("block ends before the data that it should hold", place));
                     }
                     data.append(&mut bytes);
                 }
