@@ -49,7 +49,7 @@ fn mistakes_are_told_in_one_line() {
         (&["stat", env!("CARGO_BIN_EXE_floe")], 3, "it looks like an ELF program"),
         (&["ls", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 3, "not an EROFS or SquashFS image"),
         (&["ls", "--offset", "4096", &demo], 3, "no EROFS or SquashFS image at byte 4096; one begins at byte 0"),
-        (&["ls", "--offset", "1T", &demo], 1, "it ends before, after 151552 bytes"),
+        (&["ls", "--offset", "1T", &demo], 1, "it ends after 151552 bytes"),
         (&["ls", "--device", &demo, &demo], 1, "1 extra devices given, but the image has 0"),
         (&["ls", "--device", "/no/such", &demo], 1, "1 extra devices given"),
         (&["ls", &demo, "/nowhere"], 1, "\"/nowhere\": no such file or directory in the image"),

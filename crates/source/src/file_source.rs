@@ -182,5 +182,5 @@ fn check_type(metadata: &fs::Metadata) -> io::Result<()> {
 }
 
 fn past_end(file_len: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {file_len} bytes"))
+    io::Error::new(io::ErrorKind::InvalidInput, format!("the file is too short: it ends after {file_len} bytes"))
 }

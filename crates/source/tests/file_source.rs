@@ -61,7 +61,7 @@ fn parts_of_files_are_read_exactly() {
         [(10_001, None), (0, Some(10_001)), (5_000, Some(5_001)), (u64::MAX, None), (1, Some(u64::MAX))]
     {
         let error = FileSource::open_part(&path, offset, len).unwrap_err();
-        assert_eq!(error.to_string(), "it ends before, after 10000 bytes");
+        assert_eq!(error.to_string(), "the file is too short: it ends after 10000 bytes");
     }
 }
 
