@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{herd::Watched, recipe::Recipe, verdict::Fault};
+use super::{herd::WorkerProcess, recipe::Recipe, verdict::Fault};
 use crate::complaint::Outcome;
 
 /// So many smaller images are tried.
@@ -92,7 +92,7 @@ impl Trials<'_> {
         let mut arguments = self.arguments.to_vec();
         arguments.extend(["--recipe".to_owned(), path.display().to_string()]);
         let mut is_shown = false;
-        Watched::start(&arguments)?.follow(&mut |case| {
+        WorkerProcess::start(&arguments)?.follow(&mut |case| {
             is_shown |= case.verdict.faults.iter().any(|fault| fault.signature() == self.signature);
         })?;
         Ok(is_shown)

@@ -53,7 +53,7 @@ enum TailPlace {
 }
 
 /// The head of an extent and what was learnt on the way to it.
-struct Found {
+struct ExtentHead {
     head: Head,
     number: u64,
     /// The number of blocks of the pcluster, if an lcluster on the way said it.
@@ -202,13 +202,18 @@ impl LclusterMap {
     }
 
     /// The head of the extent that byte `position` is in.
-    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<Found> {
+    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<ExtentHead> {
         let number = position >> self.lcluster_size_log2;
         let (mut back, mut block_count, next) = match self.load(inode, window, number)?.lcluster {
             Lcluster::Head(head) => {
                 let start = self.start_of(number) + head.offset;
                 if position >= start {
-                    return Ok(Found { head, number, block_count: None, next: Next::From(number.saturating_add(1)) });
+                    return Ok(ExtentHead {
+                        head,
+                        number,
+                        block_count: None,
+                        next: Next::From(number.saturating_add(1)),
+                    });
                 }
                 (1, None, Next::End(start))
             }
@@ -227,7 +232,7 @@ impl LclusterMap {
                 return Err(corrupt("pcluster that decodes to more than 12 MiB"));
             }
             match self.load(inode, window, at)?.lcluster {
-                Lcluster::Head(head) => return Ok(Found { head, number: at, block_count, next }),
+                Lcluster::Head(head) => return Ok(ExtentHead { head, number: at, block_count, next }),
                 Lcluster::NonHead { to_head, block_count: known, .. } => (back, block_count) = (to_head, known),
             }
         }
@@ -252,7 +257,7 @@ impl LclusterMap {
     }
 
     /// How many blocks the pcluster of an extent has; 0 for a hole.
-    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &Found) -> Result<u64> {
+    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &ExtentHead) -> Result<u64> {
         let [first_is_big, second_is_big] = self.has_big_pclusters;
         let is_big = if found.head.kind == HeadKind::First { first_is_big } else { second_is_big };
         let behind = found.number.saturating_add(1);

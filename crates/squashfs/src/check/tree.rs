@@ -185,7 +185,7 @@ impl Tree<'_, '_> {
                         _ => None,
                     };
                     if nid.is_none_or(|nid| !self.faulty.contains(&nid)) {
-                        self.report.add(Finding::of(&error));
+                        self.report.add(Finding::from(&error));
                     }
                 }
             }
@@ -206,11 +206,11 @@ impl Tree<'_, '_> {
     pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
         let path = if self.report.tells() { self.paths.path(reached.path) } else { None };
-        self.report.add(Finding { path, ..finding });
+        self.report.add(finding.with_path(path));
     }
 
     /// Reports why an inode cannot be read.
     pub(super) fn complain_of(&mut self, reached: Reached, error: &Error) {
-        self.complain(reached, Finding::of(error));
+        self.complain(reached, Finding::from(error));
     }
 }

@@ -177,7 +177,7 @@ impl Walker<'_> {
     /// Tells that a read for inode `nid` ended in an error.
     pub(super) fn tell_error(&mut self, nid: Nid, error: Error) {
         let path = self.walked.path(self.volume, nid);
-        (self.report)(Finding::of(error.for_inode(nid), path));
+        (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
     }
 
     /// Whether the check is to end before its end.
@@ -218,7 +218,7 @@ impl Walker<'_> {
                     b"/" => [b"/", name].concat(),
                     path => [path, b"/", name].concat(),
                 });
-                (self.report)(Finding::of(error.for_inode(nid), path));
+                (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
                 None
             }
         }
