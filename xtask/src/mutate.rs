@@ -35,7 +35,7 @@ use std::{
 use clap::ValueEnum;
 use floe_testkit::{corpus::Corpus, target_dir};
 use seed::Seeds;
-use supervisor::Watched;
+use supervisor::WorkerProcess;
 use tally::Tally;
 use worker::BLOCK_COUNT;
 
@@ -193,7 +193,7 @@ impl Campaign<'_> {
         while first < to {
             let mut arguments = self.worker_arguments();
             arguments.extend(["--from".to_owned(), first.to_string(), "--to".to_owned(), to.to_string()]);
-            let last = Watched::start(&arguments)?.follow(&mut |case| self.tally().add(&case))?;
+            let last = WorkerProcess::start(&arguments)?.follow(&mut |case| self.tally().add(&case))?;
             first = last.map_or(to, |last| last + 1);
         }
         Ok(())

@@ -3,10 +3,10 @@
 use std::{env, sync::Arc};
 
 use floe_erofs::{
-    check::{Check, DataRun, Finding, Severity},
+    check::{Check, DataRun},
     format,
 };
-use floe_image::{BlockReader, ImageSource, Result};
+use floe_image::{BlockReader, Finding, ImageSource, Result, Severity};
 use floe_testkit::{
     DirectReader, MemorySource, check_rows,
     corpus::{Corpus, CorruptImage, Format, ImageRecord},

@@ -10,14 +10,12 @@ mod block;
 mod claims;
 mod directory;
 mod file;
-mod finding;
 mod path;
 mod tables;
 mod tree;
 
 pub use block::BlockToDecode;
-pub use finding::{Finding, Severity};
-use floe_image::Nid;
+use floe_image::{Finding, Nid, Severity};
 
 use crate::Squashfs;
 

@@ -2,11 +2,8 @@
 
 mod memo_reader;
 
-use floe_image::BlockReader;
-use floe_squashfs::{
-    Squashfs,
-    check::{self, Finding},
-};
+use floe_image::{BlockReader, Finding};
+use floe_squashfs::{Squashfs, check};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, CorruptImage, Format, ImageRecord},

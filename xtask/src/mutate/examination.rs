@@ -12,8 +12,8 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, FileType, Image, MetadataCacheDesign, Offset,
-    OpenOptions, Parts, SetbackCause, Severity, WorkerMode,
+    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, ExtractWarningCause, FileType, Image,
+    MetadataCacheDesign, Offset, OpenOptions, Parts, Severity, WorkerMode,
 };
 
 use super::{
@@ -162,30 +162,30 @@ impl Examination<'_> {
     fn extract(&self, image: &Image, survey: &Survey, verdict: &mut Verdict) {
         let target = self.scratch.join("tree");
         let (cancel, written) = (AtomicBool::new(false), AtomicU64::new(0));
-        let setbacks: Mutex<Vec<String>> = Mutex::default();
+        let warnings: Mutex<Vec<String>> = Mutex::default();
         let (outside, of_image) = (AtomicBool::new(false), AtomicBool::new(false));
         let tell = |event: ExtractEvent<'_>| match event {
             ExtractEvent::Written(bytes) => {
                 let is_enough = written.fetch_add(bytes, Relaxed) > EXTRACTED_BYTES_MAX;
                 cancel.fetch_or(is_enough, Relaxed);
             }
-            ExtractEvent::Setback(setback) => {
-                match setback.cause {
-                    SetbackCause::Image(_) => of_image.store(true, Relaxed),
+            ExtractEvent::Warning(warning) => {
+                match warning.cause {
+                    ExtractWarningCause::Image(_) => of_image.store(true, Relaxed),
                     _ => outside.store(true, Relaxed),
                 }
-                setbacks.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{}", setback.cause));
+                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{}", warning.cause));
             }
             _ => {}
         };
         let options = ExtractOptions { jobs: 1, ..ExtractOptions::default() };
         let outcome = floe::extract(image, Parts::All, &target, &options, &tell, &cancel);
         verdict.is_extracted = true;
-        let setbacks = setbacks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        setbacks.iter().for_each(|words| one_line(words, verdict));
+        let warnings = warnings.into_inner().unwrap_or_else(PoisonError::into_inner);
+        warnings.iter().for_each(|words| one_line(words, verdict));
         let is_whole = !cancel.into_inner() && !outside.into_inner() && outcome.is_ok();
         if verdict.is_sound == Some(true) && of_image.into_inner() {
-            let first = setbacks.first().cloned().unwrap_or_default();
+            let first = warnings.first().cloned().unwrap_or_default();
             verdict.faults.push(Fault::new(FaultKind::Unsound, format!("extracting gives: {first}")));
         } else if verdict.is_sound == Some(true) && is_whole && verdict.is_whole {
             compare("extracted", &survey.entries, &survey::directory(&target), verdict);

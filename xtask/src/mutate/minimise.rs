@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{recipe::Recipe, supervisor::Watched, verdict::Fault};
+use super::{recipe::Recipe, supervisor::WorkerProcess, verdict::Fault};
 use crate::task_error::Outcome;
 
 /// The maximum number of smaller images tried.
@@ -92,7 +92,7 @@ impl Trials<'_> {
         let mut arguments = self.arguments.to_vec();
         arguments.extend(["--recipe".to_owned(), path.display().to_string()]);
         let mut is_shown = false;
-        Watched::start(&arguments)?.follow(&mut |case| {
+        WorkerProcess::start(&arguments)?.follow(&mut |case| {
             is_shown |= case.verdict.faults.iter().any(|fault| fault.signature() == self.signature);
         })?;
         Ok(is_shown)

@@ -25,13 +25,13 @@ const ELAPSED_MAX: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(200);
 
 /// A running worker.
-pub(super) struct Watched {
+pub(super) struct WorkerProcess {
     child: Child,
     lines: Receiver<String>,
     stderr: thread::JoinHandle<String>,
 }
 
-impl Watched {
+impl WorkerProcess {
     /// Starts a worker with these arguments.
     ///
     /// # Errors

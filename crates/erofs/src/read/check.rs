@@ -6,7 +6,6 @@
 
 mod content;
 mod encoded_blocks;
-mod finding;
 mod inodes;
 mod marks;
 mod superblock;
@@ -14,12 +13,9 @@ mod tree;
 
 use std::sync::Arc;
 
-use floe_image::{BlockReader, ByteRange, DeviceId, Error, Nid, Result, StoredBlock};
+use floe_image::{BlockReader, ByteRange, DeviceId, Error, Finding, Nid, Result, Severity, StoredBlock};
 
-pub use self::{
-    finding::{Finding, Severity},
-    tree::Walked,
-};
+pub use self::tree::Walked;
 use super::{
     inode::Inode,
     map::Mapper,
@@ -83,7 +79,7 @@ impl Check {
         let found = FoundSuperblock::read(reader.as_ref())?;
         let checksum = found.check_checksum(reader.as_ref()).err();
         let volume = Volume::open(reader, found.parse()?)?;
-        let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::of(error, None)).collect();
+        let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::from(&error)).collect();
         opening.extend(superblock::findings(&volume)?);
         Ok(Self { prefixes: xattr_prefixes::read(&volume)?, volume, opening })
     }
@@ -112,7 +108,7 @@ impl Check {
         let mut each = |run| {
             if let Err(error) = each(run) {
                 let path = walked.path(&self.volume, part.nid);
-                report(Finding::of(error.for_inode(part.nid), path));
+                report(Finding::from(&error.for_inode(part.nid)).with_path(path));
             }
         };
         let result = match part.data {
@@ -124,7 +120,7 @@ impl Check {
         };
         if let Err(error) = result {
             let path = walked.path(&self.volume, part.nid);
-            report(Finding::of(error.for_inode(part.nid), path));
+            report(Finding::from(&error.for_inode(part.nid)).with_path(path));
         }
     }
 

@@ -53,7 +53,7 @@ enum TailPlace {
 }
 
 /// The head of an extent, and what the search for it found out.
-struct Found {
+struct ExtentHead {
     head: Head,
     number: u64,
     /// The block count of the pcluster, if an entry on the way stated it.
@@ -201,13 +201,18 @@ impl LclusterMap {
     }
 
     /// Finds the head of the extent that contains byte `position`.
-    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<Found> {
+    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<ExtentHead> {
         let number = position >> self.lcluster_size_log2;
         let (mut back, mut block_count, next) = match self.load(inode, window, number)?.lcluster {
             Lcluster::Head(head) => {
                 let start = self.start_of(number) + head.offset;
                 if position >= start {
-                    return Ok(Found { head, number, block_count: None, next: Next::From(number.saturating_add(1)) });
+                    return Ok(ExtentHead {
+                        head,
+                        number,
+                        block_count: None,
+                        next: Next::From(number.saturating_add(1)),
+                    });
                 }
                 (1, None, Next::End(start))
             }
@@ -226,7 +231,7 @@ impl LclusterMap {
                 return Err(corrupt("pcluster decodes to more than 12 MiB"));
             }
             match self.load(inode, window, at)?.lcluster {
-                Lcluster::Head(head) => return Ok(Found { head, number: at, block_count, next }),
+                Lcluster::Head(head) => return Ok(ExtentHead { head, number: at, block_count, next }),
                 Lcluster::NonHead { to_head, block_count: known, .. } => (back, block_count) = (to_head, known),
             }
         }
@@ -251,7 +256,7 @@ impl LclusterMap {
     }
 
     /// The block count of an extent's pcluster; 0 for a hole.
-    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &Found) -> Result<u64> {
+    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &ExtentHead) -> Result<u64> {
         let [first_is_big, second_is_big] = self.has_big_pclusters;
         let is_big = if found.head.kind == HeadKind::First { first_is_big } else { second_is_big };
         let behind = found.number.saturating_add(1);

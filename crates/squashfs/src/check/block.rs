@@ -24,7 +24,7 @@ impl BlockToDecode {
     pub fn judge(&self, decoded: Result<usize, &Error>) -> Option<Finding> {
         let place = Place { nid: self.nid, device: self.block.device, offset: Some(self.block.offset) };
         let finding = match decoded {
-            Err(error) => Finding { place, ..Finding::of(error) },
+            Err(error) => Finding { place, ..Finding::from(error) },
             Ok(len) => {
                 let len = u32::try_from(len).unwrap_or(u32::MAX);
                 let is_other = matches!(self.block.decoded_len, DecodedLen::Exact(exact) if exact != len);
@@ -34,6 +34,6 @@ impl BlockToDecode {
                 Finding::error("block decodes to fewer bytes than files use", place)
             }
         };
-        Some(Finding { path: self.path.as_ref().map(|path| path.to_vec()), ..finding })
+        Some(finding.with_path(self.path.as_ref().map(|path| path.to_vec())))
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
             return;
         }
         if let Err(error) = squashfs.fragment(index) {
-            report.add(Finding::of(&error));
+            report.add(Finding::from(&error));
         }
     }
     let Some(sets) = squashfs.xattr_sets() else { return };
@@ -29,7 +29,7 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
         }
         let checked = sets.entry(&squashfs.metadata, index).and_then(|set| seen.check(squashfs, &set, report));
         if let Err(error) = checked {
-            report.add(Finding::of(&error));
+            report.add(Finding::from(&error));
         }
     }
 }

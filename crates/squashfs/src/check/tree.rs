@@ -184,7 +184,7 @@ impl Tree<'_, '_> {
                         _ => None,
                     };
                     if nid.is_none_or(|nid| !self.faulty.contains(&nid)) {
-                        self.report.add(Finding::of(&error));
+                        self.report.add(Finding::from(&error));
                     }
                 }
             }
@@ -205,11 +205,11 @@ impl Tree<'_, '_> {
     pub(super) fn add_finding(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
         let path = if self.report.is_reporting() { self.paths.path(reached.path) } else { None };
-        self.report.add(Finding { path, ..finding });
+        self.report.add(finding.with_path(path));
     }
 
     /// Reports that an inode cannot be read.
     pub(super) fn add_error(&mut self, reached: Reached, error: &Error) {
-        self.add_finding(reached, Finding::of(error));
+        self.add_finding(reached, Finding::from(error));
     }
 }

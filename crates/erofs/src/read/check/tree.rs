@@ -177,7 +177,7 @@ impl Walker<'_> {
     /// Reports that a read for inode `nid` failed.
     pub(super) fn add_error(&mut self, nid: Nid, error: Error) {
         let path = self.walked.path(self.volume, nid);
-        (self.report)(Finding::of(error.for_inode(nid), path));
+        (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
     }
 
     /// Whether the caller has cancelled the check.
@@ -218,7 +218,7 @@ impl Walker<'_> {
                     b"/" => [b"/", name].concat(),
                     path => [path, b"/", name].concat(),
                 });
-                (self.report)(Finding::of(error.for_inode(nid), path));
+                (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
                 None
             }
         }
