@@ -5,8 +5,8 @@ use std::{error::Error, fs::File, io, os::unix::fs::FileExt, sync::Arc, time::Du
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CacheOptions, CachedSource, Cause, Digest, DigestTable, Location, ObjectKey, RangeFetcher, SourceOptions, Trust,
-    VerityOptions, append_verity,
+    Cache, CacheOptions, CachedSource, Cause, Digest, DigestTable, Location, ObjectKey, RangeFetcher, SourceOptions,
+    Trust, VerityOptions, append_verity,
 };
 use floe_testkit::Random;
 use rustix::time::{ClockId, clock_gettime};
@@ -44,7 +44,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = Bytes::from(bytes);
     let before = cpu_time();
     let plain = Digest::of(&bytes);
-    println!("SHA-256 of it all: {:.0} MB/s ({})", megabytes(bytes.len() as u64, cpu_time() - before), &plain.to_string()[..8]);
+    println!(
+        "SHA-256 of it all: {:.0} MB/s ({})",
+        megabytes(bytes.len() as u64, cpu_time() - before),
+        &plain.to_string()[..8]
+    );
 
     let table = Trust::Table(Arc::new(DigestTable::of(&mut &*bytes)?));
     let location = Trust::Location(Location { url: "memory".to_owned(), etag: "1".to_owned() });
@@ -74,7 +78,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 megabytes(IMAGE_BYTES as u64, cpu),
                 counts.hashed_bytes / 1_000_000,
                 megabytes(counts.hashed_bytes, hashing),
-                100.0 * 125.0 / megabytes(counts.hashed_bytes, hashing).max(1.0) * f64::from(u8::from(counts.hashed_bytes > 0)),
+                100.0 * 125.0 / megabytes(counts.hashed_bytes, hashing).max(1.0)
+                    * f64::from(u8::from(counts.hashed_bytes > 0)),
             );
         }
         cache.drop_object(&key.id())?;

@@ -101,7 +101,8 @@ mod tests {
     #[test]
     fn keys_are_read_back() {
         let directory = tempfile::tempdir().expect("a directory");
-        let location = |url: &str| Trust::Location(Location { url: url.to_owned(), etag: "\"a b\" of 7 bytes".to_owned() });
+        let location =
+            |url: &str| Trust::Location(Location { url: url.to_owned(), etag: "\"a b\" of 7 bytes".to_owned() });
         for (trust, len, chunks) in [
             (Trust::Verity(VerityRoot { root_hash: Digest::of(b"r"), hash_offset: 1 << 20 }), (1 << 20) + 40_960, 6),
             (location("https://example.org/a of 3 bytes"), 1 << 20, 4),

@@ -7,13 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    Cause,
-    flights::Boarding,
-    layout::ChunkIndex,
-    object::RemoteObject,
-    verity::Attempt,
-};
+use crate::{Cause, flights::Boarding, layout::ChunkIndex, object::RemoteObject, verity::Attempt};
 
 /// How many hints wait at most; further ones are dropped.
 const HINTS_MAX: usize = 4096;
@@ -26,12 +20,11 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Gets chunks before anybody asks for them, on threads that exist while there is work.
 pub(crate) struct Prefetch {
-    object: Arc<RemoteObject>,
     hints: Arc<Hints>,
 }
 
-#[derive(Debug, Default)]
 struct Hints {
+    object: Arc<RemoteObject>,
     queue: Mutex<Queue>,
     has_work: Condvar,
 }
@@ -47,25 +40,16 @@ struct Queue {
 
 impl Prefetch {
     pub(crate) fn new(object: Arc<RemoteObject>) -> Self {
-        Self { object, hints: Arc::default() }
+        Self { hints: Arc::new(Hints { object, queue: Mutex::default(), has_work: Condvar::new() }) }
     }
 
     /// Gets the chunks from `first` to `last` soon.
     pub(crate) fn add(&self, first: ChunkIndex, last: ChunkIndex) {
         let mut queue = self.hints.lock();
-        if queue.hints.len() >= HINTS_MAX || queue.hints.back() == Some(&(first, last)) {
-            return;
+        if queue.hints.len() < HINTS_MAX && queue.hints.back() != Some(&(first, last)) {
+            queue.hints.push_back((first, last));
+            self.hints.wake(queue);
         }
-        queue.hints.push_back((first, last));
-        let threads_max = self.object.fetcher.connections().clamp(1, THREADS_MAX);
-        if queue.idle == 0 && queue.threads < threads_max {
-            let (object, hints) = (Arc::clone(&self.object), Arc::clone(&self.hints));
-            // Without a thread the hint waits for the next one; it is only a hint.
-            let spawned = thread::Builder::new().name("floe-prefetch".to_owned()).spawn(move || hints.serve(&object));
-            queue.threads += usize::from(spawned.is_ok());
-        }
-        drop(queue);
-        self.hints.has_work.notify_one();
     }
 }
 
@@ -81,31 +65,47 @@ impl Drop for Prefetch {
 }
 
 impl Hints {
-    fn serve(&self, object: &RemoteObject) {
+    /// Wakes a thread for a hint, or starts one.
+    fn wake(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
+        let threads_max = self.object.fetcher.connections().clamp(1, THREADS_MAX);
+        if queue.idle == 0 && queue.threads < threads_max {
+            let hints = Arc::clone(self);
+            // Without a thread the hint waits for the next one; it is only a hint.
+            let spawned = thread::Builder::new().name("floe-prefetch".to_owned()).spawn(move || hints.serve());
+            queue.threads += usize::from(spawned.is_ok());
+        }
+        drop(queue);
+        self.has_work.notify_one();
+    }
+
+    fn serve(self: &Arc<Self>) {
         while let Some((first, last)) = self.next() {
-            let mut index = first;
-            while index <= last && !self.lock().is_closed {
-                if object.is_present(index) {
-                    index += 1;
-                    continue;
-                }
-                let count = object.missing(index, last, Cause::Prefetch);
-                if index + count <= last {
-                    // Another thread may take the rest.
-                    self.put_back(index + count, last);
-                }
-                if let Boarding::Lead(leads) = object.flights.board(index, count, Cause::Prefetch) {
-                    object.fill(leads, Cause::Prefetch, Attempt::First);
-                }
-                break;
-            }
+            let object = &self.object;
+            let Some(index) = (first..=last).find(|index| !object.is_present(*index)) else { continue };
+            let count = object.missing(index, last, Cause::Prefetch);
+            let leads = match object.flights.board(index, count, Cause::Prefetch) {
+                Boarding::Lead(leads) => leads,
+                Boarding::Join(_) => Vec::new(),
+            };
+            // The chunk that another thread gets counts as done. The rest may be taken by others meanwhile.
+            self.put_back(index + (leads.len() as u64).max(1), last);
+            object.fill(leads, Cause::Prefetch, Attempt::First);
         }
     }
 
+    fn put_back(self: &Arc<Self>, first: ChunkIndex, last: ChunkIndex) {
+        let mut queue = self.lock();
+        if first <= last && !queue.is_closed {
+            queue.hints.push_front((first, last));
+            self.wake(queue);
+        }
+    }
+
+    /// The next hint; `None` once there has been none for a while, or the object is closed.
     fn next(&self) -> Option<(ChunkIndex, ChunkIndex)> {
         let mut queue = self.lock();
         loop {
-            if let Some(hint) = queue.hints.pop_front().filter(|_| !queue.is_closed) {
+            if let Some(hint) = queue.hints.pop_front() {
                 return Some(hint);
             }
             if queue.is_closed {
@@ -121,15 +121,6 @@ impl Hints {
                 return None;
             }
         }
-    }
-
-    fn put_back(&self, first: ChunkIndex, last: ChunkIndex) {
-        let mut queue = self.lock();
-        if !queue.is_closed {
-            queue.hints.push_front((first, last));
-        }
-        drop(queue);
-        self.has_work.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

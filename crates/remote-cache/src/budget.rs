@@ -61,7 +61,8 @@ struct State {
 
 impl Budget {
     pub(crate) fn open(root: &Path, size_bytes_max: u64, boot: BootId) -> io::Result<Self> {
-        let state = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(root.join("state"))?;
+        let state =
+            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(root.join("state"))?;
         Ok(Self {
             root: root.to_owned(),
             size_bytes_max,

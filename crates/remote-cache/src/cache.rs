@@ -191,7 +191,9 @@ impl Cache {
         self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
         if !self.has_told.swap(true, Ordering::Relaxed) {
             let root = self.root.display();
-            (self.notice)(&format!("cannot write to the cache {root}: {error}; going on without caching while that lasts"));
+            (self.notice)(&format!(
+                "cannot write to the cache {root}: {error}; going on without caching while that lasts"
+            ));
         }
     }
 

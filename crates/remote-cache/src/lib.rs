@@ -14,8 +14,8 @@ mod entry;
 mod fetcher;
 mod fill;
 mod flights;
-mod key;
 mod inventory;
+mod key;
 mod layout;
 #[allow(unsafe_code)]
 mod locks_sys;

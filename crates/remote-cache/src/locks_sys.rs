@@ -103,9 +103,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = || Arc::new(File::options().read(true).write(true).open(file.path()).expect("it opens"));
         let (one, other) = (open(), open());
-        for (held, wanted, is_free) in
-            [(Shared, Shared, true), (Shared, Exclusive, false), (Exclusive, Shared, false), (Exclusive, Exclusive, false)]
-        {
+        for (held, wanted, is_free) in [
+            (Shared, Shared, true),
+            (Shared, Exclusive, false),
+            (Exclusive, Shared, false),
+            (Exclusive, Exclusive, false),
+        ] {
             let lock = FileLock::try_new(&one, 1 << 40, held).expect("locks work").expect("free");
             let attempt = FileLock::try_new(&other, 1 << 40, wanted).expect("locks work");
             assert_eq!(attempt.is_some(), is_free, "{held:?} {wanted:?}");

@@ -201,3 +201,60 @@ fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree>
     };
     Ok(VerityTree::new(geometry, root.root_hash))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BootId, CacheOptions, DigestTable, Location, Offline};
+
+    /// A server that has only what is asked of it.
+    struct Memory(Vec<u8>);
+
+    impl RangeFetcher for Memory {
+        fn len(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn name(&self) -> String {
+            "memory".to_owned()
+        }
+
+        fn fetch(&self, range: ByteRange, _cause: Cause) -> io::Result<bytes::Bytes> {
+            Ok(self.0[range.offset() as usize..range.end() as usize].to_vec().into())
+        }
+    }
+
+    #[test]
+    fn what_was_stored_before_a_restart_is_held_against_the_root() {
+        let image = floe_testkit::Random::new(1).noise(300_000);
+        let mut wrong = image[..262_144].to_vec();
+        wrong[7] ^= 1;
+        let table = Trust::Table(Arc::new(DigestTable::of(&mut &*image).expect("a table")));
+        let location = Trust::Location(Location { url: "memory".to_owned(), etag: "1".to_owned() });
+        for (trust, digest) in [(table, None), (location, Some(crate::Digest::of(&image[..262_144])))] {
+            let key = ObjectKey { trust, len: image.len() as u64 };
+            for (chunk, is_right) in [(&wrong[..], false), (&image[..262_144], true)] {
+                let folder = tempfile::tempdir().expect("a folder");
+                let cache = |boot| {
+                    let mut options = CacheOptions::new(folder.path(), Arc::new(|_: &str| {}));
+                    (options.boot, options.size_bytes_max) = (BootId::of(boot), Some(1 << 30));
+                    Cache::open(options).expect("it opens")
+                };
+                // The sum in the entry fits the chunk: only the root tells that it is wrong.
+                let stored = cache("first").object(&key, "memory").expect("an object");
+                let lock = stored.try_lock(0).expect("locks work");
+                stored.store(0, chunk, digest).expect("stored");
+                drop((lock, stored));
+                let mut output = [0; 100];
+                let open = |fetcher: Arc<dyn RangeFetcher>| {
+                    CachedSource::open(Some(&cache("second")), key.clone(), fetcher, SourceOptions::default())
+                };
+                let offline = open(Arc::new(Offline { name: "memory".to_owned(), len: key.len })).expect("it opens");
+                assert_eq!(offline.read_at(0, &mut output).is_ok(), is_right, "{key}");
+                let online = open(Arc::new(Memory(image.clone()))).expect("it opens");
+                online.read_at(0, &mut output).expect("it is read");
+                assert_eq!(output, image[..100], "{key}");
+            }
+        }
+    }
+}

@@ -315,3 +315,29 @@ fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, ObjectKey, Trust};
+
+    #[test]
+    fn bytes_go_only_after_their_entry() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let location = Location { url: "memory".to_owned(), etag: "1".to_owned() };
+        let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
+        let about = About::of(&key, "memory").expect("it parses");
+        let (id, boot) = (key.id(), BootId::of("first"));
+        let mut object = StoredObject::open(folder.path(), &about, id, boot).expect("it opens");
+        let chunk = vec![7; 262_144];
+        object.store(0, &chunk, None).expect("stored");
+        let writable =
+            std::mem::replace(&mut object.map, Arc::new(File::open(folder.path().join("map")).expect("the map")));
+        object.clear(0).expect_err("the entry cannot be written");
+        assert_eq!(object.prove(0).as_deref(), Some(&*chunk), "so the bytes stay");
+        object.map = writable;
+        object.clear(0).expect("it goes");
+        assert_eq!((object.look(0), object.prove(0)), (None, None));
+        assert!(object.allocated_chunks().is_empty());
+    }
+}

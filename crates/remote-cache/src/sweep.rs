@@ -7,9 +7,10 @@ use std::{
 };
 
 use crate::{
-    BootId, DIGEST_BYTES, Digest, about::About,
+    BootId, DIGEST_BYTES, Digest,
+    about::About,
     layout::{ChunkIndex, ChunkLayout},
-     stored_object::StoredObject,
+    stored_object::StoredObject,
 };
 
 /// How many chunks are looked at in one read of a map.
@@ -161,7 +162,11 @@ fn remove(root: &Path, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(&trash)?;
     let name = format!("{}-{}", directory.file_name().unwrap_or_default().display(), std::process::id());
     fs::rename(directory, trash.join(&name))?;
-    fs::remove_dir_all(trash.join(name))
+    match fs::remove_dir_all(trash.join(name)) {
+        // A process that opened the cache meanwhile has done it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Opens the object in a directory.
@@ -173,7 +178,8 @@ pub(crate) fn open(directory: &Path, id: Digest, boot: BootId) -> io::Result<Sto
 /// All objects of the cache and their directories, by id.
 pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
     let folders = entries(&root.join("objects")).into_iter().flat_map(|folder| entries(&folder));
-    let mut objects: Vec<_> = folders.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path))).collect();
+    let mut objects: Vec<_> =
+        folders.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path))).collect();
     objects.sort();
     objects
 }
@@ -182,7 +188,8 @@ pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
 pub(crate) fn allocated_bytes(root: &Path) -> u64 {
     let files = |folder: PathBuf| entries(&folder).into_iter();
     let in_objects = objects(root).into_iter().flat_map(|(_, directory)| files(directory));
-    let others = ["blobs", "names"].map(|name| root.join(name)).into_iter().flat_map(|folder| files(folder).flat_map(files));
+    let others =
+        ["blobs", "names"].map(|name| root.join(name)).into_iter().flat_map(|folder| files(folder).flat_map(files));
     let bytes = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |metadata| metadata.blocks() * 512);
     in_objects.chain(others).map(bytes).sum()
 }

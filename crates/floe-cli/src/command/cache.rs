@@ -98,7 +98,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         }),
         Command::Verify { ids } => verify(&cache, ids),
         Command::Prune { to } => {
-            let (before, after) = cache.prune(to.unwrap_or(u64::MAX)).map_err(|error| failed("prune the cache", &error))?;
+            let (before, after) =
+                cache.prune(to.unwrap_or(u64::MAX)).map_err(|error| failed("prune the cache", &error))?;
             Output::print(format!("{} before, {} now\n", HumanBytes(before), HumanBytes(after)))
         }
         Command::Drop { ids, all } => {
@@ -121,7 +122,10 @@ fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
         directory.ok_or_else(|| Fail::usage("there is no home directory to look in: give --cache-dir DIR"))?;
     // A list of a cache that is not there should not make one.
     if !directory.is_dir() {
-        return Err(Fail::failed(format!("{}: there is no cache here", Shown(directory.as_os_str().as_encoded_bytes()))));
+        return Err(Fail::failed(format!(
+            "{}: there is no cache here",
+            Shown(directory.as_os_str().as_encoded_bytes())
+        )));
     }
     let shown = Shown(directory.as_os_str().as_encoded_bytes()).to_string();
     let notice = Arc::new(|text: &str| eprintln!("floe: {text}"));

@@ -34,7 +34,10 @@ impl Default for VerityOptions {
 pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityRoot> {
     let block_bytes = u64::from(options.block_bytes);
     if !options.block_bytes.is_power_of_two() || !(512..=32 << 10).contains(&options.block_bytes) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "block sizes are powers of two from 512 bytes to 32 KiB"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "block sizes are powers of two from 512 bytes to 32 KiB",
+        ));
     }
     if options.salt.len() > 256 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a salt has at most 256 bytes"));
@@ -68,7 +71,12 @@ pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityR
 
 /// Hashes the blocks at `place` (where the first one is, and how many there are) and writes the hashes at `output`, in whole
 /// blocks that end in zeros.
-fn hash_level(file: &File, (mut offset, blocks): (u64, u64), mut output: u64, superblock: &Superblock) -> io::Result<()> {
+fn hash_level(
+    file: &File,
+    (mut offset, blocks): (u64, u64),
+    mut output: u64,
+    superblock: &Superblock,
+) -> io::Result<()> {
     let block_bytes = 1 << superblock.hash_block_log2;
     let end = offset + (blocks << superblock.data_block_log2);
     let mut input = vec![0; READ_BYTES];

@@ -110,7 +110,8 @@ mod tests {
             (17, 9, vec![(19, 2), (18, 1)]),
         ] {
             let geometry = geometry(data_blocks, block_log2, data_blocks << block_log2).expect("sound");
-            let found: Vec<_> = geometry.levels.iter().map(|level| (level.offset >> block_log2, level.blocks)).collect();
+            let found: Vec<_> =
+                geometry.levels.iter().map(|level| (level.offset >> block_log2, level.blocks)).collect();
             assert_eq!(found, levels, "{data_blocks} blocks");
         }
     }

@@ -35,7 +35,9 @@ pub fn sidecar_text(root: &VerityRoot) -> String {
 pub fn parse_sidecar(text: &str) -> Result<VerityRoot, BadVerity> {
     let sidecar: Sidecar = serde_json::from_str(text)
         .map_err(|_| BadVerity { rule: "the .dmverity file is no JSON object with roothash and hashoffset" })?;
-    let root_hash =
-        sidecar.roothash.parse().map_err(|_| BadVerity { rule: "the root hash in the .dmverity file is no SHA-256" })?;
+    let root_hash = sidecar
+        .roothash
+        .parse()
+        .map_err(|_| BadVerity { rule: "the root hash in the .dmverity file is no SHA-256" })?;
     Ok(VerityRoot { root_hash, hash_offset: sidecar.hashoffset })
 }

@@ -102,7 +102,9 @@ impl VerityTree {
         let place = self.geometry.levels[level];
         let len = self.geometry.hash_block_bytes();
         let range = ByteRange::new(place.offset + (index << self.geometry.superblock.hash_block_log2), len as u64);
-        if let Some(bytes) = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner).find(range.offset()) {
+        if let Some(bytes) =
+            self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner).find(range.offset())
+        {
             return Ok(bytes);
         }
         let expected = if level + 1 == self.geometry.levels.len() {

@@ -15,7 +15,7 @@ const CASES: u64 = 700;
 /// A server that changes about one answer in `rate`.
 fn liar(seed: u64, rate: u64) -> Lie {
     let random = Mutex::new(Random::new(seed));
-    Box::new(move |_, bytes| {
+    Arc::new(move |_, bytes| {
         let mut random = random.lock().expect("no panic");
         if random.below(rate) != 0 {
             return Ok(bytes);
@@ -71,7 +71,8 @@ fn a_wrong_answer_is_asked_for_once_more_elsewhere() {
         let wrong_until_elsewhere = {
             let server = Arc::downgrade(&server);
             move |range: floe_image::ByteRange, bytes: Bytes| {
-                let is_elsewhere = server.upgrade().is_some_and(|server| !server.elsewhere.lock().expect("free").is_empty());
+                let is_elsewhere =
+                    server.upgrade().is_some_and(|server| !server.elsewhere.lock().expect("free").is_empty());
                 if is_elsewhere || range.offset() > 300_000 || range.end() <= 300_000 {
                     return Ok(bytes);
                 }
@@ -80,7 +81,7 @@ fn a_wrong_answer_is_asked_for_once_more_elsewhere() {
                 Ok(wrong.into())
             }
         };
-        server.set_lie(Some(Box::new(wrong_until_elsewhere)));
+        server.set_lie(Some(Arc::new(wrong_until_elsewhere)));
         assert!(read_all(&source).expect("all of it") == object.data());
         let chunk = floe_image::ByteRange::new(262_144, 262_144);
         assert_eq!(*server.elsewhere.lock().expect("no panic"), [chunk], "{kind:?}");
@@ -105,7 +106,7 @@ fn an_error_names_the_url_the_place_and_the_rule() {
             }
             Ok(wrong.into())
         };
-        server.set_lie(Some(Box::new(lie)));
+        server.set_lie(Some(Arc::new(lie)));
         let error = source.read_at(270_000, &mut [0]).expect_err("the chunk is wrong");
         let expected = format!("https://example.org/image, byte {offset}: {rule} ({})", object.key);
         assert_eq!((error.to_string(), FetchError::fault_of(&error)), (expected, FetchFault::WrongBytes));

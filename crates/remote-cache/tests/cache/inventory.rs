@@ -20,7 +20,10 @@ fn objects_are_listed_checked_and_dropped() {
         assert!(read_all(&source).expect("all of it") == object.data());
         let [report] = &*cache.list() else { panic!("one object") };
         let id = object.key.id();
-        assert_eq!((report.id, &*report.key, &*report.name), (id, &*object.key.to_string(), "https://example.org/image"));
+        assert_eq!(
+            (report.id, &*report.key, &*report.name),
+            (id, &*object.key.to_string(), "https://example.org/image")
+        );
         assert_eq!((report.is_verified, report.is_open, report.len), (kind != Kind::Location, true, object.key.len));
         assert_eq!((report.chunks, report.present_chunks, report.pinned_chunks), (report.chunks, report.chunks, 0));
         assert!((object.key.len..object.key.len + 65_536).contains(&report.allocated_bytes), "{report:?}");
@@ -35,7 +38,8 @@ fn objects_are_listed_checked_and_dropped() {
             }
         };
         check(report.chunks, 0);
-        let data = File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
+        let data =
+            File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
         data.write_all_at(b"rotten", 2 * CHUNK_BYTES + 77).expect("written");
         check(report.chunks - 1, 1);
         check(report.chunks - 1, 0);

@@ -15,7 +15,8 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CachedSource, Cause, ObjectKey, RangeFetcher, SourceOptions, Trust, parse_sidecar, sidecar_path, sidecar_text,
+    Cache, CachedSource, Cause, ObjectKey, RangeFetcher, SourceOptions, Trust, parse_sidecar, sidecar_path,
+    sidecar_text,
 };
 use floe_testkit::Random;
 
@@ -172,5 +173,8 @@ fn processes_killed_while_they_fill_leave_nothing_wrong() {
             assert_eq!(cache.drop_object(&object.key.id()).expect("it goes"), Some(true));
         }
     }
-    assert!(partly > 5 && offline_right > 100, "{partly} caches were partly filled, {offline_right} reads, {healthy_ends}");
+    assert!(
+        partly > 5 && offline_right > 100,
+        "{partly} caches were partly filled, {offline_right} reads, {healthy_ends}"
+    );
 }

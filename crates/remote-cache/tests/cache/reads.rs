@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::Arc,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -35,7 +38,10 @@ fn what_is_read_is_what_is_served_and_comes_once() {
             assert!(cold.is_whole());
             assert_eq!(server.requests(), requests, "nothing is fetched again");
             let counts = cold.counts();
-            assert_eq!((counts.bytes.demand, counts.misses), (object.key.data_len(), object.data_chunks() + tree_misses(&counts)));
+            assert_eq!(
+                (counts.bytes.demand, counts.misses),
+                (object.key.data_len(), object.data_chunks() + tree_misses(&counts))
+            );
             // Another process, without the server; then one after the machine has started anew.
             server.set_down(true);
             for boot in ["first boot", "second boot", "second boot"] {
@@ -62,7 +68,9 @@ fn reads_past_the_end_are_refused() {
     for (offset, len, is_inside) in
         [(0, 1000, true), (1000, 0, true), (0, 1001, false), (999, 2, false), (1001, 0, false), (u64::MAX, 1, false)]
     {
-        for read in [source.read_at(offset, &mut vec![0; len]), source.read_at_hand(offset, &mut vec![0; len]).map(drop)] {
+        for read in
+            [source.read_at(offset, &mut vec![0; len]), source.read_at_hand(offset, &mut vec![0; len]).map(drop)]
+        {
             assert_eq!(read.map_err(|error| error.kind()).err(), (!is_inside).then_some(io::ErrorKind::UnexpectedEof));
         }
     }
@@ -108,7 +116,7 @@ fn threads_share_one_flight() {
         thread::sleep(Duration::from_millis(5));
         Ok(bytes)
     };
-    server.set_lie(Some(Box::new(slow)));
+    server.set_lie(Some(Arc::new(slow)));
     let source = open(&scene.cache(), &object, &server).expect("it opens");
     thread::scope(|scope| {
         for seed in 0..8 {
@@ -149,6 +157,37 @@ fn hints_are_fetched_in_the_background_and_once() {
 }
 
 #[test]
+fn one_hint_is_fetched_over_several_connections_and_in_full() {
+    let object = Object::new(Kind::Table, 6 << 20, 6);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    // Each request waits until another one is under way, so that one connection alone would never get on.
+    let (under_way, met) = (Arc::new((Mutex::new(0_u64), Condvar::new())), Arc::new(AtomicUsize::new(0)));
+    let lie = {
+        let (under_way, met) = (Arc::clone(&under_way), Arc::clone(&met));
+        move |range: ByteRange, bytes| {
+            if range.len() < 1 << 20 {
+                return Ok(bytes);
+            }
+            let mut count = under_way.0.lock().expect("no panic");
+            *count += 1;
+            under_way.1.notify_all();
+            let waited = under_way.1.wait_timeout_while(count, Duration::from_secs(60), |count| *count < 2);
+            met.fetch_add(usize::from(!waited.expect("no panic").1.timed_out()), Ordering::SeqCst);
+            Ok(bytes)
+        }
+    };
+    server.set_lie(Some(Arc::new(lie)));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    source.will_need(0, 6 << 20);
+    let started = Instant::now();
+    while !source.is_whole() {
+        assert!(started.elapsed() < Duration::from_secs(200), "{:?}", source.counts());
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!((met.load(Ordering::SeqCst), source.counts().requests.prefetch), (6, 6));
+}
+
+#[test]
 fn an_outage_is_an_error_and_heals() {
     for kind in Kind::ALL {
         let object = Object::new(kind, 600_000, 2);
@@ -177,7 +216,12 @@ fn objects_that_cannot_be_trusted_are_refused() {
     let (plain, table) = (Object::new(Kind::Location, 1000, 1), Object::new(Kind::Table, 1000, 1));
     refuse(plain.key.clone(), 1000, true, "nothing verifies its bytes, and verification is required");
     refuse(plain.key, 999, false, "it has 999 bytes according to the server, not 1000");
-    refuse(ObjectKey { len: 1001, ..table.key }, 1001, false, "it has 1000 bytes according to the digest table, not 1001");
+    refuse(
+        ObjectKey { len: 1001, ..table.key },
+        1001,
+        false,
+        "it has 1000 bytes according to the digest table, not 1001",
+    );
     let long = Object::new(Kind::Location, 1, 1);
     refuse(ObjectKey { len: u64::MAX, ..long.key }, u64::MAX, false, "longer than 4 TiB");
     let tree = Object::new(Kind::Verity, 1000, 1);
@@ -216,7 +260,8 @@ fn names_and_blobs_are_remembered() {
 
 #[test]
 fn bytes_verified_by_one_root_never_answer_another() {
-    let (scene, good, evil) = (Scene::new(), Object::new(Kind::Verity, 600_000, 1), Object::new(Kind::Verity, 600_000, 2));
+    let (scene, good, evil) =
+        (Scene::new(), Object::new(Kind::Verity, 600_000, 1), Object::new(Kind::Verity, 600_000, 2));
     let cache = scene.cache();
     let evil_source = open(&cache, &evil, &Server::of(&evil)).expect("it opens");
     assert!(read_all(&evil_source).expect("evil") == evil.data());

@@ -76,7 +76,7 @@ impl Object {
 }
 
 /// What a server makes of the bytes that it should send.
-pub(crate) type Lie = Box<dyn Fn(ByteRange, Bytes) -> io::Result<Bytes> + Send + Sync>;
+pub(crate) type Lie = Arc<dyn Fn(ByteRange, Bytes) -> io::Result<Bytes> + Send + Sync>;
 
 /// Serves an object from memory.
 pub(crate) struct Server {
@@ -133,7 +133,8 @@ impl RangeFetcher for Server {
         }
         self.fetched.lock().expect("no panic").push((range, cause));
         let bytes = self.bytes.slice(range.offset() as usize..range.end() as usize);
-        match &*self.lie.lock().expect("no panic") {
+        let lie = self.lie.lock().expect("no panic").clone();
+        match lie {
             Some(lie) => lie(range, bytes),
             None => Ok(bytes),
         }
@@ -202,7 +203,12 @@ pub(crate) fn read_all(source: &CachedSource) -> io::Result<Vec<u8>> {
 }
 
 /// Reads parts at random; each is right, or an error.
-pub(crate) fn read_parts(source: &CachedSource, data: &[u8], random: &mut Random, count: usize) -> (usize, Vec<io::Error>) {
+pub(crate) fn read_parts(
+    source: &CachedSource,
+    data: &[u8],
+    random: &mut Random,
+    count: usize,
+) -> (usize, Vec<io::Error>) {
     let mut errors = Vec::new();
     let mut right = 0;
     for _ in 0..count {

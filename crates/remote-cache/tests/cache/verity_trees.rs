@@ -52,8 +52,17 @@ fn trees_are_those_of_veritysetup() {
         let size = format!("{block_bytes}");
         let their_path = theirs.to_str().expect("text");
         let (is_made, said) = veritysetup(&[
-            "format", their_path, their_path, &offset, &blocks_text, "--salt", &salt_text, "--data-block-size", &size,
-            "--hash-block-size", &size,
+            "format",
+            their_path,
+            their_path,
+            &offset,
+            &blocks_text,
+            "--salt",
+            &salt_text,
+            "--data-block-size",
+            &size,
+            "--hash-block-size",
+            &size,
         ]);
         assert!(is_made, "{said}");
         assert!(said.contains(&root.root_hash.to_string()), "{blocks} blocks of {block_bytes}: {said}");
@@ -111,7 +120,10 @@ fn sidecars_are_those_of_containerd() {
         (&*format!("{{\"hashoffset\":8192,\"roothash\":\"sha256:{hash}\",\"later\":1}}"), Ok(root)),
         ("{}", Err("the .dmverity file is no JSON object with roothash and hashoffset")),
         ("{\"roothash\":\"77\",\"hashoffset\":1}", Err("the root hash in the .dmverity file is no SHA-256")),
-        (&*format!("{{\"roothash\":\"{hash}\",\"hashoffset\":-1}}"), Err("the .dmverity file is no JSON object with roothash and hashoffset")),
+        (
+            &*format!("{{\"roothash\":\"{hash}\",\"hashoffset\":-1}}"),
+            Err("the .dmverity file is no JSON object with roothash and hashoffset"),
+        ),
     ] {
         assert_eq!(parse_sidecar(text).map_err(|bad| bad.rule), expected, "{text}");
     }
