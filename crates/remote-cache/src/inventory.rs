@@ -160,7 +160,7 @@ impl Cache {
                 let bytes = self.blob(&digest, DigestTable::bytes_for(about.layout.end()))?;
                 Some(Verifier::Table(Arc::new(DigestTable::parse(&bytes, &digest).ok()?)))
             }
-            AboutRoot::Verity(root) => Some(Verifier::Verity(tree_of(object, &root)?)),
+            AboutRoot::Verity(root) => Some(Verifier::Verity(Box::new(tree_of(object, &root)?))),
         }
     }
 }

@@ -96,7 +96,7 @@ impl CachedSource {
             flight_patience: options.flight_patience,
         });
         let verifier = match &object.key.trust {
-            Trust::Verity(root) => Verifier::Verity(open_tree(&object, root)?),
+            Trust::Verity(root) => Verifier::Verity(Box::new(open_tree(&object, root)?)),
             Trust::Table(table) => Verifier::Table(Arc::clone(table)),
             Trust::Location(_) => Verifier::FirstSeen,
         };

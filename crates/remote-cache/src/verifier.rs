@@ -14,7 +14,7 @@ use crate::{
 /// What the chunks of an object are held against.
 #[derive(Debug)]
 pub(crate) enum Verifier {
-    Verity(VerityTree),
+    Verity(Box<VerityTree>),
     Table(Arc<DigestTable>),
     /// Nothing: the first bytes that come are taken to be right, and later ones are held against their digest.
     FirstSeen,

@@ -40,7 +40,7 @@ impl Geometry {
             return bad("its data do not end at the hash offset");
         }
         let hash_block_bytes = 1_u64 << superblock.hash_block_log2;
-        if hash_offset % hash_block_bytes != 0 {
+        if !hash_offset.is_multiple_of(hash_block_bytes) {
             return bad("the hash offset is no multiple of the size of hash blocks");
         }
         let hashes_log2 = superblock.hash_block_log2 - DIGEST_LOG2;
