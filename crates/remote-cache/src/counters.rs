@@ -29,7 +29,7 @@ pub struct CacheCounts {
     pub uncached_chunks: u64,
     /// Bytes that were hashed by SHA-256.
     pub hashed_bytes: u64,
-    /// How long that took.
+    /// How much CPU time that took.
     pub hashed_ns: u64,
 }
 
