@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::task_error::{During, Outcome, TaskError};
 
 /// Each crate and what of ours it may depend on. ARCHITECTURE.md draws it.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("floe-image", &[]),
     ("floe-codec", &["floe-image"]),
     ("floe-source", &["floe-image"]),
@@ -18,6 +18,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("floe-fuse", &["floe-image", "floe-engine"]),
     ("floe-mkfs", &["floe-image", "floe-codec", "floe-erofs", "floe-squashfs"]),
     ("floe-sandbox", &[]),
+    ("floe-remote-cache", &["floe-image"]),
     ("floe-lab", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine"]),
     ("floe", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine", "floe-mkfs"]),
     (
@@ -33,6 +34,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "floe-fuse",
             "floe-mkfs",
             "floe-lab",
+            "floe-remote-cache",
             "floe-sandbox",
         ],
     ),
