@@ -18,6 +18,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("floe-fuse", &["floe-image", "floe-engine"]),
     ("floe-mkfs", &["floe-image", "floe-codec", "floe-erofs", "floe-squashfs"]),
     ("floe-sandbox", &[]),
+    ("floe-remote-cache", &["floe-image"]),
     ("floe-lab", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine"]),
     ("floe", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine", "floe-mkfs"]),
     (

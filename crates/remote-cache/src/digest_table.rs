@@ -1,0 +1,197 @@
+//! The table of digests that is published beside an image: one SHA-256 for each 256 KiB.
+
+use std::{
+    fmt,
+    io::{self, Read},
+};
+
+use crate::{DIGEST_BYTES, Digest, OBJECT_BYTES_MAX};
+
+/// What a table begins with.
+const MAGIC: [u8; 8] = *b"FLOETBL1";
+
+/// How many bytes of the object one digest covers, as a power of two: 256 KiB.
+const PIECE_BYTES_LOG2: u32 = 18;
+
+/// How many bytes of the object one digest covers; the last piece of the object may be shorter.
+pub const PIECE_BYTES: u64 = 1 << PIECE_BYTES_LOG2;
+
+/// How many bytes precede the digests: the magic, the size of pieces, four bytes of zero, the length of the object.
+const HEADER_BYTES: usize = 24;
+
+/// The digest of each piece of an object. All integers are little-endian:
+///
+/// | bytes | what |
+/// | --- | --- |
+/// | 8 | `FLOETBL1` |
+/// | 4 | size of pieces as a power of two: 18 |
+/// | 4 | zero |
+/// | 8 | length of the object in bytes |
+/// | 32 for each piece | the SHA-256 of the piece |
+#[derive(Clone, PartialEq, Eq)]
+pub struct DigestTable {
+    digest: Digest,
+    object_len: u64,
+    pieces: Vec<Digest>,
+}
+
+/// What is wrong with a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadTable {
+    /// The rule it breaks.
+    pub rule: &'static str,
+}
+
+impl fmt::Display for BadTable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "not a usable digest table: {}", self.rule)
+    }
+}
+
+impl std::error::Error for BadTable {}
+
+impl DigestTable {
+    /// The media type of a table in a registry.
+    pub const MEDIA_TYPE: &str = "application/vnd.floe.digest-table.v1";
+
+    /// How many bytes the table of an object of `object_len` bytes has. A fetcher refuses a longer one.
+    pub const fn bytes_for(object_len: u64) -> u64 {
+        HEADER_BYTES as u64 + object_len.div_ceil(PIECE_BYTES) * DIGEST_BYTES as u64
+    }
+
+    /// Reads a table that must have this digest.
+    ///
+    /// # Errors
+    /// Which rule the bytes break.
+    pub fn parse(bytes: &[u8], digest: &Digest) -> Result<Self, BadTable> {
+        let bad = |rule| Err(BadTable { rule });
+        if Digest::of(bytes) != *digest {
+            return bad("its digest is not the expected one");
+        }
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return bad("it ends within its header");
+        };
+        let (magic, header) = header.split_at(8);
+        let (piece_bytes_log2, header) = header.split_at(4);
+        let (zero, len) = header.split_at(4);
+        if magic != MAGIC {
+            return bad("it does not begin with FLOETBL1");
+        }
+        if piece_bytes_log2 != PIECE_BYTES_LOG2.to_le_bytes() || zero != [0; 4] {
+            return bad("its pieces are not of 256 KiB");
+        }
+        let object_len = len.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        if object_len > OBJECT_BYTES_MAX {
+            return bad("its object is longer than 4 TiB");
+        }
+        let (pieces, tail) = rest.as_chunks::<DIGEST_BYTES>();
+        if !tail.is_empty() || pieces.len() as u64 != object_len.div_ceil(PIECE_BYTES) {
+            return bad("it does not have one digest for each piece");
+        }
+        Ok(Self { digest: *digest, object_len, pieces: pieces.iter().copied().map(Digest).collect() })
+    }
+
+    /// Makes the table of an object that is read to its end.
+    ///
+    /// # Errors
+    /// The object cannot be read, or is longer than 4 TiB.
+    pub fn of(object: &mut impl Read) -> io::Result<Self> {
+        let mut pieces = Vec::new();
+        let mut object_len = 0;
+        let mut piece = Vec::new();
+        loop {
+            piece.clear();
+            object.by_ref().take(PIECE_BYTES).read_to_end(&mut piece)?;
+            if piece.is_empty() {
+                break;
+            }
+            object_len += piece.len() as u64;
+            if object_len > OBJECT_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 4 TiB"));
+            }
+            pieces.push(Digest::of(&piece));
+        }
+        let mut table = Self { digest: Digest([0; DIGEST_BYTES]), object_len, pieces };
+        table.digest = Digest::of(&table.to_bytes());
+        Ok(table)
+    }
+
+    /// What is published: [`DigestTable::parse`] reads it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.pieces.len() * DIGEST_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&PIECE_BYTES_LOG2.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&self.object_len.to_le_bytes());
+        bytes.extend(self.pieces.iter().flat_map(|piece| piece.0));
+        bytes
+    }
+
+    /// The digest of the table itself, by which it is pinned.
+    pub const fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// How many bytes the object has.
+    pub const fn object_len(&self) -> u64 {
+        self.object_len
+    }
+
+    /// The digest of the piece with this number.
+    pub fn piece(&self, index: u64) -> Option<&Digest> {
+        self.pieces.get(usize::try_from(index).ok()?)
+    }
+}
+
+impl fmt::Debug for DigestTable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "DigestTable({:?} of {} bytes)", self.digest, self.object_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_as_they_were_written() {
+        for len in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES + 77] {
+            let object: Vec<u8> = (0..len).map(|index| (index * 7 >> 3) as u8).collect();
+            let table = DigestTable::of(&mut &*object).expect("it is read");
+            let bytes = table.to_bytes();
+            assert_eq!(bytes.len() as u64, DigestTable::bytes_for(len));
+            assert_eq!(DigestTable::parse(&bytes, table.digest()), Ok(table.clone()), "{len}");
+            for (index, piece) in object.chunks(PIECE_BYTES as usize).enumerate() {
+                assert_eq!(table.piece(index as u64), Some(&Digest::of(piece)));
+            }
+            assert_eq!((table.piece(len.div_ceil(PIECE_BYTES)), table.object_len()), (None, len));
+        }
+    }
+
+    #[test]
+    fn wrong_tables_are_refused() {
+        let sound = DigestTable::of(&mut &*vec![7; 600_000]).expect("it is read").to_bytes();
+        let with = |offset: usize, byte: u8| {
+            let mut bytes = sound.clone();
+            bytes[offset] = byte;
+            bytes
+        };
+        for (bytes, rule) in [
+            (sound[..23].to_vec(), "it ends within its header"),
+            (Vec::new(), "it ends within its header"),
+            (with(0, b'f'), "it does not begin with FLOETBL1"),
+            (with(8, 12), "its pieces are not of 256 KiB"),
+            (with(15, 1), "its pieces are not of 256 KiB"),
+            (with(23, 0x80), "its object is longer than 4 TiB"),
+            (with(18, 2 << 4), "it does not have one digest for each piece"),
+            (sound[..sound.len() - 1].to_vec(), "it does not have one digest for each piece"),
+            ([&sound[..], &[0; 32]].concat(), "it does not have one digest for each piece"),
+        ] {
+            assert_eq!(DigestTable::parse(&bytes, &Digest::of(&bytes)), Err(BadTable { rule }));
+        }
+        assert_eq!(
+            DigestTable::parse(&with(30, 1), &Digest::of(&sound)),
+            Err(BadTable { rule: "its digest is not the expected one" })
+        );
+    }
+}
