@@ -44,6 +44,12 @@ pub trait RangeFetcher: Send + Sync {
         let _ = range;
     }
 
+    /// Says that a reader now waits for `range`, which is being fetched for [`Cause::Prefetch`]. A hint, as
+    /// [`RangeFetcher::expect`].
+    fn hurry(&self, range: ByteRange) {
+        let _ = range;
+    }
+
     /// How many bytes a request for `cause` should ask for at present, where more than one chunk is missing. The answer may
     /// change as bandwidth and round trips are measured. At most [`REQUEST_BYTES_MAX`] are asked for.
     fn request_bytes(&self, cause: Cause) -> u64 {

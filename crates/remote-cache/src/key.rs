@@ -75,7 +75,9 @@ impl fmt::Display for ObjectKey {
                 write!(formatter, "dm-verity sha256:{root_hash} at {hash_offset}")?;
             }
             Trust::Table(table) => write!(formatter, "table sha256:{}", table.digest())?,
-            Trust::Location(Location { url, etag }) => write!(formatter, "unverified {url} etag {etag:?}")?,
+            Trust::Location(Location { url, etag }) => {
+                write!(formatter, "unverified {} etag {etag:?}", url.escape_debug())?;
+            }
         }
         write!(formatter, " of {} bytes", self.len)
     }

@@ -2,12 +2,39 @@
 //! [`RangeFetcher`].
 #![deny(unsafe_code)]
 
+mod about;
+mod background;
+mod boot;
+mod budget;
+mod cache;
+mod counters;
 mod digest;
 mod digest_table;
+mod entry;
 mod fetcher;
+mod fill;
+mod flights;
 mod key;
+mod layout;
+#[allow(unsafe_code)]
+mod locks_sys;
+mod object;
+mod proven;
+mod recent;
+mod source;
+mod stored_object;
+mod sweep;
+mod verifier;
+mod verity;
 
+pub use boot::BootId;
+pub use cache::{Cache, CacheOptions, Notice};
+pub use counters::{ByCause, CacheCounts};
 pub use digest::{DIGEST_BYTES, Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, PIECE_BYTES};
+pub use entry::{ENTRY_BYTES, MapEntry};
 pub use fetcher::{Cause, FetchError, FetchFault, REQUEST_BYTES_MAX, RangeFetcher};
 pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
+pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};
+pub use source::{CachedSource, SourceOptions};
+pub use verity::{BadVerity, Superblock, VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};

@@ -1,0 +1,118 @@
+//! The file in an object's directory that says what the object is.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
+
+use crate::{Digest, OBJECT_BYTES_MAX, ObjectKey, VerityRoot, layout::ChunkLayout};
+
+/// The file's name.
+const FILE: &str = "about";
+
+/// The most bytes of it that are read.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// What an object's directory says of the object. The first line is the text of its key, whose digest is the name of the
+/// directory; the second is what people call the object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct About {
+    pub(crate) key: String,
+    pub(crate) name: String,
+    pub(crate) root: AboutRoot,
+    pub(crate) layout: ChunkLayout,
+}
+
+/// What the object is held against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AboutRoot {
+    Verity(VerityRoot),
+    Table(Digest),
+    Location,
+}
+
+impl About {
+    /// What the directory of an object says.
+    pub(crate) fn of(key: &ObjectKey, name: &str) -> Option<Self> {
+        Self::parse(&format!("{key}\n{}\n", name.escape_debug()), &key.id())
+    }
+
+    /// What the directory of the object `id` says; `None` where the file is torn or another's.
+    pub(crate) fn read(directory: &Path, id: &Digest) -> Option<Self> {
+        let path = directory.join(FILE);
+        if fs::metadata(&path).ok()?.len() > BYTES_MAX {
+            return None;
+        }
+        Self::parse(&fs::read_to_string(path).ok()?, id)
+    }
+
+    /// Writes the file, unless it says the same already. A crash leaves the old or the new one, or one that does not parse.
+    pub(crate) fn write(&self, directory: &Path, id: &Digest) -> io::Result<()> {
+        if Self::read(directory, id).as_ref() == Some(self) {
+            return Ok(());
+        }
+        let mut file = tempfile_in(directory)?;
+        file.1.write_all(format!("{}\n{}\n", self.key, self.name).as_bytes())?;
+        fs::rename(file.0, directory.join(FILE))
+    }
+
+    /// Reads the text of the file.
+    pub(crate) fn parse(text: &str, id: &Digest) -> Option<Self> {
+        let (key, rest) = text.split_once('\n')?;
+        let name = rest.strip_suffix('\n')?;
+        if Digest::of(key.as_bytes()) != *id || name.contains('\n') {
+            return None;
+        }
+        let (subject, len) = key.strip_suffix(" bytes")?.rsplit_once(" of ")?;
+        let object_len = len.parse().ok().filter(|len| *len <= OBJECT_BYTES_MAX)?;
+        let (root, data_len) = if let Some(root) = subject.strip_prefix("dm-verity ") {
+            let (hash, offset) = root.split_once(" at ")?;
+            let root = VerityRoot { root_hash: hash.parse().ok()?, hash_offset: offset.parse().ok()? };
+            (AboutRoot::Verity(root), root.hash_offset)
+        } else if let Some(digest) = subject.strip_prefix("table ") {
+            (AboutRoot::Table(digest.parse().ok()?), object_len)
+        } else {
+            (AboutRoot::Location, object_len)
+        };
+        let layout = ChunkLayout::new(data_len, object_len);
+        Some(Self { key: key.to_owned(), name: name.to_owned(), root, layout })
+    }
+}
+
+/// A new file in a directory, under a name that no other thread or process uses.
+pub(crate) fn tempfile_in(directory: &Path) -> io::Result<(std::path::PathBuf, fs::File)> {
+    use std::{
+        os::unix::fs::OpenOptionsExt,
+        sync::atomic::{AtomicU64, Ordering},
+    };
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = directory.join(name);
+    let file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    Ok((path, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, Trust};
+
+    #[test]
+    fn keys_are_read_back() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let location = |url: &str| Trust::Location(Location { url: url.to_owned(), etag: "\"a b\" of 7 bytes".to_owned() });
+        for (trust, len, chunks) in [
+            (Trust::Verity(VerityRoot { root_hash: Digest::of(b"r"), hash_offset: 1 << 20 }), (1 << 20) + 40_960, 6),
+            (location("https://example.org/a of 3 bytes"), 1 << 20, 4),
+            (location("https://example.org/a\nb"), 0, 0),
+        ] {
+            let key = ObjectKey { trust, len };
+            let about = About::of(&key, "a name\nof two lines").expect("it parses");
+            assert_eq!(about.layout.chunks(), chunks, "{key}");
+            about.write(directory.path(), &key.id()).expect("it is written");
+            assert_eq!(About::read(directory.path(), &key.id()), Some(about));
+            assert_eq!(About::read(directory.path(), &Digest::of(b"other")), None);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The limit of the cache, which all processes keep together.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    BootId, DIGEST_BYTES, Digest,
+    counters::Counter,
+    locks_sys::{Exclusion, FileLock},
+    sweep::{Hand, allocated_bytes, sweep},
+};
+
+/// The bytes of the state file that are locked: for its content, and for evicting.
+const CONTENT_BYTE: u64 = 0;
+const EVICTION_BYTE: u64 = 1;
+
+/// How long the state, or another process's eviction, is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long after an eviction that freed too little the next one is not tried.
+const FRUITLESS_PAUSE_MS: u64 = 1000;
+
+/// How much of the limit an eviction frees beyond what is needed: a sixteenth.
+const SLACK_LOG2: u32 = 4;
+
+/// How many bytes the state has: the bytes in use, the hand of the clock (chunk and object), and a sum over them.
+const STATE_BYTES: usize = 8 + 8 + DIGEST_BYTES + 8;
+
+/// The limit of the cache. A process reserves bytes before it writes them; where the limit is reached, it evicts first. The
+/// limit can be exceeded by what other processes have reserved but not yet written during an eviction.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    root: PathBuf,
+    size_bytes_max: u64,
+    boot: BootId,
+    state: Arc<File>,
+    /// Locks of files do not exclude threads of one process.
+    content: Mutex<()>,
+    eviction: Mutex<()>,
+    opened: Instant,
+    fruitless_until_ms: AtomicU64,
+    pub(crate) evicted_chunks: Counter,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct State {
+    used_bytes: u64,
+    hand: Hand,
+}
+
+impl Budget {
+    pub(crate) fn open(root: &Path, size_bytes_max: u64, boot: BootId) -> io::Result<Self> {
+        let state = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(root.join("state"))?;
+        Ok(Self {
+            root: root.to_owned(),
+            size_bytes_max,
+            boot,
+            state: Arc::new(state),
+            content: Mutex::default(),
+            eviction: Mutex::default(),
+            opened: Instant::now(),
+            fruitless_until_ms: AtomicU64::new(0),
+            evicted_chunks: Counter::default(),
+        })
+    }
+
+    /// Makes room for `bytes`, by evicting where that is needed; `false` if there is none to be had now.
+    pub(crate) fn reserve(&self, bytes: u64) -> io::Result<bool> {
+        if self.try_reserve(bytes)? {
+            return Ok(true);
+        }
+        let now_ms = self.opened.elapsed().as_millis() as u64;
+        if now_ms < self.fruitless_until_ms.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.evict_for(bytes)?;
+        let is_reserved = self.try_reserve(bytes)?;
+        if !is_reserved {
+            self.fruitless_until_ms.store(now_ms + FRUITLESS_PAUSE_MS, Ordering::Relaxed);
+        }
+        Ok(is_reserved)
+    }
+
+    /// Gives back what was reserved and not written.
+    pub(crate) fn release(&self, bytes: u64) {
+        let _ = self.change(|state| state.used_bytes = state.used_bytes.saturating_sub(bytes));
+    }
+
+    /// Evicts until no more than `goal_bytes` are in use, or nothing is left that can go. Gives the bytes in use.
+    pub(crate) fn shrink_to(&self, goal_bytes: u64) -> io::Result<u64> {
+        let _alone = self.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        self.shrink(goal_bytes)
+    }
+
+    fn try_reserve(&self, bytes: u64) -> io::Result<bool> {
+        let mut is_reserved = false;
+        self.change(|state| {
+            let used_bytes = state.used_bytes.saturating_add(bytes);
+            is_reserved = used_bytes <= self.size_bytes_max;
+            if is_reserved {
+                state.used_bytes = used_bytes;
+            }
+        })?;
+        Ok(is_reserved)
+    }
+
+    fn evict_for(&self, bytes: u64) -> io::Result<()> {
+        let _alone = self.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        let is_needed = self.read().is_none_or(|state| state.used_bytes.saturating_add(bytes) > self.size_bytes_max);
+        if lock.is_some() && is_needed {
+            let slack = (self.size_bytes_max >> SLACK_LOG2).max(bytes);
+            self.shrink(self.size_bytes_max.saturating_sub(slack))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Budget::shrink_to`], for a caller who holds the lock of evictions.
+    fn shrink(&self, goal_bytes: u64) -> io::Result<u64> {
+        let before = self.change(|_| {})?;
+        let used_bytes = allocated_bytes(&self.root);
+        let excess = used_bytes.saturating_sub(goal_bytes);
+        let hand = before.map_or(Hand::START, |state| state.hand);
+        let swept = if excess > 0 { sweep(&self.root, self.boot, hand, excess) } else { Default::default() };
+        self.evicted_chunks.add(swept.chunks);
+        let left = used_bytes.saturating_sub(swept.bytes);
+        self.change(|state| {
+            // What was reserved meanwhile stays reserved.
+            let reserved = before.map_or(0, |before| state.used_bytes.saturating_sub(before.used_bytes));
+            *state = State { used_bytes: left.saturating_add(reserved), hand: swept.hand.unwrap_or(hand) };
+        })?;
+        Ok(left)
+    }
+
+    /// Changes the state, which is made anew where it is not sound, and gives what it was; `None` if its lock is not to be had,
+    /// as when its holder was stopped.
+    fn change(&self, change: impl FnOnce(&mut State)) -> io::Result<Option<State>> {
+        let _alone = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = FileLock::wait(&self.state, CONTENT_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        if lock.is_none() {
+            return Ok(None);
+        }
+        let before =
+            self.read().unwrap_or_else(|| State { used_bytes: allocated_bytes(&self.root), hand: Hand::START });
+        let mut after = before;
+        change(&mut after);
+        self.state.write_all_at(&self.encode(&after), 0)?;
+        Ok(Some(before))
+    }
+
+    fn read(&self) -> Option<State> {
+        let mut bytes = [0; STATE_BYTES];
+        self.state.read_exact_at(&mut bytes, 0).ok()?;
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let object = Digest(bytes[16..16 + DIGEST_BYTES].try_into().ok()?);
+        let state = State { used_bytes: word(0), hand: Hand { object, chunk: word(8) } };
+        (self.encode(&state) == bytes).then_some(state)
+    }
+
+    /// The sum is over the boot, too: after a power loss the state is made anew.
+    fn encode(&self, state: &State) -> [u8; STATE_BYTES] {
+        let mut bytes = [0; STATE_BYTES];
+        bytes[..8].copy_from_slice(&state.used_bytes.to_le_bytes());
+        bytes[8..16].copy_from_slice(&state.hand.chunk.to_le_bytes());
+        bytes[16..16 + DIGEST_BYTES].copy_from_slice(&state.hand.object.0);
+        let sum = xxh3_64_with_seed(&bytes[..16 + DIGEST_BYTES], self.boot.to_bits());
+        bytes[16 + DIGEST_BYTES..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+}

@@ -1,0 +1,258 @@
+//! The cache directory.
+
+use std::{
+    env, fmt,
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Instant, SystemTime},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    BootId, Digest, ObjectKey,
+    about::{About, tempfile_in},
+    budget::Budget,
+    locks_sys::{Exclusion, FileLock},
+    stored_object::StoredObject,
+};
+
+/// The version of what is in the directory. Another version keeps its own.
+const VERSION: &str = "v1";
+
+/// The most bytes a blob may have: the digest table of the longest object has half as many.
+const BLOB_BYTES_MAX: u64 = 1 << 30;
+
+/// The most bytes that are remembered of a name.
+const MEMORY_BYTES_MAX: u64 = 64 << 10;
+
+/// How long after a write to the cache failed the next one is tried.
+const FAILURE_PAUSE_MS: u64 = 10_000;
+
+/// The default limit: a tenth of the file system, and no more than 16 GiB.
+const DEFAULT_SHARE: u64 = 10;
+const DEFAULT_BYTES_MAX: u64 = 16 << 30;
+
+/// Takes the few messages that the cache has for people.
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Which cache is opened, and how.
+#[derive(Clone)]
+pub struct CacheOptions {
+    /// The directory; it is made if it is not there.
+    pub directory: PathBuf,
+    /// The most bytes it may take on the disk; `None` for a tenth of the file system, and no more than 16 GiB.
+    pub size_bytes_max: Option<u64>,
+    /// Which start of the machine this is; [`BootId::current`] but in tests.
+    pub boot: BootId,
+    /// Takes messages for people, such as that the disk is full.
+    pub notice: Notice,
+}
+
+impl CacheOptions {
+    /// The cache in this directory, with the defaults of all else.
+    pub fn new(directory: impl Into<PathBuf>, notice: Notice) -> Self {
+        Self { directory: directory.into(), size_bytes_max: None, boot: BootId::current(), notice }
+    }
+
+    /// Where the cache is unless told otherwise: `/var/cache/floe` for root, `$XDG_CACHE_HOME/floe` or `~/.cache/floe` for
+    /// others; `None` for users without a home.
+    pub fn default_directory() -> Option<PathBuf> {
+        if rustix::process::geteuid().is_root() {
+            return Some("/var/cache/floe".into());
+        }
+        let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(caches.join("floe"))
+    }
+}
+
+impl fmt::Debug for CacheOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = formatter.debug_struct("CacheOptions");
+        debug.field("directory", &self.directory).field("size_bytes_max", &self.size_bytes_max).finish_non_exhaustive()
+    }
+}
+
+/// A cache on disk that any number of processes use at once.
+///
+/// ```text
+/// v1/objects/ab/<id>/     about (what it is), data (sparse), map (which chunks are there), usage (for eviction)
+/// v1/blobs/ab/<digest>    small things with a digest: manifests, digest tables, profiles
+/// v1/names/ab/<digest>    what a name, such as a URL, was last resolved to
+/// v1/state                bytes in use, the hand of the clock; its first bytes are also locks
+/// ```
+pub struct Cache {
+    root: PathBuf,
+    boot: BootId,
+    notice: Notice,
+    budget: Budget,
+    size_bytes_max: u64,
+    opened: Instant,
+    failing_until_ms: AtomicU64,
+    has_told: AtomicBool,
+}
+
+impl Cache {
+    /// Opens the cache.
+    ///
+    /// # Errors
+    /// The directory cannot be made or written, or its file system has no locks.
+    pub fn open(options: CacheOptions) -> io::Result<Arc<Self>> {
+        let CacheOptions { directory, size_bytes_max, boot, notice } = options;
+        let root = directory.join(VERSION);
+        for folder in ["objects", "blobs", "names"] {
+            DirBuilder::new().recursive(true).mode(0o700).create(root.join(folder))?;
+        }
+        // What a removal that was killed has left.
+        let _ = fs::remove_dir_all(root.join("trash"));
+        let size_bytes_max = match size_bytes_max {
+            Some(bytes) => bytes,
+            None => default_bytes(&root)?,
+        };
+        let budget = Budget::open(&root, size_bytes_max, boot)?;
+        let probe = Arc::new(File::options().read(true).write(true).open(root.join("state"))?);
+        drop(FileLock::try_new(&probe, 1 << 41, Exclusion::Shared)?);
+        let failing_until_ms = AtomicU64::new(0);
+        let has_told = AtomicBool::new(false);
+        let opened = Instant::now();
+        Ok(Arc::new(Self { root, boot, notice, budget, size_bytes_max, opened, failing_until_ms, has_told }))
+    }
+
+    /// The most bytes that the cache may take on the disk.
+    pub const fn size_bytes_max(&self) -> u64 {
+        self.size_bytes_max
+    }
+
+    /// How many chunks this process has evicted.
+    pub fn evicted_chunks(&self) -> u64 {
+        self.budget.evicted_chunks.total()
+    }
+
+    /// The bytes with this digest, if they are in the cache and right.
+    pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
+        let path = self.path("blobs", digest);
+        let bytes = read_at_most(&path, BLOB_BYTES_MAX)?;
+        if Digest::of(&bytes) != *digest {
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        Some(bytes.into())
+    }
+
+    /// Keeps `bytes`, whose digest is `digest`. If that fails, it says so and goes on.
+    pub fn keep_blob(&self, digest: &Digest, bytes: &[u8]) {
+        self.keep(&self.path("blobs", digest), bytes);
+    }
+
+    /// What was last remembered of `name`.
+    pub fn recall(&self, name: &str) -> Option<String> {
+        let path = self.path("names", &Digest::of(name.as_bytes()));
+        let text = String::from_utf8(read_at_most(&path, MEMORY_BYTES_MAX)?).ok()?;
+        let (digest, memory) = text.split_once('\n')?;
+        (digest.parse() == Ok(digest_of_memory(name, memory))).then(|| memory.to_owned())
+    }
+
+    /// Remembers what `name` was resolved to, such as a URL to a digest and a length, for the time when it cannot be.
+    pub fn remember(&self, name: &str, memory: &str) {
+        let text = format!("{}\n{memory}", digest_of_memory(name, memory));
+        self.keep(&self.path("names", &Digest::of(name.as_bytes())), text.as_bytes());
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) const fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    pub(crate) const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Opens an object, called `name` for people, and keeps it from being removed.
+    pub(crate) fn object(&self, key: &ObjectKey, name: &str) -> io::Result<StoredObject> {
+        let id = key.id();
+        let about = About::of(key, name).ok_or(io::ErrorKind::InvalidInput)?;
+        StoredObject::open(&self.path("objects", &id), &about, id, self.boot)
+    }
+
+    /// Whether chunks are stored at present; after a failure they are not, for some seconds.
+    pub(crate) fn is_storing(&self) -> bool {
+        self.now_ms() >= self.failing_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// Notes that something could not be stored, and tells people the first time.
+    pub(crate) fn store_failed(&self, error: &io::Error) {
+        self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
+        if !self.has_told.swap(true, Ordering::Relaxed) {
+            let root = self.root.display();
+            (self.notice)(&format!("cannot write to the cache {root}: {error}; going on without caching while that lasts"));
+        }
+    }
+
+    fn keep(&self, path: &Path, bytes: &[u8]) {
+        if !self.is_storing() {
+            return;
+        }
+        let kept = (|| {
+            let folder = path.parent().unwrap_or(&self.root);
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            if !self.budget.reserve(bytes.len() as u64)? {
+                return Ok(());
+            }
+            let (new, mut file) = tempfile_in(folder)?;
+            file.write_all(bytes).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+                let _ = fs::remove_file(&new);
+                self.budget.release(bytes.len() as u64);
+            })
+        })();
+        if let Err(error) = kept {
+            self.store_failed(&error);
+        }
+    }
+
+    fn path(&self, folder: &str, digest: &Digest) -> PathBuf {
+        let name = digest.to_string();
+        self.root.join(folder).join(&name[..2]).join(name)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.opened.elapsed().as_millis() as u64
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Cache").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+/// Reads a file that is not longer than that, and notes that it was used.
+fn read_at_most(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
+    let file = File::open(path).ok()?;
+    let len = file.metadata().ok().filter(|metadata| metadata.is_file())?.len();
+    if len > bytes_max {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    (&file).take(len).read_to_end(&mut bytes).ok()?;
+    let _ = file.set_modified(SystemTime::now());
+    Some(bytes)
+}
+
+fn digest_of_memory(name: &str, memory: &str) -> Digest {
+    Digest::of(format!("{name}\n{memory}").as_bytes())
+}
+
+fn default_bytes(root: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(root)?;
+    Ok((stat.f_blocks.saturating_mul(stat.f_frsize) / DEFAULT_SHARE).min(DEFAULT_BYTES_MAX))
+}

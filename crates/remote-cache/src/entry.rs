@@ -1,0 +1,96 @@
+//! One entry of a map: that a chunk is in the data file.
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::{BootId, DIGEST_BYTES, Digest};
+
+/// How many bytes an entry has in the map. Sixty-four entries fill a page, so none spans two.
+pub const ENTRY_BYTES: usize = 64;
+
+/// That a chunk is in the data file, and what proves it. Bytes that do not check as the entry of this chunk of this object,
+/// whatever they are, say that the chunk is absent; so do zeros.
+///
+/// | bytes | what, little-endian |
+/// | --- | --- |
+/// | 8 | the boot during which the chunk was verified |
+/// | 8 | when, in nanoseconds since that boot; no two entries of one chunk have the same |
+/// | 8 | XXH3 of the chunk |
+/// | 8 | XXH3 of the object's id, the number of the chunk and all else in the entry |
+/// | 32 | SHA-256 of the chunk where nothing else tells after a restart what it must be; else zero |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapEntry {
+    pub(crate) boot: u64,
+    pub(crate) stamp_ns: u64,
+    pub(crate) sum: u64,
+    pub(crate) digest: Digest,
+}
+
+impl MapEntry {
+    /// The entry of a chunk with these bytes, verified now.
+    pub(crate) fn new(boot: BootId, stamp_ns: u64, bytes: &[u8], digest: Option<Digest>) -> Self {
+        let digest = digest.unwrap_or(Digest([0; DIGEST_BYTES]));
+        Self { boot: boot.to_bits(), stamp_ns, sum: xxh3_64(bytes), digest }
+    }
+
+    /// The entry in these bytes, if they are one of chunk `index` of `object`.
+    pub fn decode(bytes: &[u8; ENTRY_BYTES], object: &Digest, index: u64) -> Option<Self> {
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let digest = Digest(bytes[32..].try_into().ok()?);
+        let entry = Self { boot: word(0), stamp_ns: word(8), sum: word(16), digest };
+        (word(24) == entry.check(object, index)).then_some(entry)
+    }
+
+    /// What [`MapEntry::decode`] reads.
+    pub fn encode(&self, object: &Digest, index: u64) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let words = [self.boot, self.stamp_ns, self.sum, self.check(object, index)];
+        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        bytes[32..].copy_from_slice(&self.digest.0);
+        bytes
+    }
+
+    /// Whether a chunk of these bytes is the one that the entry was made for.
+    pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
+        xxh3_64(bytes) == self.sum
+    }
+
+    fn check(&self, object: &Digest, index: u64) -> u64 {
+        let mut hash = Xxh3::new();
+        hash.update(&object.0);
+        for word in [index, self.boot, self.stamp_ns, self.sum] {
+            hash.update(&word.to_le_bytes());
+        }
+        hash.update(&self.digest.0);
+        hash.digest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn only_whole_entries_of_the_same_chunk_are_read(
+            boot: u64, stamp_ns: u64, sum: u64, digest: [u8; 32], index in 0..1_u64 << 24, bit in 0..512_usize,
+        ) {
+            let object = Digest::of(b"object");
+            let entry = MapEntry { boot, stamp_ns, sum, digest: Digest(digest) };
+            let mut bytes = entry.encode(&object, index);
+            prop_assert_eq!(MapEntry::decode(&bytes, &object, index), Some(entry));
+            prop_assert_eq!(MapEntry::decode(&bytes, &object, index + 1), None);
+            prop_assert_eq!(MapEntry::decode(&bytes, &Digest::of(b"other"), index), None);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(MapEntry::decode(&bytes, &object, index), None);
+        }
+    }
+
+    #[test]
+    fn zeros_are_no_entry() {
+        assert_eq!(MapEntry::decode(&[0; ENTRY_BYTES], &Digest([0; 32]), 0), None);
+    }
+}

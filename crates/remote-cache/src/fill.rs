@@ -1,0 +1,257 @@
+//! How missing chunks are got: locked against other processes, fetched, verified, stored.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+
+use crate::{
+    Cause, FetchError, FetchFault,
+    background::alongside,
+    flights::{Landing, Lead},
+    layout::ChunkIndex,
+    locks_sys::FileLock,
+    object::RemoteObject,
+    stored_object::StoredObject,
+    verifier::Verifier,
+    verity::{Attempt, VerifyError},
+};
+
+/// Chunks in a row that one request gets. A chunk without a lock is not stored.
+type Run = Vec<(Lead, Option<FileLock>)>;
+
+impl RemoteObject {
+    /// Gets the chunks of these leads, which are in a row, and ends their flights. It waits for other processes only while it
+    /// holds no lock, but for chunks of the hash tree, which wait for nothing but chunks nearer to the root.
+    pub(crate) fn fill(&self, leads: Vec<Lead>, cause: Cause, attempt: Attempt) {
+        let mut run = Run::new();
+        for lead in leads {
+            let index = lead.index();
+            let Some(stored) = &self.stored else {
+                run.push((lead, None));
+                continue;
+            };
+            let is_patient = run.is_empty() && cause != Cause::Prefetch;
+            let lock = if is_patient { stored.lock(index, self.flight_patience) } else { stored.try_lock(index) };
+            let lock = match lock {
+                Ok(None) if cause == Cause::Prefetch => {
+                    // Another process gets it. The flight ends here, so that a reader who joined it waits for that process.
+                    self.get(std::mem::take(&mut run), cause, attempt);
+                    continue;
+                }
+                Ok(None) if !is_patient => {
+                    self.get(std::mem::take(&mut run), cause, attempt);
+                    stored.lock(index, self.flight_patience)
+                }
+                lock => lock,
+            };
+            match lock {
+                Ok(Some(lock)) => match self.recover(stored, index, attempt) {
+                    None => run.push((lead, Some(lock))),
+                    Some(chunk) => {
+                        drop(lock);
+                        lead.land(Landing::Bytes(chunk));
+                        self.get(std::mem::take(&mut run), cause, attempt);
+                    }
+                },
+                // Another process has it, or is stuck. Then this one goes on without it.
+                Ok(None) => match stored.prove(index) {
+                    Some(chunk) => lead.land(Landing::Bytes(chunk)),
+                    None => run.push((lead, None)),
+                },
+                Err(error) => {
+                    self.store_failed(&error);
+                    run.push((lead, None));
+                }
+            }
+        }
+        self.get(run, cause, attempt);
+    }
+
+    /// The bytes of a locked chunk, if they are present and right after all; if they are present and wrong, they go.
+    fn recover(&self, stored: &StoredObject, index: ChunkIndex, attempt: Attempt) -> Option<Bytes> {
+        let entry = stored.look(index)?;
+        if attempt == Attempt::First {
+            if let Some(chunk) = stored.prove(index) {
+                return Some(chunk);
+            }
+            let chunk = stored.read_whole(index, &entry).filter(|chunk| entry.fits(chunk));
+            let chunk = chunk.filter(|_| !stored.is_of_this_boot(&entry));
+            if let Some(chunk) = chunk {
+                match self.verify_again(index, &chunk, &entry) {
+                    Ok(()) => {
+                        let stamped = stored.stamp(index, &chunk, Some(entry.digest));
+                        let _ = stamped.inspect_err(|error| self.store_failed(error));
+                        return Some(chunk);
+                    }
+                    // What proves it cannot be had now; that says nothing about the chunk.
+                    Err(VerifyError::Io(_)) => return None,
+                    Err(VerifyError::Wrong { .. }) => {}
+                }
+            }
+        }
+        self.counters.corrupt_chunks.add(1);
+        let _ = stored.clear(index).inspect_err(|error| self.store_failed(error));
+        None
+    }
+
+    /// Fetches the chunks of a run and ends their flights.
+    fn get(&self, run: Run, cause: Cause, attempt: Attempt) {
+        let Some((first, _)) = run.first() else { return };
+        let range = self.layout.run(first.index(), run.len() as u64);
+        let may_store = run.iter().any(|(_, lock)| lock.is_some()) && self.reserve(range.len());
+        let fetched = self.fetch_with_hashes(range, cause, attempt);
+        let mut unused = if may_store { range.len() } else { 0 };
+        for (lead, lock) in run {
+            let chunk_range = self.layout.range(lead.index());
+            let start = usize::try_from(chunk_range.offset() - range.offset()).unwrap_or(usize::MAX);
+            let outcome = match &fetched {
+                Ok(bytes) => {
+                    let chunk = bytes.slice(start..start + usize::try_from(chunk_range.len()).unwrap_or(0));
+                    self.admit(lead.index(), chunk, cause, lock.as_ref().filter(|_| may_store))
+                }
+                Err(error) => Err(Arc::clone(error)),
+            };
+            // Free before the flight ends: see `Lead::land`.
+            drop(lock);
+            match outcome {
+                Ok((chunk, is_stored)) => {
+                    if is_stored {
+                        unused -= chunk_range.len();
+                    }
+                    lead.land(Landing::Bytes(chunk));
+                }
+                Err(error) => lead.land(Landing::Failed(error)),
+            }
+        }
+        if unused > 0
+            && let Some(cache) = &self.cache
+        {
+            cache.budget().release(unused);
+        }
+    }
+
+    /// Verifies a chunk that came, and stores it if its lock is held; whether it is stored.
+    fn admit(
+        &self,
+        index: ChunkIndex,
+        chunk: Bytes,
+        cause: Cause,
+        lock: Option<&FileLock>,
+    ) -> Result<(Bytes, bool), Arc<io::Error>> {
+        let range = self.layout.range(index);
+        let (chunk, digest) = match self.verify(index, &chunk) {
+            Ok(digest) => (chunk, digest),
+            Err(VerifyError::Io(error)) => return Err(Arc::new(error)),
+            Err(VerifyError::Wrong { .. }) => {
+                self.counters.verification_failures.add(1);
+                let chunk = self.fetch_whole(range, cause, Attempt::Again)?;
+                match self.verify(index, &chunk) {
+                    Ok(digest) => (chunk, digest),
+                    Err(VerifyError::Io(error)) => return Err(Arc::new(error)),
+                    Err(VerifyError::Wrong { rule, offset }) => {
+                        self.counters.verification_failures.add(1);
+                        let message = format!("{}, byte {offset}: {rule} ({})", self.fetcher.name(), self.key);
+                        return Err(Arc::new(FetchError::new(FetchFault::WrongBytes, message).into()));
+                    }
+                }
+            }
+        };
+        let stored = self.stored.as_ref().filter(|_| lock.is_some()).map(|stored| stored.store(index, &chunk, digest));
+        let is_stored = match stored {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                self.store_failed(&error);
+                false
+            }
+            None => false,
+        };
+        if is_stored {
+            self.recent.forget(index);
+        } else {
+            self.counters.uncached_chunks.add(1);
+            self.recent.keep(index, &chunk);
+        }
+        Ok((chunk, is_stored))
+    }
+
+    /// Fetches `range`, and at the same time the part of the hash tree that verifies it.
+    fn fetch_with_hashes(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
+        let Some(Verifier::Verity(tree)) = self.verifier.get().filter(|_| cause != Cause::Tree) else {
+            return self.fetch_whole(range, cause, attempt);
+        };
+        let leaves = tree.leaves_of(range);
+        let is_at_hand = leaves.is_empty()
+            || tree.is_warm(range)
+            || (self.layout.index_of(leaves.offset())..=self.layout.index_of(leaves.end() - 1))
+                .all(|index| self.is_present(index));
+        if is_at_hand {
+            return self.fetch_whole(range, cause, attempt);
+        }
+        // Verification reads the tree again and sees its errors; here they only cost the time that was to be saved.
+        let fetch_hashes = || {
+            let mut hashes = vec![0; usize::try_from(leaves.len()).unwrap_or(0)];
+            let _ = self.read(leaves, &mut hashes, Cause::Tree);
+        };
+        alongside(fetch_hashes, || self.fetch_whole(range, cause, attempt))
+    }
+
+    /// Fetches exactly `range`; a wrong number of bytes once again, from elsewhere.
+    fn fetch_whole(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
+        let fetch = |attempt| {
+            let bytes = match attempt {
+                Attempt::First => self.fetcher.fetch(range, cause),
+                Attempt::Again => self.fetcher.fetch_elsewhere(range, cause),
+            }?;
+            self.counters.fetched(cause, bytes.len() as u64);
+            if bytes.len() as u64 == range.len() {
+                return Ok(bytes);
+            }
+            let (name, len) = (self.fetcher.name(), bytes.len());
+            let message = format!("{name}, bytes {range}: {len} bytes came instead of {}", range.len());
+            Err(io::Error::from(FetchError::new(FetchFault::WrongBytes, message)))
+        };
+        let fetched = fetch(attempt);
+        let fetched = match fetched {
+            Err(error) if attempt == Attempt::First && FetchError::fault_of(&error) == FetchFault::WrongBytes => {
+                self.counters.verification_failures.add(1);
+                fetch(Attempt::Again)
+            }
+            fetched => fetched,
+        };
+        fetched.map_err(Arc::new)
+    }
+
+    fn verify(&self, index: ChunkIndex, chunk: &[u8]) -> Result<Option<crate::Digest>, VerifyError> {
+        match self.verifier.get() {
+            // Chunks of a hash tree are stored as they come; a hash block is verified each time it enters memory.
+            _ if self.layout.is_tree(index) => Ok(None),
+            Some(verifier) => verifier.verify((index, self.layout.range(index)), chunk, self, &self.counters),
+            None => Err(VerifyError::Io(io::Error::other("the object is not open yet"))),
+        }
+    }
+
+    fn verify_again(&self, index: ChunkIndex, chunk: &[u8], entry: &crate::MapEntry) -> Result<(), VerifyError> {
+        match self.verifier.get() {
+            _ if self.layout.is_tree(index) => Ok(()),
+            Some(verifier) => {
+                verifier.verify_again((index, self.layout.range(index)), chunk, entry, self, &self.counters)
+            }
+            None => Err(VerifyError::Io(io::Error::other("the object is not open yet"))),
+        }
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        let Some(cache) = self.cache.as_ref().filter(|cache| cache.is_storing()) else { return false };
+        cache.budget().reserve(bytes).unwrap_or_else(|error| {
+            cache.store_failed(&error);
+            false
+        })
+    }
+
+    pub(crate) fn store_failed(&self, error: &io::Error) {
+        if let Some(cache) = &self.cache {
+            cache.store_failed(error);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Chunks on their way: one thread of the process gets a chunk, and the others that want it wait.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+
+use crate::{Cause, FetchError, layout::ChunkIndex};
+
+/// The chunks on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    table: Mutex<HashMap<ChunkIndex, Arc<Flight>>>,
+}
+
+/// One chunk on its way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    cause: Cause,
+    landing: Mutex<Option<Landing>>,
+    has_landed: Condvar,
+}
+
+/// How a flight ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Landing {
+    /// With the bytes of the chunk, verified.
+    Bytes(Bytes),
+    /// With an error.
+    Failed(Arc<io::Error>),
+    /// Without either: whoever wants the chunk asks again.
+    Abandoned,
+}
+
+/// What a thread that wants a chunk does.
+#[derive(Debug)]
+pub(crate) enum Boarding {
+    /// It gets this chunk, and those that follow.
+    Lead(Vec<Lead>),
+    /// It waits for another thread.
+    Join(Arc<Flight>),
+}
+
+/// A chunk that this thread gets. Dropping it abandons the flight.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    flights: Arc<Flights>,
+    index: ChunkIndex,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    /// Joins the flight of chunk `first`, or leads it, and with it as many of the `count` chunks from there as are on no
+    /// flight.
+    pub(crate) fn board(self: &Arc<Self>, first: ChunkIndex, count: u64, cause: Cause) -> Boarding {
+        let mut table = self.lock();
+        if let Some(flight) = table.get(&first) {
+            return Boarding::Join(Arc::clone(flight));
+        }
+        let mut leads = Vec::new();
+        for index in first..first + count.max(1) {
+            if table.contains_key(&index) {
+                break;
+            }
+            let flight = Arc::new(Flight { cause, landing: Mutex::new(None), has_landed: Condvar::new() });
+            table.insert(index, Arc::clone(&flight));
+            leads.push(Lead { flights: Arc::clone(self), index, flight });
+        }
+        Boarding::Lead(leads)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ChunkIndex, Arc<Flight>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flight {
+    /// Why the chunk was asked for first.
+    pub(crate) const fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// Waits for the end of the flight.
+    pub(crate) fn wait(&self) -> Landing {
+        let landing = self.landing.lock().unwrap_or_else(PoisonError::into_inner);
+        let landing = self.has_landed.wait_while(landing, |landing| landing.is_none());
+        landing.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Landing::Abandoned)
+    }
+
+    fn land(&self, landing: Landing) {
+        let mut place = self.landing.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_none() {
+            *place = Some(landing);
+            self.has_landed.notify_all();
+        }
+    }
+}
+
+impl Lead {
+    pub(crate) const fn index(&self) -> ChunkIndex {
+        self.index
+    }
+
+    pub(crate) const fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+
+    /// Ends the flight. The lock of the chunk must be free by now: the next leader in this process would take it to be its own.
+    pub(crate) fn land(self, landing: Landing) {
+        self.flight.land(landing);
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.flights.lock().remove(&self.index);
+        self.flight.land(Landing::Abandoned);
+    }
+}
+
+/// The error of a flight, for one of those that waited.
+pub(crate) fn copy_of(error: &Arc<io::Error>) -> io::Error {
+    match (FetchError::inside(error), error.raw_os_error()) {
+        (Some(error), _) => error.clone().into(),
+        (None, Some(code)) => io::Error::from_raw_os_error(code),
+        (None, None) => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leads(boarding: Boarding) -> Vec<Lead> {
+        match boarding {
+            Boarding::Lead(leads) => leads,
+            Boarding::Join(_) => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_chunk_has_one_leader_and_ends_for_all() {
+        let flights = Arc::new(Flights::default());
+        let mut first = leads(flights.board(4, 3, Cause::Prefetch));
+        assert_eq!(first.iter().map(Lead::index).collect::<Vec<_>>(), [4, 5, 6]);
+        assert_eq!(leads(flights.board(2, 9, Cause::Demand)).iter().map(Lead::index).collect::<Vec<_>>(), [2, 3]);
+        let Boarding::Join(joined) = flights.board(5, 1, Cause::Demand) else { panic!("on its way") };
+        assert_eq!(joined.cause(), Cause::Prefetch);
+        let waiter = std::thread::spawn(move || joined.wait());
+        first.remove(1).land(Landing::Bytes(Bytes::from_static(b"five")));
+        assert!(matches!(waiter.join().expect("no panic"), Landing::Bytes(bytes) if bytes == "five"));
+        let Boarding::Join(joined) = flights.board(6, 1, Cause::Demand) else { panic!("on its way") };
+        drop(first);
+        assert!(matches!(joined.wait(), Landing::Abandoned));
+        assert_eq!(leads(flights.board(4, 9, Cause::Demand)).len(), 9, "all are free again");
+    }
+
+    #[test]
+    fn errors_keep_their_kind() {
+        let outage = Arc::new(FetchError::new(crate::FetchFault::Gone, "gone").into());
+        assert_eq!(FetchError::fault_of(&copy_of(&outage)), crate::FetchFault::Gone);
+        assert_eq!(copy_of(&Arc::new(io::Error::from_raw_os_error(5))).raw_os_error(), Some(5));
+        assert_eq!(copy_of(&Arc::new(io::ErrorKind::TimedOut.into())).kind(), io::ErrorKind::TimedOut);
+    }
+}

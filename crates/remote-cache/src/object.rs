@@ -1,0 +1,188 @@
+//! One remote object that is open: reads of its chunks.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+
+use crate::{
+    Cache, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
+    counters::Counters,
+    flights::{Boarding, Flight, Flights, Landing, copy_of},
+    layout::{ChunkIndex, ChunkLayout},
+    recent::RecentChunks,
+    stored_object::StoredObject,
+    verifier::Verifier,
+    verity::{Attempt, TreeBlocks},
+};
+
+/// How often a chunk is tried that others give up again and again.
+const ATTEMPTS_MAX: usize = 64;
+
+/// One remote object that is open: what its readers and its prefetch share.
+pub(crate) struct RemoteObject {
+    pub(crate) key: ObjectKey,
+    pub(crate) layout: ChunkLayout,
+    pub(crate) fetcher: Arc<dyn RangeFetcher>,
+    pub(crate) cache: Option<Arc<Cache>>,
+    pub(crate) stored: Option<StoredObject>,
+    pub(crate) flights: Arc<Flights>,
+    pub(crate) recent: RecentChunks,
+    pub(crate) counters: Counters,
+    /// Set once the object is open; until then only chunks of the hash tree are read.
+    pub(crate) verifier: OnceLock<Verifier>,
+    /// How long another process that gets a chunk is waited for.
+    pub(crate) flight_patience: Duration,
+}
+
+/// Chunks that the current read has led, whose bytes it need not read back from the disk.
+type Led = VecDeque<(ChunkIndex, Arc<Flight>)>;
+
+impl RemoteObject {
+    /// Fills `output` with the bytes of `range`, which are all data or all tree.
+    pub(crate) fn read(&self, range: ByteRange, output: &mut [u8], cause: Cause) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let (first, last) = (self.layout.index_of(range.offset()), self.layout.index_of(range.end() - 1));
+        let mut led = Led::new();
+        let mut rest = output;
+        for index in first..=last {
+            let part = self.layout.range(index).intersection(range);
+            let (output, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(rest.len()));
+            rest = after;
+            self.read_part(index, part, last, output, (cause, Attempt::First), &mut led)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `output` if all of it is in memory and proven by this process.
+    pub(crate) fn read_at_hand(&self, range: ByteRange, output: &mut [u8]) -> bool {
+        if range.is_empty() {
+            return true;
+        }
+        let Some(stored) = &self.stored else { return false };
+        let (first, last) = (self.layout.index_of(range.offset()), self.layout.index_of(range.end() - 1));
+        let mut rest = output;
+        for index in first..=last {
+            let part = self.layout.range(index).intersection(range);
+            let (output, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(rest.len()));
+            rest = after;
+            if !stored.read_at_hand(index, part.offset(), output) {
+                return false;
+            }
+            stored.mark_used(index);
+        }
+        self.counters.hits.add(last - first + 1);
+        true
+    }
+
+    /// Fills `output` with the bytes of `part`, which lie in one chunk. What is missing is fetched, and with it what is missing
+    /// of the chunks up to `last`.
+    fn read_part(
+        &self,
+        index: ChunkIndex,
+        part: ByteRange,
+        last: ChunkIndex,
+        output: &mut [u8],
+        (cause, attempt): (Cause, Attempt),
+        led: &mut Led,
+    ) -> io::Result<()> {
+        let within = |chunk: &Bytes, output: &mut [u8]| {
+            let start = usize::try_from(part.offset() - self.layout.range(index).offset()).unwrap_or(usize::MAX);
+            output.copy_from_slice(&chunk[start..start + output.len()]);
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            while led.front().is_some_and(|(led, _)| *led < index) {
+                led.pop_front();
+            }
+            let (flight, is_own) = if led.front().is_some_and(|(led, _)| *led == index) {
+                (led.pop_front().map(|(_, flight)| flight), true)
+            } else if attempt == Attempt::First && self.read_present(index, part, output, &within) {
+                self.counters.hits.add(1);
+                return Ok(());
+            } else {
+                match self.flights.board(index, self.missing(index, last, cause), cause) {
+                    Boarding::Join(flight) => {
+                        self.counters.joined.add(1);
+                        if flight.cause() == Cause::Prefetch && cause != Cause::Prefetch {
+                            self.fetcher.hurry(part);
+                        }
+                        (Some(flight), false)
+                    }
+                    Boarding::Lead(leads) => {
+                        self.counters.misses.add(leads.len() as u64);
+                        led.extend(leads.iter().map(|lead| (lead.index(), Arc::clone(lead.flight()))));
+                        self.fill(leads, cause, attempt);
+                        (led.pop_front().map(|(_, flight)| flight), true)
+                    }
+                }
+            };
+            let Some(flight) = flight else { continue };
+            match flight.wait() {
+                Landing::Bytes(chunk) => {
+                    within(&chunk, output);
+                    return Ok(());
+                }
+                // A reader that waits has more patience than a prefetch.
+                Landing::Failed(_) if !is_own && flight.cause() == Cause::Prefetch => {}
+                Landing::Failed(error) => return Err(copy_of(&error)),
+                Landing::Abandoned => {}
+            }
+        }
+        let message = format!("{}, byte {}: gave up after {ATTEMPTS_MAX} attempts", self.fetcher.name(), part.offset());
+        Err(FetchError::new(FetchFault::Outage, message).into())
+    }
+
+    /// Reads from what is present; `false` if the chunk has to be got.
+    fn read_present(
+        &self,
+        index: ChunkIndex,
+        part: ByteRange,
+        output: &mut [u8],
+        within: &impl Fn(&Bytes, &mut [u8]),
+    ) -> bool {
+        if let Some(stored) = &self.stored {
+            if stored.read_proven(index, part.offset(), output) {
+                stored.mark_used(index);
+                return true;
+            }
+            if let Some(chunk) = stored.prove(index) {
+                within(&chunk, output);
+                stored.mark_used(index);
+                return true;
+            }
+        }
+        self.recent.find(index).inspect(|chunk| within(chunk, output)).is_some()
+    }
+
+    /// How many chunks from `first`, which is missing, to `last` are missing in a row, as far as one request goes.
+    pub(crate) fn missing(&self, first: ChunkIndex, last: ChunkIndex, cause: Cause) -> u64 {
+        let chunk_bytes = self.layout.range(first).len().max(1);
+        let wish = self.fetcher.request_bytes(cause).min(crate::REQUEST_BYTES_MAX);
+        let count = (wish / chunk_bytes).clamp(1, last - first + 1);
+        let Some(stored) = self.stored.as_ref().filter(|_| count > 1) else { return count };
+        let present = stored.presence(first + 1, count - 1);
+        1 + present.iter().take_while(|is_present| !**is_present).count() as u64
+    }
+
+    /// Whether the chunk need not be fetched.
+    pub(crate) fn is_present(&self, index: ChunkIndex) -> bool {
+        let is_stored = self.stored.as_ref().is_some_and(|stored| stored.look(index).is_some());
+        is_stored || self.recent.find(index).is_some()
+    }
+}
+
+impl TreeBlocks for RemoteObject {
+    fn tree_block(&self, range: ByteRange, attempt: Attempt) -> io::Result<Bytes> {
+        let mut block = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+        let index = self.layout.index_of(range.offset());
+        self.read_part(index, range, index, &mut block, (Cause::Tree, attempt), &mut Led::new())?;
+        Ok(block.into())
+    }
+}

@@ -1,0 +1,203 @@
+//! A remote object as the source of an image.
+
+use std::{
+    fmt, io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use floe_image::{ByteRange, ImageSource};
+
+use crate::{
+    Cache, CacheCounts, Cause, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, VerityRoot,
+    background::Prefetch,
+    counters::Counters,
+    flights::Flights,
+    layout::ChunkLayout,
+    object::RemoteObject,
+    recent::RecentChunks,
+    verifier::Verifier,
+    verity::{Attempt, Geometry, TreeBlocks, VerityTree},
+};
+
+/// How much of a hash tree is fetched when an object is opened: its upper levels, and all of it for images of up to 30 MiB.
+const TREE_START_BYTES: u64 = 256 << 10;
+
+/// How much of a hash tree is read for its superblock.
+const SUPERBLOCK_BYTES: u64 = 512;
+
+/// How an object is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceOptions {
+    /// Whether an object whose bytes nothing verifies is refused.
+    pub require_verified: bool,
+    /// How long another process that gets a chunk is waited for, before this one gets it too.
+    pub flight_patience: Duration,
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        Self { require_verified: false, flight_patience: Duration::from_secs(15) }
+    }
+}
+
+/// A remote object as the source of an image: what the cache holds comes from there, the rest from a [`RangeFetcher`]. No byte
+/// reaches a reader before it was held against the root of the object's [`Trust`].
+///
+/// Clones share all but their [`Cause`].
+#[derive(Clone)]
+pub struct CachedSource {
+    object: Arc<RemoteObject>,
+    prefetch: Arc<Prefetch>,
+    cause: Cause,
+}
+
+impl CachedSource {
+    /// Opens an object. Without a cache, each read fetches. If the whole object is in the cache, the fetcher is never asked.
+    ///
+    /// # Errors
+    /// The object is unverified and must not be, the fetcher's object has another length, or the hash tree cannot be had or is
+    /// wrong.
+    pub fn open(
+        cache: Option<&Arc<Cache>>,
+        key: ObjectKey,
+        fetcher: Arc<dyn RangeFetcher>,
+        options: SourceOptions,
+    ) -> io::Result<Self> {
+        let name = fetcher.name();
+        if options.require_verified && !key.is_verified() {
+            let message = format!("{name}: nothing verifies its bytes, and verification is required");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        if key.len > OBJECT_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name}: it is longer than 4 TiB")));
+        }
+        let table_len = if let Trust::Table(table) = &key.trust { table.object_len() } else { key.len };
+        for (whose, len) in [("the digest table", table_len), ("the server", fetcher.len())] {
+            if len != key.len {
+                let message = format!("{name}: it has {len} bytes according to {whose}, not {}", key.len);
+                return Err(FetchError::new(FetchFault::WrongBytes, message).into());
+            }
+        }
+        let stored = cache.and_then(|cache| {
+            let stored = cache.object(&key, &name);
+            stored.inspect_err(|error| cache.store_failed(error)).ok()
+        });
+        let object = Arc::new(RemoteObject {
+            layout: ChunkLayout::new(key.data_len(), if is_verity(&key) { key.len } else { key.data_len() }),
+            key,
+            fetcher,
+            cache: cache.cloned(),
+            stored,
+            flights: Arc::new(Flights::default()),
+            recent: RecentChunks::default(),
+            counters: Counters::default(),
+            verifier: OnceLock::new(),
+            flight_patience: options.flight_patience,
+        });
+        let verifier = match &object.key.trust {
+            Trust::Verity(root) => Verifier::Verity(open_tree(&object, root)?),
+            Trust::Table(table) => Verifier::Table(Arc::clone(table)),
+            Trust::Location(_) => Verifier::FirstSeen,
+        };
+        let _ = object.verifier.set(verifier);
+        let prefetch = Arc::new(Prefetch::new(Arc::clone(&object)));
+        Ok(Self { object, prefetch, cause: Cause::Demand })
+    }
+
+    /// The same object, whose reads count as of this cause and are fetched so.
+    pub fn for_cause(&self, cause: Cause) -> Self {
+        Self { cause, ..self.clone() }
+    }
+
+    /// What the object's bytes are held against, and its length.
+    pub fn key(&self) -> &ObjectKey {
+        &self.object.key
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> CacheCounts {
+        self.object.counters.counts(self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks()))
+    }
+
+    /// Makes the chunks of these ranges the last to be evicted: those of a launch profile.
+    pub fn pin(&self, ranges: &[ByteRange]) {
+        let Some(stored) = &self.object.stored else { return };
+        let data = ByteRange::new(0, self.len());
+        for range in ranges.iter().map(|range| range.intersection(data)).filter(|range| !range.is_empty()) {
+            let layout = self.object.layout;
+            (layout.index_of(range.offset())..=layout.index_of(range.end() - 1)).for_each(|index| stored.pin(index));
+        }
+    }
+
+    /// Whether every byte that a reader may read is in the cache, so that no network is needed.
+    pub fn is_whole(&self) -> bool {
+        let layout = self.object.layout;
+        (0..layout.data_chunks()).all(|index| self.object.is_present(index))
+    }
+
+    fn range(&self, offset: u64, len: usize) -> io::Result<ByteRange> {
+        let range = ByteRange::new(offset, len as u64);
+        let is_inside = range.len() == len as u64 && range.end() <= self.len();
+        is_inside.then_some(range).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl ImageSource for CachedSource {
+    fn len(&self) -> u64 {
+        self.object.layout.data_len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.object.read(self.range(offset, output.len())?, output, self.cause)
+    }
+
+    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        Ok(self.object.read_at_hand(self.range(offset, output.len())?, output))
+    }
+
+    /// Fetches what is missing in the background. Nothing is fetched that cannot be stored.
+    fn will_need(&self, offset: u64, len: u64) {
+        let range = ByteRange::new(offset, len).intersection(ByteRange::new(0, self.len()));
+        let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
+        if range.is_empty() || self.object.stored.is_none() || !is_storing {
+            return;
+        }
+        self.object.fetcher.expect(range);
+        let layout = self.object.layout;
+        self.prefetch.add(layout.index_of(range.offset()), layout.index_of(range.end() - 1));
+    }
+}
+
+impl fmt::Debug for CachedSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "CachedSource({}, {})", self.object.fetcher.name(), self.object.key)
+    }
+}
+
+const fn is_verity(key: &ObjectKey) -> bool {
+    matches!(key.trust, Trust::Verity(_))
+}
+
+/// Reads the superblock of a hash tree, a wrong one once again from elsewhere.
+fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree> {
+    let wrong = |rule: &dyn fmt::Display| {
+        let message = format!("{}, byte {}: {rule} ({})", object.fetcher.name(), root.hash_offset, object.key);
+        io::Error::from(FetchError::new(FetchFault::WrongBytes, message))
+    };
+    let tree = ByteRange::between(root.hash_offset, object.key.len);
+    if tree.len() < SUPERBLOCK_BYTES {
+        return Err(wrong(&"the object ends before its dm-verity tree"));
+    }
+    let mut start = vec![0; usize::try_from(tree.len().min(TREE_START_BYTES)).unwrap_or(0)];
+    object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree)?;
+    let geometry = match Geometry::of_object(&start, root, object.key.len) {
+        Ok(geometry) => geometry,
+        Err(_) => {
+            object.counters.verification_failures.add(1);
+            let again = object.tree_block(ByteRange::new(tree.offset(), SUPERBLOCK_BYTES), Attempt::Again)?;
+            Geometry::of_object(&again, root, object.key.len).map_err(|error| wrong(&error))?
+        }
+    };
+    Ok(VerityTree::new(geometry, root.root_hash))
+}

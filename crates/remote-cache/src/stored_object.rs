@@ -1,0 +1,312 @@
+//! One object in the cache directory: its data, its map, and who uses what.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, IoSliceMut},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+use rustix::{
+    fs::{FallocateFlags, OFlags, fallocate},
+    io::{Errno, ReadWriteFlags, preadv2},
+    time::{ClockId, clock_gettime},
+};
+
+use crate::{
+    BootId, Digest, ENTRY_BYTES, MapEntry,
+    about::About,
+    layout::{ChunkIndex, ChunkLayout},
+    locks_sys::{Exclusion, FileLock},
+    proven::ProvenChunks,
+};
+
+/// The byte of the map that all who have the object open have locked. Bytes below are the locks of chunks.
+const OPEN_BYTE: u64 = 1 << 40;
+
+/// How long opening waits for a process that removes the object.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often opening begins anew when the object is removed meanwhile.
+const OPEN_ATTEMPTS_MAX: usize = 16;
+
+/// How long a mark of use is taken to stand, before it is set again.
+const MARK_INTERVAL_NS: u64 = 16_000_000_000;
+
+/// How many bytes of notes on its use a chunk has: whether it was used since the clock's hand passed, and whether it is pinned.
+const USE_BYTES: u64 = 2;
+
+/// One object in the cache directory.
+///
+/// **Invariant of chunks.** A map entry is written after all bytes of its chunk, and made absent before any of them goes; both
+/// only under the chunk's exclusive lock. A reader looks at the entry, reads the bytes, and looks again: if both looks gave
+/// the same entry (no two of one chunk have the same stamp), no byte had gone when it was read. A process that dies between
+/// two steps leaves an absent chunk, never a wrong one.
+#[derive(Debug)]
+pub(crate) struct StoredObject {
+    id: Digest,
+    layout: ChunkLayout,
+    boot: BootId,
+    data: File,
+    map: Arc<File>,
+    usage: File,
+    proven: ProvenChunks,
+    /// Keeps others from removing the object.
+    _open: Option<FileLock>,
+}
+
+impl StoredObject {
+    /// Opens the object in `directory`, which is made if it is not there, and keeps it from being removed.
+    pub(crate) fn open(directory: &Path, about: &About, id: Digest, boot: BootId) -> io::Result<Self> {
+        for _ in 0..OPEN_ATTEMPTS_MAX {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            let Some(mut object) = found(Self::open_files(directory, about.layout, id, boot, true))? else { continue };
+            let lock = FileLock::wait(&object.map, OPEN_BYTE, Exclusion::Shared, REMOVAL_PATIENCE, || false)?;
+            let Some(lock) = lock else { continue };
+            let opened = object.map.metadata()?;
+            let Some(named) = found(fs::metadata(directory.join("map")))? else { continue };
+            if (opened.dev(), opened.ino()) == (named.dev(), named.ino()) {
+                object._open = Some(lock);
+                about.write(directory, &id)?;
+                return Ok(object);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "the object is removed from the cache again and again"))
+    }
+
+    /// Opens what is there, without keeping it from being removed.
+    pub(crate) fn inspect(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId) -> io::Result<Self> {
+        Self::open_files(directory, layout, id, boot, false)
+    }
+
+    fn open_files(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId, create: bool) -> io::Result<Self> {
+        let open = |name| {
+            let mut options = File::options();
+            options.read(true).write(true).create(create).mode(0o600);
+            options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(directory.join(name))
+        };
+        let (map, data, usage) = (Arc::new(open("map")?), open("data")?, open("usage")?);
+        Ok(Self { id, layout, boot, data, map, usage, proven: ProvenChunks::new(layout.chunks()), _open: None })
+    }
+
+    pub(crate) const fn layout(&self) -> ChunkLayout {
+        self.layout
+    }
+
+    /// The entry of a chunk, if it is present. A map that cannot be read says that it is not.
+    pub(crate) fn look(&self, index: ChunkIndex) -> Option<MapEntry> {
+        self.look_how(index, Wait::Allowed)
+    }
+
+    fn look_how(&self, index: ChunkIndex, wait: Wait) -> Option<MapEntry> {
+        let mut bytes = [0; ENTRY_BYTES];
+        let is_read = read_all(&self.map, index * ENTRY_BYTES as u64, &mut bytes, wait);
+        is_read.then(|| MapEntry::decode(&bytes, &self.id, index)).flatten()
+    }
+
+    /// Whether each of `count` chunks from `first` on is present.
+    pub(crate) fn presence(&self, first: ChunkIndex, count: u64) -> Vec<bool> {
+        let mut bytes = vec![0; usize::try_from(count).unwrap_or(0) * ENTRY_BYTES];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.map.read_at(&mut bytes[filled..], first * ENTRY_BYTES as u64 + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
+        (first..).zip(entries).map(|(index, entry)| MapEntry::decode(entry, &self.id, index).is_some()).collect()
+    }
+
+    /// Whether the chunk is present and was verified since the machine started.
+    pub(crate) fn is_current(&self, index: ChunkIndex) -> bool {
+        self.look(index).is_some_and(|entry| self.is_of_this_boot(&entry))
+    }
+
+    pub(crate) fn is_of_this_boot(&self, entry: &MapEntry) -> bool {
+        entry.boot == self.boot.to_bits()
+    }
+
+    /// Reads bytes of a chunk that this process has proven; `false` if it is not present, not proven, or goes meanwhile.
+    pub(crate) fn read_proven(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
+        self.read_how(index, offset, output, Wait::Allowed)
+    }
+
+    /// As [`StoredObject::read_proven`], but only what is in memory.
+    pub(crate) fn read_at_hand(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
+        self.read_how(index, offset, output, Wait::Never)
+    }
+
+    fn read_how(&self, index: ChunkIndex, offset: u64, output: &mut [u8], wait: Wait) -> bool {
+        let Some(entry) = self.look_how(index, wait) else { return false };
+        self.proven.is_proven(index, entry.stamp_ns)
+            && read_all(&self.data, offset, output, wait)
+            && self.look_how(index, wait) == Some(entry)
+    }
+
+    /// All of a chunk that is present under `entry`; `None` if it goes meanwhile. The bytes are not checked.
+    pub(crate) fn read_whole(&self, index: ChunkIndex, entry: &MapEntry) -> Option<Bytes> {
+        let range = self.layout.range(index);
+        let mut bytes = vec![0; usize::try_from(range.len()).ok()?];
+        let is_read = read_all(&self.data, range.offset(), &mut bytes, Wait::Allowed);
+        (is_read && self.look(index).as_ref() == Some(entry)).then(|| bytes.into())
+    }
+
+    /// Proves a chunk that was verified since the machine started, by its sum, and gives its bytes.
+    pub(crate) fn prove(&self, index: ChunkIndex) -> Option<Bytes> {
+        let entry = self.look(index).filter(|entry| self.is_of_this_boot(entry))?;
+        let bytes = self.read_whole(index, &entry)?;
+        if !entry.fits(&bytes) {
+            return None;
+        }
+        self.proven.prove(index, entry.stamp_ns);
+        Some(bytes)
+    }
+
+    /// Locks a chunk, if it is free.
+    pub(crate) fn try_lock(&self, index: ChunkIndex) -> io::Result<Option<FileLock>> {
+        FileLock::try_new(&self.map, index, Exclusion::Exclusive)
+    }
+
+    /// Locks a chunk; `None` once another process has made it current, or after `patience`.
+    pub(crate) fn lock(&self, index: ChunkIndex, patience: Duration) -> io::Result<Option<FileLock>> {
+        FileLock::wait(&self.map, index, Exclusion::Exclusive, patience, || self.is_current(index))
+    }
+
+    /// Stores a verified chunk, whose lock the caller holds. If it fails, the chunk is absent.
+    pub(crate) fn store(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
+        let stored = self.data.write_all_at(bytes, self.layout.range(index).offset());
+        stored.and_then(|()| self.stamp(index, bytes, digest)).inspect_err(|_| {
+            // The chunk is absent already; this gives its space back.
+            let _ = self.clear(index);
+        })
+    }
+
+    /// Writes the entry of a chunk whose verified bytes are stored, and whose lock the caller holds.
+    pub(crate) fn stamp(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
+        let entry = MapEntry::new(self.boot, now_ns(), bytes, digest);
+        self.map.write_all_at(&entry.encode(&self.id, index), index * ENTRY_BYTES as u64)?;
+        self.proven.prove(index, entry.stamp_ns);
+        self.mark_used(index);
+        Ok(())
+    }
+
+    /// Makes a chunk absent and gives its space back. The caller holds its lock.
+    pub(crate) fn clear(&self, index: ChunkIndex) -> io::Result<()> {
+        let place = index * ENTRY_BYTES as u64;
+        if place < self.map.metadata()?.len() {
+            self.map.write_all_at(&[0; ENTRY_BYTES], place)?;
+        }
+        self.punch(self.layout.range(index))
+    }
+
+    fn punch(&self, range: ByteRange) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.data, flags, range.offset(), range.len())?)
+    }
+
+    /// Notes that the chunk is used. The note may get lost.
+    pub(crate) fn mark_used(&self, index: ChunkIndex) {
+        if self.proven.wants_mark(index, now_ns(), MARK_INTERVAL_NS) {
+            let _ = self.usage.write_all_at(&[1], index * USE_BYTES);
+        }
+    }
+
+    /// Makes the chunk one of the last to be evicted. The note may get lost.
+    pub(crate) fn pin(&self, index: ChunkIndex) {
+        let _ = self.usage.write_all_at(&[1], index * USE_BYTES + 1);
+    }
+
+    /// Whether the chunk was used since this was last asked, and whether it is pinned.
+    pub(crate) fn take_use(&self, index: ChunkIndex) -> (bool, bool) {
+        let mut notes = [0; USE_BYTES as usize];
+        let _ = self.usage.read_at(&mut notes, index * USE_BYTES);
+        if notes[0] != 0 {
+            let _ = self.usage.write_all_at(&[0], index * USE_BYTES);
+        }
+        (notes[0] != 0, notes[1] != 0)
+    }
+
+    /// Whether the chunk is pinned.
+    pub(crate) fn is_pinned(&self, index: ChunkIndex) -> bool {
+        let mut note = [0];
+        let _ = self.usage.read_at(&mut note, index * USE_BYTES + 1);
+        note[0] != 0
+    }
+
+    /// How many bytes of the disk the data take.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.data.metadata().map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    /// The chunks that have space on the disk, though some of them may be absent.
+    pub(crate) fn allocated_chunks(&self) -> Vec<ChunkIndex> {
+        use rustix::fs::{SeekFrom, seek};
+        let object_end = self.layout.end();
+        let mut chunks = Vec::new();
+        let mut offset = 0;
+        while offset < object_end {
+            let Ok(data) = seek(&self.data, SeekFrom::Data(offset)) else { break };
+            let hole = seek(&self.data, SeekFrom::Hole(data)).unwrap_or(object_end).min(object_end);
+            if data >= hole {
+                break;
+            }
+            let after_last = chunks.last().map_or(0, |last| last + 1);
+            chunks.extend(self.layout.index_of(data).max(after_last)..=self.layout.index_of(hole - 1));
+            offset = hole;
+        }
+        chunks
+    }
+
+    /// Keeps all others from opening the object, if nobody has it open.
+    pub(crate) fn try_exclude_all(&self) -> io::Result<Option<FileLock>> {
+        FileLock::try_new(&self.map, OPEN_BYTE, Exclusion::Exclusive)
+    }
+}
+
+/// Whether a read may wait for the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wait {
+    Allowed,
+    Never,
+}
+
+/// Fills `output`; `false` if that fails, or would have to wait and may not.
+fn read_all(file: &File, mut offset: u64, output: &mut [u8], wait: Wait) -> bool {
+    if wait == Wait::Allowed {
+        return file.read_exact_at(output, offset).is_ok();
+    }
+    let mut rest = output;
+    while !rest.is_empty() {
+        match preadv2(file, &mut [IoSliceMut::new(rest)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return false,
+            Ok(count) => {
+                offset += count as u64;
+                rest = &mut rest[count..];
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// What was found; `None` where something is missing that was there before.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Nanoseconds since the machine started. Two entries of one chunk are written under its lock, with a write of data between.
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}

@@ -1,0 +1,153 @@
+//! The clock that chooses what is evicted, over the chunks of all objects of the cache.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{BootId, DIGEST_BYTES, Digest, about::About, layout::ChunkIndex, stored_object::StoredObject};
+
+/// How many chunks are looked at in one read of a map.
+const LOOK_CHUNKS: u64 = 1024;
+
+/// Where the hand of the clock points.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hand {
+    pub(crate) object: Digest,
+    pub(crate) chunk: ChunkIndex,
+}
+
+impl Hand {
+    pub(crate) const START: Self = Self { object: Digest([0; DIGEST_BYTES]), chunk: 0 };
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Swept {
+    /// How many bytes of the disk it freed.
+    pub(crate) bytes: u64,
+    /// How many chunks it evicted.
+    pub(crate) chunks: u64,
+    /// Where the hand stopped.
+    pub(crate) hand: Option<Hand>,
+}
+
+/// Which chunks a round of the hand spares. The first two rounds are those of an ordinary clock: what was used since the hand
+/// last passed gets a second chance. Pinned chunks go in the third, and in the fourth all that is not locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Round {
+    spares_used: bool,
+    spares_pinned: bool,
+}
+
+const ROUNDS: [Round; 4] = [
+    Round { spares_used: true, spares_pinned: true },
+    Round { spares_used: true, spares_pinned: true },
+    Round { spares_used: true, spares_pinned: false },
+    Round { spares_used: false, spares_pinned: false },
+];
+
+/// Evicts chunks from where the hand points until `excess` bytes are free. The caller holds the lock of evictions.
+pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept {
+    let mut swept = Swept::default();
+    let mut objects = objects(root);
+    let start = objects.partition_point(|(id, _)| *id < hand.object);
+    objects.rotate_left(start);
+    let mut first = hand.chunk;
+    for round in ROUNDS {
+        for (id, directory) in &objects {
+            let from = if *id == hand.object { first } else { 0 };
+            let Ok(object) = open(directory, *id, boot) else { continue };
+            let Some(stopped) = sweep_object(&object, round, from, excess, &mut swept) else {
+                let _ = remove_if_empty(root, directory, &object);
+                continue;
+            };
+            swept.hand = Some(Hand { object: *id, chunk: stopped });
+            return swept;
+        }
+        first = 0;
+    }
+    swept
+}
+
+/// Evicts from one object; gives where it stopped, if enough is free.
+fn sweep_object(
+    object: &StoredObject,
+    round: Round,
+    from: ChunkIndex,
+    excess: u64,
+    swept: &mut Swept,
+) -> Option<ChunkIndex> {
+    let freed_before = swept.bytes;
+    let allocated = object.allocated_bytes();
+    // Chunks with space, not those with an entry: space without an entry is what a killed process has left.
+    for index in object.allocated_chunks().into_iter().filter(|index| *index >= from) {
+        let (was_used, is_pinned) = object.take_use(index);
+        let is_present = object.look(index).is_some();
+        if is_present && (was_used && round.spares_used || is_pinned && round.spares_pinned) {
+            continue;
+        }
+        if evict(object, index).unwrap_or(false) {
+            swept.chunks += u64::from(is_present);
+            swept.bytes = freed_before + allocated.saturating_sub(object.allocated_bytes());
+            if swept.bytes >= excess {
+                return Some(index + 1);
+            }
+        }
+    }
+    None
+}
+
+/// Evicts one chunk, unless somebody has it locked.
+fn evict(object: &StoredObject, index: ChunkIndex) -> io::Result<bool> {
+    let Some(_lock) = object.try_lock(index)? else { return Ok(false) };
+    object.clear(index)?;
+    Ok(true)
+}
+
+/// Removes the directory of an object without chunks that nobody has open; whether it did.
+pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObject) -> io::Result<bool> {
+    let chunks = object.layout().chunks();
+    let is_empty = (0..chunks).step_by(LOOK_CHUNKS as usize).all(|first| {
+        let count = LOOK_CHUNKS.min(chunks - first);
+        !object.presence(first, count).contains(&true)
+    });
+    if !is_empty {
+        return Ok(false);
+    }
+    let Some(_lock) = object.try_exclude_all()? else { return Ok(false) };
+    let trash = root.join("trash");
+    fs::create_dir_all(&trash)?;
+    let name = format!("{}-{}", directory.file_name().unwrap_or_default().display(), std::process::id());
+    fs::rename(directory, trash.join(&name))?;
+    fs::remove_dir_all(trash.join(name))?;
+    Ok(true)
+}
+
+/// Opens the object in a directory. Where nobody can tell what it is, because its description is torn, it goes.
+pub(crate) fn open(directory: &Path, id: Digest, boot: BootId) -> io::Result<StoredObject> {
+    let about = About::read(directory, &id).ok_or(io::ErrorKind::InvalidData)?;
+    StoredObject::inspect(directory, about.layout, id, boot)
+}
+
+/// All objects of the cache and their directories, by id.
+pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
+    let folders = entries(&root.join("objects")).into_iter().flat_map(|folder| entries(&folder));
+    let mut objects: Vec<_> = folders.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path))).collect();
+    objects.sort();
+    objects
+}
+
+/// How many bytes of the disk all files of the cache take.
+pub(crate) fn allocated_bytes(root: &Path) -> u64 {
+    let files = |folder: PathBuf| entries(&folder).into_iter();
+    let in_objects = objects(root).into_iter().flat_map(|(_, directory)| files(directory));
+    let others = ["blobs", "names"].map(|name| root.join(name)).into_iter().flat_map(|folder| files(folder).flat_map(files));
+    let bytes = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |metadata| metadata.blocks() * 512);
+    in_objects.chain(others).map(bytes).sum()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}

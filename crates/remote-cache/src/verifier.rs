@@ -1,0 +1,66 @@
+//! Whether bytes are those that a trusted root says.
+
+use std::{sync::Arc, time::Instant};
+
+use floe_image::ByteRange;
+
+use crate::{
+    Digest, DigestTable, MapEntry,
+    counters::Counters,
+    layout::ChunkIndex,
+    verity::{TreeBlocks, VerifyError, VerityTree},
+};
+
+/// What the chunks of an object are held against.
+#[derive(Debug)]
+pub(crate) enum Verifier {
+    Verity(VerityTree),
+    Table(Arc<DigestTable>),
+    /// Nothing: the first bytes that come are taken to be right, and later ones are held against their digest.
+    FirstSeen,
+}
+
+impl Verifier {
+    /// Verifies a chunk of data, and gives the digest that its map entry keeps, if it needs one.
+    pub(crate) fn verify(
+        &self,
+        (index, range): (ChunkIndex, ByteRange),
+        bytes: &[u8],
+        blocks: &impl TreeBlocks,
+        counters: &Counters,
+    ) -> Result<Option<Digest>, VerifyError> {
+        let started = Instant::now();
+        let outcome = match self {
+            Self::Verity(tree) => tree.verify(range, bytes, blocks).map(|()| None),
+            Self::Table(table) => match table.piece(index) {
+                Some(digest) if Digest::of(bytes) == *digest => Ok(None),
+                _ => {
+                    let rule = "a piece of 256 KiB does not have the digest in the digest table";
+                    Err(VerifyError::Wrong { rule, offset: range.offset() })
+                }
+            },
+            Self::FirstSeen => Ok(Some(Digest::of(bytes))),
+        };
+        counters.hashed_bytes.add(bytes.len() as u64);
+        counters.hashed_ns.add(started.elapsed().as_nanos() as u64);
+        outcome
+    }
+
+    /// Whether a chunk that was stored before the machine last started still is what it was.
+    pub(crate) fn verify_again(
+        &self,
+        (index, range): (ChunkIndex, ByteRange),
+        bytes: &[u8],
+        entry: &MapEntry,
+        blocks: &impl TreeBlocks,
+        counters: &Counters,
+    ) -> Result<(), VerifyError> {
+        match self.verify((index, range), bytes, blocks, counters)? {
+            Some(digest) if digest != entry.digest => {
+                let rule = "a chunk of the cache does not have the digest that it had when it came";
+                Err(VerifyError::Wrong { rule, offset: range.offset() })
+            }
+            _ => Ok(()),
+        }
+    }
+}

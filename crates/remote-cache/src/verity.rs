@@ -1,0 +1,13 @@
+//! dm-verity: hash trees over the blocks of an image, as the kernel, veritysetup and containerd lay them out.
+
+mod append;
+mod geometry;
+mod sidecar;
+mod superblock;
+mod tree;
+
+pub use append::{VerityOptions, append_verity};
+pub(crate) use geometry::Geometry;
+pub use sidecar::{parse_sidecar, sidecar_path, sidecar_text};
+pub use superblock::{BadVerity, Superblock};
+pub(crate) use tree::{Attempt, TreeBlocks, VerifyError, VerityTree};

@@ -1,0 +1,144 @@
+//! The superblock of a hash tree.
+
+use std::fmt;
+
+/// How many bytes of the superblock have a meaning. It fills the first hash block.
+pub(crate) const SUPERBLOCK_BYTES: usize = 512;
+
+/// What a superblock begins with.
+const MAGIC: [u8; 8] = *b"verity\0\0";
+
+/// The most bytes a salt may have.
+const SALT_BYTES_MAX: usize = 256;
+
+/// Where each field is.
+mod at {
+    pub(super) const VERSION: usize = 8;
+    pub(super) const HASH_TYPE: usize = 12;
+    pub(super) const UUID: usize = 16;
+    pub(super) const ALGORITHM: usize = 32;
+    pub(super) const DATA_BLOCK_SIZE: usize = 64;
+    pub(super) const HASH_BLOCK_SIZE: usize = 68;
+    pub(super) const DATA_BLOCKS: usize = 72;
+    pub(super) const SALT_SIZE: usize = 80;
+    pub(super) const SALT: usize = 88;
+}
+
+/// What is wrong with a superblock or its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadVerity {
+    /// The rule it breaks.
+    pub rule: &'static str,
+}
+
+impl fmt::Display for BadVerity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "not a usable dm-verity tree: {}", self.rule)
+    }
+}
+
+impl std::error::Error for BadVerity {}
+
+/// The superblock of a hash tree of version 1, type 1 and SHA-256: each hash is of the salt followed by the block.
+///
+/// No hash covers it. A wrong salt or block size makes every block fail; a wrong number of blocks, which could present hash
+/// blocks as data, is noticed by the pinned offset of the tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// The size of data blocks in bytes, as a power of two.
+    pub data_block_log2: u32,
+    /// The size of hash blocks in bytes, as a power of two.
+    pub hash_block_log2: u32,
+    /// How many blocks of data there are.
+    pub data_blocks: u64,
+    /// What precedes each block when it is hashed.
+    pub salt: Vec<u8>,
+    /// The UUID of the tree.
+    pub uuid: [u8; 16],
+}
+
+impl Superblock {
+    /// Reads a superblock.
+    ///
+    /// # Errors
+    /// Which rule the bytes break.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadVerity> {
+        let bad = |rule| Err(BadVerity { rule });
+        let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
+            return bad("it ends within its superblock");
+        };
+        let word = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
+        if bytes[..8] != MAGIC {
+            return bad("there is no superblock at the hash offset");
+        }
+        if word(at::VERSION) != 1 {
+            return bad("its version is not 1");
+        }
+        if word(at::HASH_TYPE) != 1 {
+            return bad("its hash type is not 1");
+        }
+        let algorithm = &bytes[at::ALGORITHM..at::DATA_BLOCK_SIZE];
+        if algorithm.strip_prefix(b"sha256").is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
+            return bad("its algorithm is not sha256");
+        }
+        let log2_of = |size: u32| (size.is_power_of_two() && (512..=32 << 10).contains(&size)).then(|| size.ilog2());
+        let (Some(data_block_log2), Some(hash_block_log2)) =
+            (log2_of(word(at::DATA_BLOCK_SIZE)), log2_of(word(at::HASH_BLOCK_SIZE)))
+        else {
+            return bad("its block sizes are not powers of two from 512 bytes to 32 KiB");
+        };
+        let data_blocks = bytes[at::DATA_BLOCKS..at::SALT_SIZE].try_into().map_or(0, u64::from_le_bytes);
+        let salt_len = usize::from(u16::from_le_bytes([bytes[at::SALT_SIZE], bytes[at::SALT_SIZE + 1]]));
+        if salt_len > SALT_BYTES_MAX {
+            return bad("its salt is longer than 256 bytes");
+        }
+        let salt = bytes[at::SALT..at::SALT + salt_len].to_vec();
+        let uuid = bytes[at::UUID..at::ALGORITHM].try_into().unwrap_or_default();
+        Ok(Self { data_block_log2, hash_block_log2, data_blocks, salt, uuid })
+    }
+
+    /// What [`Superblock::parse`] reads. The salt must not be longer than 256 bytes.
+    pub fn to_bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(at::VERSION, &1_u32.to_le_bytes());
+        put(at::HASH_TYPE, &1_u32.to_le_bytes());
+        put(at::UUID, &self.uuid);
+        put(at::ALGORITHM, b"sha256");
+        put(at::DATA_BLOCK_SIZE, &(1_u32 << self.data_block_log2).to_le_bytes());
+        put(at::HASH_BLOCK_SIZE, &(1_u32 << self.hash_block_log2).to_le_bytes());
+        put(at::DATA_BLOCKS, &self.data_blocks.to_le_bytes());
+        put(at::SALT_SIZE, &u16::try_from(self.salt.len()).unwrap_or(u16::MAX).to_le_bytes());
+        put(at::SALT, &self.salt);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superblocks_are_read_as_written_and_wrong_ones_refused() {
+        let sound =
+            Superblock { data_block_log2: 12, hash_block_log2: 9, data_blocks: 77, salt: vec![9; 256], uuid: [3; 16] };
+        let bytes = sound.to_bytes();
+        assert_eq!(Superblock::parse(&bytes), Ok(sound));
+        for (offset, value, rule) in [
+            (0, b'V', "there is no superblock at the hash offset"),
+            (8, 2, "its version is not 1"),
+            (12, 0, "its hash type is not 1"),
+            (38, b'0', "its algorithm is not sha256"),
+            (37, b'7', "its algorithm is not sha256"),
+            (64, 1, "its block sizes are not powers of two from 512 bytes to 32 KiB"),
+            (70, 1, "its block sizes are not powers of two from 512 bytes to 32 KiB"),
+            (80, 1, "its salt is longer than 256 bytes"),
+        ] {
+            let mut bytes = bytes;
+            bytes[offset] = value;
+            assert_eq!(Superblock::parse(&bytes), Err(BadVerity { rule }), "byte {offset}");
+        }
+        assert_eq!(Superblock::parse(&bytes[..511]), Err(BadVerity { rule: "it ends within its superblock" }));
+    }
+}

@@ -1,0 +1,157 @@
+//! A hash tree that verifies blocks of data.
+
+use std::{collections::HashMap, io, mem, sync::Mutex};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+
+use crate::{DIGEST_BYTES, Digest, verity::Geometry};
+
+/// How many verified hash blocks are kept: those used lately, and up to as many that were used before.
+const GENERATION_BLOCKS_MAX: usize = 512;
+
+/// Whether a hash block is asked for because the one that came before was wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attempt {
+    First,
+    Again,
+}
+
+/// Where the bytes of hash blocks come from.
+pub(crate) trait TreeBlocks {
+    /// The bytes of `range`, which need not be right; from another place than before where this is asked again.
+    fn tree_block(&self, range: ByteRange, attempt: Attempt) -> io::Result<Bytes>;
+}
+
+/// Why bytes are not verified.
+#[derive(Debug)]
+pub(crate) enum VerifyError {
+    /// They are wrong.
+    Wrong {
+        /// The rule that they break.
+        rule: &'static str,
+        /// The first wrong byte's block begins here in the object.
+        offset: u64,
+    },
+    /// What verifies them cannot be read.
+    Io(io::Error),
+}
+
+impl From<io::Error> for VerifyError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// A hash tree under a trusted root. A hash block is verified up to the root when it enters memory, and never used before.
+#[derive(Debug)]
+pub(crate) struct VerityTree {
+    geometry: Geometry,
+    root_hash: Digest,
+    verified: Mutex<VerifiedBlocks>,
+}
+
+impl VerityTree {
+    pub(crate) fn new(geometry: Geometry, root_hash: Digest) -> Self {
+        Self { geometry, root_hash, verified: Mutex::default() }
+    }
+
+    /// Verifies the bytes of `range`, which consists of whole blocks.
+    pub(crate) fn verify(&self, range: ByteRange, bytes: &[u8], blocks: &impl TreeBlocks) -> Result<(), VerifyError> {
+        let block_log2 = self.geometry.superblock.data_block_log2;
+        let mut leaf: Option<(u64, Bytes)> = None;
+        let first = range.offset() >> block_log2;
+        for (number, block) in (first..).zip(bytes.chunks(1 << block_log2)) {
+            let expected = if self.geometry.levels.is_empty() {
+                self.root_hash
+            } else {
+                let leaf_index = number >> self.geometry.hashes_log2();
+                if leaf.as_ref().is_none_or(|(index, _)| *index != leaf_index) {
+                    leaf = Some((leaf_index, self.hash_block(0, leaf_index, blocks)?));
+                }
+                leaf.as_ref().map_or(self.root_hash, |(_, hashes)| self.hash_in(hashes, number))
+            };
+            if Digest::salted(&self.geometry.superblock.salt, block) != expected {
+                let rule = "a block does not have the hash in the dm-verity tree";
+                return Err(VerifyError::Wrong { rule, offset: number << block_log2 });
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of the tree whose hash blocks verify `range` directly.
+    pub(crate) fn leaves_of(&self, range: ByteRange) -> ByteRange {
+        let Some(leaves) = self.geometry.levels.first().filter(|_| !range.is_empty()) else {
+            return ByteRange::new(0, 0);
+        };
+        let log2 = self.geometry.superblock.data_block_log2 + self.geometry.hashes_log2();
+        let [first, last] = [range.offset(), range.end() - 1].map(|byte| byte >> log2);
+        let hash_block_log2 = self.geometry.superblock.hash_block_log2;
+        ByteRange::between(leaves.offset + (first << hash_block_log2), leaves.offset + ((last + 1) << hash_block_log2))
+    }
+
+    /// Whether all hash blocks that verify `range` directly are in memory.
+    pub(crate) fn is_warm(&self, range: ByteRange) -> bool {
+        let leaves = self.leaves_of(range);
+        let mut verified = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        (leaves.offset()..leaves.end()).step_by(self.geometry.hash_block_bytes()).all(|at| verified.find(at).is_some())
+    }
+
+    /// A verified hash block. The recursion is as deep as the tree has levels, which are at most 15.
+    fn hash_block(&self, level: usize, index: u64, blocks: &impl TreeBlocks) -> Result<Bytes, VerifyError> {
+        let place = self.geometry.levels[level];
+        let len = self.geometry.hash_block_bytes();
+        let range = ByteRange::new(place.offset + (index << self.geometry.superblock.hash_block_log2), len as u64);
+        if let Some(bytes) = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner).find(range.offset()) {
+            return Ok(bytes);
+        }
+        let expected = if level + 1 == self.geometry.levels.len() {
+            self.root_hash
+        } else {
+            let parent = self.hash_block(level + 1, index >> self.geometry.hashes_log2(), blocks)?;
+            self.hash_in(&parent, index)
+        };
+        for attempt in [Attempt::First, Attempt::Again] {
+            let bytes = blocks.tree_block(range, attempt)?;
+            if bytes.len() == len && Digest::salted(&self.geometry.superblock.salt, &bytes) == expected {
+                let mut verified = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                // A copy, so that a block does not keep the whole fetch in memory.
+                verified.insert(range.offset(), Bytes::copy_from_slice(&bytes));
+                return Ok(bytes);
+            }
+        }
+        let rule = "a block of the dm-verity tree does not have the hash in its parent";
+        Err(VerifyError::Wrong { rule, offset: range.offset() })
+    }
+
+    /// The hash of block `number` of the level below, in the hash block that holds it.
+    fn hash_in(&self, hashes: &[u8], number: u64) -> Digest {
+        let place = (number & ((1 << self.geometry.hashes_log2()) - 1)) as usize;
+        Digest(hashes.as_chunks::<DIGEST_BYTES>().0[place])
+    }
+}
+
+/// Hash blocks that were verified, by their offset: two generations, of which the older one goes when the younger is full.
+#[derive(Debug, Default)]
+struct VerifiedBlocks {
+    young: HashMap<u64, Bytes>,
+    old: HashMap<u64, Bytes>,
+}
+
+impl VerifiedBlocks {
+    fn find(&mut self, offset: u64) -> Option<Bytes> {
+        if let Some(bytes) = self.young.get(&offset) {
+            return Some(bytes.clone());
+        }
+        let bytes = self.old.remove(&offset)?;
+        self.insert(offset, bytes.clone());
+        Some(bytes)
+    }
+
+    fn insert(&mut self, offset: u64, bytes: Bytes) {
+        if self.young.len() >= GENERATION_BLOCKS_MAX {
+            self.old = mem::take(&mut self.young);
+        }
+        self.young.insert(offset, bytes);
+    }
+}
