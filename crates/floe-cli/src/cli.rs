@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output};
+use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, remote};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -32,8 +32,13 @@ enum Command {
     Mkfs(command::mkfs::Arguments),
     Record(command::record::Arguments),
     Dump(command::dump::Arguments),
+    Push(command::push::Arguments),
+    Pull(command::pull::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
+    /// Fetch an image for another process of floe
+    #[command(hide = true, name = remote::FETCH_COMMAND)]
+    Fetch,
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -70,8 +75,11 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Mkfs(arguments) => command::mkfs::run(&arguments),
         Command::Record(arguments) => command::record::run(arguments),
         Command::Dump(arguments) => command::dump::run(&arguments),
+        Command::Push(arguments) => command::push::run(&arguments),
+        Command::Pull(arguments) => command::pull::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
+        Command::Fetch => remote::fetch(),
     }
 }
 

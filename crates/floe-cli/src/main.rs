@@ -26,6 +26,7 @@ mod mount_needs;
 mod mount_users;
 mod output;
 mod quantity;
+mod remote;
 mod shown;
 mod source_date_epoch;
 mod status;

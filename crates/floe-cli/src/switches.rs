@@ -6,7 +6,7 @@ use floe::{Offset, OpenOptions};
 use floe_fuse::{Access, MountOptions, Readdir};
 use floe_sandbox::Mode;
 
-use crate::{fail::Fail, quantity};
+use crate::{fail::Fail, quantity, remote};
 
 /// What a list of options asks for.
 #[derive(Debug, Default)]
@@ -122,6 +122,10 @@ impl Switches {
             };
         }
         let name = key.replace('_', "-");
+        let is_remote = remote::take_option(&mut self.open.remote, &name, value);
+        if is_remote.map_err(|reason| Fail::usage(format!("-o {key}: {reason}")))? {
+            return Ok(());
+        }
         let known = match value {
             None => self.take_flag(&name),
             Some(value) => {

@@ -21,6 +21,7 @@ mod likeness;
 mod memory_limit;
 mod open_error;
 mod open_options;
+mod part_source;
 mod path_error;
 mod resolve;
 mod sources;
@@ -39,10 +40,12 @@ pub use floe_engine::{
     WorkerMode,
 };
 pub use floe_image::{
-    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, ImageSource, Nid, SeekTarget,
     Timestamp, Xattr,
 };
 pub use floe_source::ImageFormat as Format;
+#[cfg(feature = "remote")]
+pub use floe_remote as remote;
 pub use format::FormatImage;
 pub use image::Image;
 pub use image_files::ImageFiles;

@@ -20,7 +20,7 @@ use signal_hook::{
 
 use crate::{
     account::AccountFile,
-    confinement::{self, SandboxArguments},
+    confinement::{self, Opened, SandboxArguments},
     control,
     daemon::{self, Report, Role},
     ending_signals::heeded,
@@ -31,7 +31,9 @@ use crate::{
     mount_needs::MountNeeds,
     mount_users::MountUsers,
     output::remark,
-    quantity, status,
+    quantity,
+    remote::{self, RemoteArguments},
+    status,
     switches::{Strictness, Switches},
 };
 
@@ -39,7 +41,7 @@ use crate::{
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The image: a file or a block device
+    /// The image: a file, a block device, or a URL (https://, s3://, gs://, az://, oci://)
     image: PathBuf,
     /// The directory to mount on; /dev/fd/N for an open descriptor of /dev/fuse
     #[arg(value_name = "DIR")]
@@ -70,6 +72,8 @@ pub(crate) struct Arguments {
     options: Vec<String>,
     #[command(flatten)]
     sandbox: SandboxArguments,
+    #[command(flatten)]
+    remote: RemoteArguments,
 }
 
 const HELP: &str = "\
@@ -107,6 +111,11 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   noexec, nosymfollow, auto_unmount, fsname=NAME, subtype=NAME, context=...
   sandbox=auto|require|off, no-sandbox
                          whether the process that reads the image is confined [auto]
+  outage=wait:TIME|eio   what reads of a remote image do while its server cannot be reached [wait:60s]
+  plain-http             speak to registries without TLS
+  require-verified       refuse remote images whose bytes cannot be verified
+  cache-size=SIZE, cache-directory=DIR
+                         the cache of remote images on the disk; 0: none [a tenth of the file system]
   account=FILE           write what floe status --json says, at the mount's end
   decode-marks=FILE      write a line after each decode: for tracing's trace_marker
 
@@ -165,6 +174,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if arguments.device_directory.is_some() {
         switches.open.device_directory = arguments.device_directory;
     }
+    arguments.remote.apply(&mut switches.open.remote);
     let Arguments { image, directory, daemon: in_background, .. } = arguments;
     fulfil(Order { in_background, ..Order::new(image, directory, switches) })
 }
@@ -198,7 +208,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
     crate::compromised::on_a_read(&mut options);
-    let (files, enforced) = confinement::open(&path, &open, mem::take(&mut needs.policy), sandbox)??;
+    let Opened { files, enforced, remote } = confinement::open(&path, &open, mem::take(&mut needs.policy), sandbox)??;
     let image = Image::of(files, &open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
@@ -226,6 +236,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         requests: mount.request_counts(),
         started: Instant::now(),
         enforced,
+        remote,
     });
     let control = device.zip(needs.control.take()).map(|(device, prepared)| {
         let source = Arc::clone(&source);
@@ -330,7 +341,10 @@ pub(crate) fn offset(text: &str) -> Result<Offset, String> {
     }
 }
 
-/// A path that means the same in every working directory.
+/// A path that means the same in every working directory, or a URL without credentials.
 fn absolute(path: &Path) -> PathBuf {
+    if remote::is_url(path) {
+        return remote::without_credentials(path);
+    }
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }

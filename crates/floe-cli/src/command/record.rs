@@ -21,6 +21,7 @@ use self::launch::Launch;
 use crate::{
     exit::Exit,
     fail::Fail,
+    remote,
     switches::{Strictness, Switches},
 };
 
@@ -87,11 +88,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     }
     // What is read before anybody asks would hide what is asked for.
     switches.open.engine.read_around = false;
-    let image = Image::open(&path, &switches.open)?;
+    let image = remote::open_image(&path, &switches.open)?;
     let reads = Reads::default();
     let sink = Arc::clone(&reads);
     let mut options = switches.mount;
-    options.source = path.to_string_lossy().into_owned();
+    options.source = remote::without_credentials(&path).to_string_lossy().into_owned();
     options.read_ahead_bytes = Some(0);
     options.reads = Some(Arc::new(move |nid, offset, len| {
         let mut reads = sink.lock().unwrap_or_else(PoisonError::into_inner);

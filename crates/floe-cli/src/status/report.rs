@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::tuning::Switch;
@@ -23,6 +24,9 @@ pub(crate) struct Report {
     /// The device number of the mount's files: "0:57".
     pub(crate) device: String,
     pub(crate) image: ImageReport,
+    /// Where the image is, if it is somewhere else, and what was fetched.
+    #[serde(default)]
+    pub(crate) remote: Option<RemoteReport>,
     pub(crate) switches: Vec<Switch>,
     /// What the kernel enforces on the process.
     #[serde(default)]
@@ -71,6 +75,17 @@ pub(crate) struct ImageReport {
     pub(crate) format: String,
     pub(crate) offset_bytes: u64,
     pub(crate) devices: Vec<String>,
+}
+
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct RemoteReport {
+    /// The URL, with digests in the place of tags and without credentials.
+    pub(crate) name: String,
+    pub(crate) len_bytes: u64,
+    /// The root that bytes are verified against; none: they are not verified.
+    pub(crate) verified_by: Option<String>,
+    /// None: the process that fetches has ended.
+    pub(crate) counts: Option<ImageCounts>,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
