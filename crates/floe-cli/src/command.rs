@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod cache;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod demo;

@@ -26,9 +26,6 @@ use crate::{
 /// The version of what is in the directory. Another version keeps its own.
 const VERSION: &str = "v1";
 
-/// The most bytes a blob may have: the digest table of the longest object has half as many.
-const BLOB_BYTES_MAX: u64 = 1 << 30;
-
 /// The most bytes that are remembered of a name.
 const MEMORY_BYTES_MAX: u64 = 64 << 10;
 
@@ -135,10 +132,10 @@ impl Cache {
         self.budget.evicted_chunks.total()
     }
 
-    /// The bytes with this digest, if they are in the cache and right.
-    pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
+    /// The bytes with this digest, at most `bytes_max` of them, if they are in the cache and right.
+    pub fn blob(&self, digest: &Digest, bytes_max: u64) -> Option<Bytes> {
         let path = self.path("blobs", digest);
-        let bytes = read_at_most(&path, BLOB_BYTES_MAX)?;
+        let bytes = read_at_most(&path, bytes_max)?;
         if Digest::of(&bytes) != *digest {
             let _ = fs::remove_file(path);
             return None;

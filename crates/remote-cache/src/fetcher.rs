@@ -63,6 +63,30 @@ pub trait RangeFetcher: Send + Sync {
     }
 }
 
+/// The fetcher of an object that is not to be reached: what the cache holds of it can be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offline {
+    /// What errors and status call the object.
+    pub name: String,
+    /// How many bytes it has.
+    pub len: u64,
+}
+
+impl RangeFetcher for Offline {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn fetch(&self, range: ByteRange, _cause: Cause) -> io::Result<Bytes> {
+        let message = format!("{}, bytes {range}: not in the cache, and there is no connection", self.name);
+        Err(FetchError::new(FetchFault::Outage, message).into())
+    }
+}
+
 /// Why bytes are fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {

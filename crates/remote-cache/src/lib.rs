@@ -15,6 +15,7 @@ mod fetcher;
 mod fill;
 mod flights;
 mod key;
+mod inventory;
 mod layout;
 #[allow(unsafe_code)]
 mod locks_sys;
@@ -33,7 +34,8 @@ pub use counters::{ByCause, CacheCounts};
 pub use digest::{DIGEST_BYTES, Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, PIECE_BYTES};
 pub use entry::{ENTRY_BYTES, MapEntry};
-pub use fetcher::{Cause, FetchError, FetchFault, REQUEST_BYTES_MAX, RangeFetcher};
+pub use fetcher::{Cause, FetchError, FetchFault, Offline, REQUEST_BYTES_MAX, RangeFetcher};
+pub use inventory::{CheckReport, ObjectReport};
 pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
 pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};
 pub use source::{CachedSource, SourceOptions};

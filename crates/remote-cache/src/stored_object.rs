@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -106,6 +106,11 @@ impl StoredObject {
         let mut bytes = [0; ENTRY_BYTES];
         let is_read = read_all(&self.map, index * ENTRY_BYTES as u64, &mut bytes, wait);
         is_read.then(|| MapEntry::decode(&bytes, &self.id, index)).flatten()
+    }
+
+    /// When the chunks were last noted to be used.
+    pub(crate) fn used(&self) -> Option<SystemTime> {
+        self.usage.metadata().and_then(|metadata| metadata.modified()).ok()
     }
 
     /// Whether each of `count` chunks from `first` on is present.

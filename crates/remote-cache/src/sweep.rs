@@ -6,7 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{BootId, DIGEST_BYTES, Digest, about::About, layout::ChunkIndex, stored_object::StoredObject};
+use crate::{
+    BootId, DIGEST_BYTES, Digest, about::About,
+    layout::{ChunkIndex, ChunkLayout},
+     stored_object::StoredObject,
+};
 
 /// How many chunks are looked at in one read of a map.
 const LOOK_CHUNKS: u64 = 1024;
@@ -37,15 +41,16 @@ pub(crate) struct Swept {
 /// last passed gets a second chance. Pinned chunks go in the third, and in the fourth all that is not locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Round {
+    spares_present: bool,
     spares_used: bool,
     spares_pinned: bool,
 }
 
 const ROUNDS: [Round; 4] = [
-    Round { spares_used: true, spares_pinned: true },
-    Round { spares_used: true, spares_pinned: true },
-    Round { spares_used: true, spares_pinned: false },
-    Round { spares_used: false, spares_pinned: false },
+    Round { spares_present: false, spares_used: true, spares_pinned: true },
+    Round { spares_present: false, spares_used: true, spares_pinned: true },
+    Round { spares_present: false, spares_used: true, spares_pinned: false },
+    Round { spares_present: false, spares_used: false, spares_pinned: false },
 ];
 
 /// Evicts chunks from where the hand points until `excess` bytes are free. The caller holds the lock of evictions.
@@ -58,7 +63,10 @@ pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept
     for round in ROUNDS {
         for (id, directory) in &objects {
             let from = if *id == hand.object { first } else { 0 };
-            let Ok(object) = open(directory, *id, boot) else { continue };
+            let Ok(object) = open(directory, *id, boot) else {
+                let _ = remove_unknown(root, directory, *id, boot);
+                continue;
+            };
             let Some(stopped) = sweep_object(&object, round, from, excess, &mut swept) else {
                 let _ = remove_if_empty(root, directory, &object);
                 continue;
@@ -67,6 +75,22 @@ pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept
             return swept;
         }
         first = 0;
+    }
+    swept
+}
+
+/// Gives back the space of all chunks without an entry, which killed processes have left, and removes what nobody can read.
+pub(crate) fn tidy(root: &Path, boot: BootId) -> Swept {
+    let mut swept = Swept::default();
+    let round = Round { spares_present: true, spares_used: true, spares_pinned: true };
+    for (id, directory) in objects(root) {
+        match open(&directory, id, boot) {
+            Ok(object) => {
+                sweep_object(&object, round, 0, u64::MAX, &mut swept);
+                let _ = remove_if_empty(root, &directory, &object);
+            }
+            Err(_) => drop(remove_unknown(root, &directory, id, boot)),
+        }
     }
     swept
 }
@@ -83,8 +107,11 @@ fn sweep_object(
     let allocated = object.allocated_bytes();
     // Chunks with space, not those with an entry: space without an entry is what a killed process has left.
     for index in object.allocated_chunks().into_iter().filter(|index| *index >= from) {
-        let (was_used, is_pinned) = object.take_use(index);
         let is_present = object.look(index).is_some();
+        if is_present && round.spares_present {
+            continue;
+        }
+        let (was_used, is_pinned) = object.take_use(index);
         if is_present && (was_used && round.spares_used || is_pinned && round.spares_pinned) {
             continue;
         }
@@ -117,15 +144,27 @@ pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObje
         return Ok(false);
     }
     let Some(_lock) = object.try_exclude_all()? else { return Ok(false) };
+    remove(root, directory)?;
+    Ok(true)
+}
+
+/// Removes the directory of an object whose description or files are torn, unless somebody has it open.
+fn remove_unknown(root: &Path, directory: &Path, id: Digest, boot: BootId) -> io::Result<()> {
+    match StoredObject::inspect(directory, ChunkLayout::new(0, 0), id, boot) {
+        Ok(object) => remove_if_empty(root, directory, &object).map(drop),
+        Err(_) => remove(root, directory),
+    }
+}
+
+fn remove(root: &Path, directory: &Path) -> io::Result<()> {
     let trash = root.join("trash");
     fs::create_dir_all(&trash)?;
     let name = format!("{}-{}", directory.file_name().unwrap_or_default().display(), std::process::id());
     fs::rename(directory, trash.join(&name))?;
-    fs::remove_dir_all(trash.join(name))?;
-    Ok(true)
+    fs::remove_dir_all(trash.join(name))
 }
 
-/// Opens the object in a directory. Where nobody can tell what it is, because its description is torn, it goes.
+/// Opens the object in a directory.
 pub(crate) fn open(directory: &Path, id: Digest, boot: BootId) -> io::Result<StoredObject> {
     let about = About::read(directory, &id).ok_or(io::ErrorKind::InvalidData)?;
     StoredObject::inspect(directory, about.layout, id, boot)

@@ -35,6 +35,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "floe-fuse",
             "floe-mkfs",
             "floe-lab",
+            "floe-remote-cache",
             "floe-sandbox",
         ],
     ),

@@ -1,5 +1,7 @@
 //! `floe mkfs`: builds an EROFS image.
 
+mod verity;
+
 use std::{
     ffi::OsString,
     fs,
@@ -34,6 +36,7 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
     floe mkfs system.erofs root --compress lz4hc\n  \
     floe mkfs app.erofs tree --compress zstd,9 --pcluster 64k --fragments tails --dedupe\n  \
     floe mkfs app.erofs tree --compress lz4 --lz4-window 16k\n  \
+    floe mkfs layer.erofs tree --compress zstd --verity\n  \
     floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to make
@@ -131,6 +134,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
 
+    /// Append a dm-verity hash tree, and write its root hash beside the image, to IMAGE.dmverity, as containerd does
+    #[arg(long)]
+    verity: bool,
+
     /// How many threads compress [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -202,6 +209,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
         return Err(Fail::usage("the standard input can be a source only once"));
     }
+    if arguments.verity {
+        verity::prepare(&arguments.image)?;
+    }
     let stop = cancellation::on_signals()?;
     let image = arguments.image.clone();
     cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
@@ -227,6 +237,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
         error => Fail::failed(error.to_string()),
     })?;
+    if arguments.verity {
+        verity::append(&arguments.image, arguments.block_size)?;
+    }
     for warning in &summary.warnings {
         eprintln!("floe: {warning}");
     }

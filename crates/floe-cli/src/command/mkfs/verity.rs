@@ -1,0 +1,51 @@
+//! `floe mkfs --verity`: the hash tree at the end of the image, and its root beside it.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use floe_remote_cache::{VerityOptions, append_verity, sidecar_path, sidecar_text};
+
+use crate::{fail::Fail, shown::Shown};
+
+/// The size of the blocks that are hashed, unless the image's own are smaller: the kernel mounts only images with blocks that
+/// are no smaller than those of the tree.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// Refuses what a tree cannot be appended to, and removes the root of an earlier image.
+pub(super) fn prepare(image: &Path) -> Result<(), Fail> {
+    if fs::metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
+        let image = Shown(image.as_os_str().as_encoded_bytes());
+        return Err(Fail::usage(format!("{image} is no regular file: --verity appends to the image")));
+    }
+    let sidecar = sidecar_path(image);
+    match fs::remove_file(&sidecar) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&sidecar, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Appends the tree, and then writes its root: an image without it has no finished tree.
+pub(super) fn append(image: &Path, image_block_bytes: u64) -> Result<(), Fail> {
+    let block_bytes = u32::try_from(image_block_bytes).map_or(BLOCK_BYTES_MAX, |bytes| bytes.min(BLOCK_BYTES_MAX));
+    let options = VerityOptions { block_bytes, ..VerityOptions::default() };
+    let append = || {
+        let file = File::options().read(true).write(true).open(image)?;
+        let root = append_verity(&file, &options)?;
+        file.sync_all().map(|()| root)
+    };
+    let root = append().map_err(|error| failed(image, &error))?;
+    let sidecar = sidecar_path(image);
+    let write = || {
+        let mut file = File::create(&sidecar)?;
+        file.write_all(sidecar_text(&root).as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|error| failed(&sidecar, &error))
+}
+
+fn failed(path: &Path, error: &io::Error) -> Fail {
+    Fail::failed(format!("{}: {error}", Shown(path.as_os_str().as_encoded_bytes())))
+}

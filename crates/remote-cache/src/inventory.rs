@@ -1,0 +1,231 @@
+//! What is in the cache, for people: lists, checks, and what they remove.
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+
+use crate::{
+    Cache, Digest, DigestTable, VerityRoot,
+    about::{About, AboutRoot},
+    counters::Counters,
+    layout::ChunkIndex,
+    stored_object::StoredObject,
+    sweep::{objects, open, remove_if_empty, tidy},
+    verifier::Verifier,
+    verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
+};
+
+/// How long blobs and names are kept that nobody asks for.
+const UNUSED_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long the chunks of an object that is checked or dropped are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One object of the cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectReport {
+    /// The name of its directory.
+    pub id: Digest,
+    /// What it is held against, and its length.
+    pub key: String,
+    /// The URL that it was last opened by, without credentials.
+    pub name: String,
+    /// Whether its bytes are verified by a root that its user trusts.
+    pub is_verified: bool,
+    /// How many bytes it has.
+    pub len: u64,
+    /// How many bytes of the disk its data take.
+    pub allocated_bytes: u64,
+    /// How many chunks it has.
+    pub chunks: u64,
+    /// How many of them are present.
+    pub present_chunks: u64,
+    /// How many of these are pinned.
+    pub pinned_chunks: u64,
+    /// Whether a process has it open.
+    pub is_open: bool,
+    /// When it was last used, to some seconds.
+    pub used: Option<SystemTime>,
+}
+
+/// What a check of an object found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckReport {
+    /// Chunks that are what they should be.
+    pub sound_chunks: u64,
+    /// Chunks that were not, and are gone now.
+    pub removed_chunks: u64,
+    /// Chunks that are as they were stored, but whose hashes are not in the cache.
+    pub unproven_chunks: u64,
+}
+
+impl Cache {
+    /// The objects of the cache, by id.
+    pub fn list(&self) -> Vec<ObjectReport> {
+        let objects = objects(self.root()).into_iter();
+        objects.filter_map(|(id, directory)| self.report(id, &directory).ok().flatten()).collect()
+    }
+
+    /// Reads all chunks of an object that are present, holds them against its root, and removes what is wrong; `None` if there
+    /// is no such object.
+    ///
+    /// # Errors
+    /// The object cannot be opened.
+    pub fn check(&self, id: &Digest) -> io::Result<Option<CheckReport>> {
+        let Some((directory, about)) = self.find(id) else { return Ok(None) };
+        let object = open(&directory, *id, self.boot())?;
+        let verifier = self.verifier_of(&about, &object);
+        let mut report = CheckReport::default();
+        for index in object.allocated_chunks() {
+            match check_chunk(&object, index, verifier.as_ref()) {
+                None => {}
+                Some(Soundness::Sound) => report.sound_chunks += 1,
+                Some(Soundness::Unproven) => report.unproven_chunks += 1,
+                Some(Soundness::Wrong) => report.removed_chunks += 1,
+            }
+        }
+        Ok(Some(report))
+    }
+
+    /// Evicts until the cache takes no more than `goal_bytes`, and removes what killed processes have left, and blobs and names
+    /// that nobody has asked for in 30 days. Gives the bytes before and after.
+    ///
+    /// # Errors
+    /// The state of the cache cannot be read or written.
+    pub fn prune(&self, goal_bytes: u64) -> io::Result<(u64, u64)> {
+        let before = crate::sweep::allocated_bytes(self.root());
+        for folder in ["blobs", "names"] {
+            remove_unused(&self.root().join(folder));
+        }
+        tidy(self.root(), self.boot());
+        self.budget().shrink_to(goal_bytes)?;
+        Ok((before, crate::sweep::allocated_bytes(self.root())))
+    }
+
+    /// Removes all chunks of an object, and then the object, unless a process has it open; whether it is gone. `None` if there
+    /// is no such object.
+    ///
+    /// # Errors
+    /// The object cannot be opened, or a chunk cannot be removed.
+    pub fn drop_object(&self, id: &Digest) -> io::Result<Option<bool>> {
+        let Some((directory, _)) = self.find(id) else { return Ok(None) };
+        let object = open(&directory, *id, self.boot())?;
+        for index in object.allocated_chunks() {
+            if let Some(_lock) = object.lock(index, PATIENCE)?.or(object.try_lock(index)?) {
+                object.clear(index)?;
+            }
+        }
+        let is_gone = remove_if_empty(self.root(), &directory, &object)?;
+        self.budget().shrink_to(u64::MAX)?;
+        Ok(Some(is_gone))
+    }
+
+    fn find(&self, id: &Digest) -> Option<(std::path::PathBuf, About)> {
+        let (_, directory) = objects(self.root()).into_iter().find(|(found, _)| found == id)?;
+        let about = About::read(&directory, id)?;
+        Some((directory, about))
+    }
+
+    fn report(&self, id: Digest, directory: &Path) -> io::Result<Option<ObjectReport>> {
+        let Some(about) = About::read(directory, &id) else { return Ok(None) };
+        let object = open(directory, id, self.boot())?;
+        let present: Vec<ChunkIndex> =
+            object.allocated_chunks().into_iter().filter(|index| object.look(*index).is_some()).collect();
+        Ok(Some(ObjectReport {
+            id,
+            is_verified: about.root != AboutRoot::Location,
+            len: about.layout.end(),
+            allocated_bytes: object.allocated_bytes(),
+            chunks: about.layout.chunks(),
+            present_chunks: present.len() as u64,
+            pinned_chunks: present.iter().filter(|index| object.is_pinned(**index)).count() as u64,
+            is_open: object.try_exclude_all()?.is_none(),
+            used: object.used(),
+            key: about.key,
+            name: about.name,
+        }))
+    }
+
+    /// What the object is held against; `None` where the cache does not have it.
+    fn verifier_of(&self, about: &About, object: &StoredObject) -> Option<Verifier> {
+        match about.root {
+            AboutRoot::Location => Some(Verifier::FirstSeen),
+            AboutRoot::Table(digest) => {
+                let bytes = self.blob(&digest, DigestTable::bytes_for(about.layout.end()))?;
+                Some(Verifier::Table(Arc::new(DigestTable::parse(&bytes, &digest).ok()?)))
+            }
+            AboutRoot::Verity(root) => Some(Verifier::Verity(tree_of(object, &root)?)),
+        }
+    }
+}
+
+fn tree_of(object: &StoredObject, root: &VerityRoot) -> Option<VerityTree> {
+    let superblock = object.tree_block(ByteRange::new(root.hash_offset, 512), Attempt::First).ok()?;
+    let geometry = Geometry::of_object(&superblock, root, object.layout().end()).ok()?;
+    Some(VerityTree::new(geometry, root.root_hash))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Soundness {
+    Sound,
+    Unproven,
+    Wrong,
+}
+
+/// How a chunk is; `None` if it is absent. A wrong one is removed.
+fn check_chunk(object: &StoredObject, index: ChunkIndex, verifier: Option<&Verifier>) -> Option<Soundness> {
+    let entry = object.look(index)?;
+    let range = object.layout().range(index);
+    let chunk = object.read_whole(index, &entry).filter(|chunk| entry.fits(chunk));
+    let outcome = match (chunk, verifier) {
+        // It went while it was read, or it is wrong.
+        (None, _) => Err(VerifyError::Wrong { rule: "a chunk is not as it was stored", offset: range.offset() }),
+        (Some(_), _) if object.layout().is_tree(index) => Ok(()),
+        (Some(_), None) => return Some(Soundness::Unproven),
+        (Some(chunk), Some(verifier)) => {
+            verifier.verify_again((index, range), &chunk, &entry, object, &Counters::default())
+        }
+    };
+    match outcome {
+        Ok(()) => Some(Soundness::Sound),
+        Err(VerifyError::Io(_)) => Some(Soundness::Unproven),
+        Err(VerifyError::Wrong { .. }) => {
+            let _lock = object.try_lock(index).ok().flatten()?;
+            // Somebody else may have put it right, or evicted it.
+            object.look(index).filter(|now| *now == entry)?;
+            object.clear(index).ok().map(|()| Soundness::Wrong)
+        }
+    }
+}
+
+impl TreeBlocks for StoredObject {
+    /// Only what is in the cache.
+    fn tree_block(&self, range: ByteRange, _attempt: Attempt) -> io::Result<Bytes> {
+        let index = self.layout().index_of(range.offset());
+        let chunk = self.look(index).and_then(|entry| self.read_whole(index, &entry).filter(|chunk| entry.fits(chunk)));
+        let chunk = chunk.ok_or(io::ErrorKind::NotFound)?;
+        let start = usize::try_from(range.offset() - self.layout().range(index).offset()).unwrap_or(usize::MAX);
+        let end = start.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
+        if end > chunk.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(chunk.slice(start..end))
+    }
+}
+
+/// Removes the files of a folder's folders that were not used for long.
+fn remove_unused(folder: &Path) {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in entries(folder).flat_map(|folder| entries(&folder).collect::<Vec<_>>()) {
+        let modified = fs::symlink_metadata(&path).and_then(|metadata| metadata.modified());
+        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|unused| unused > UNUSED_MAX)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The limit of the cache, and readers while chunks go.
+
+use std::{thread, time::Duration};
+
+use floe_image::{ByteRange, ImageSource};
+use floe_remote_cache::CHUNK_BYTES;
+use floe_testkit::Random;
+
+use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
+
+/// How many bytes of the disk a cache takes.
+fn allocated(scene: &Scene) -> u64 {
+    scene.cache_of(u64::MAX, "first boot").list().iter().map(|object| object.allocated_bytes).sum()
+}
+
+#[test]
+fn a_limit_below_the_working_set_is_kept_and_nothing_wrong_is_read() {
+    const LIMIT: u64 = 2 << 20;
+    const READERS: u64 = 6;
+    let objects: Vec<Object> = Kind::ALL.into_iter().map(|kind| Object::new(kind, 2 << 20, 31 + kind as u64)).collect();
+    let scene = Scene::new();
+    let servers: Vec<_> = objects.iter().map(Server::of).collect();
+    let (mut evicted, mut most) = (0, 0);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|reader| {
+                let (scene, objects, servers) = (&scene, &objects, &servers);
+                // Each has a cache of its own, as another process would.
+                scope.spawn(move || {
+                    let cache = scene.cache_of(LIMIT, "first boot");
+                    let mut random = Random::new(reader);
+                    let mut most = 0;
+                    for round in 0..6 {
+                        let which = (reader as usize + round) % objects.len();
+                        let source = open(&cache, &objects[which], &servers[which]).expect("it opens");
+                        let (_, errors) = read_parts(&source, objects[which].data(), &mut random, 60);
+                        assert!(errors.is_empty(), "{errors:?}");
+                        most = most.max(allocated(scene));
+                    }
+                    (cache.evicted_chunks(), most)
+                })
+            })
+            .collect();
+        for reader in readers {
+            let (by_this_one, seen) = reader.join().expect("no panic");
+            evicted += by_this_one;
+            most = most.max(seen);
+        }
+    });
+    assert!(evicted > 50, "{evicted} chunks were evicted");
+    // What others have reserved during an eviction may come on top: a request of each reader.
+    assert!(most <= LIMIT + READERS * CHUNK_BYTES * 2, "{most} bytes at a time");
+    assert!(scene.notices.lock().expect("no panic").is_empty(), "{:?}", scene.notices);
+}
+
+#[test]
+fn readers_of_chunks_that_go_never_get_zeros() {
+    for kind in Kind::ALL {
+        let object = Object::new(kind, 1 << 20, 32);
+        let (scene, server) = (Scene::new(), Server::of(&object));
+        let cache = scene.cache();
+        let sources: Vec<_> = (0..3).map(|_| open(&cache, &object, &server).expect("it opens")).collect();
+        thread::scope(|scope| {
+            let readers: Vec<_> = sources
+                .iter()
+                .enumerate()
+                .map(|(reader, source)| {
+                    let object = &object;
+                    scope.spawn(move || {
+                        let mut random = Random::new(reader as u64);
+                        let (_, errors) = read_parts(source, object.data(), &mut random, 1500);
+                        assert!(errors.is_empty(), "{errors:?}");
+                        let mut output = vec![0; 4096];
+                        for _ in 0..1500 {
+                            let offset = random.below((1 << 20) - 4096);
+                            if source.read_at_hand(offset, &mut output).expect("inside") {
+                                assert!(output == object.data()[offset as usize..][..4096], "wrong at {offset}");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let mut drops = 0;
+            while readers.iter().any(|reader| !reader.is_finished()) {
+                assert_eq!(cache.drop_object(&object.key.id()).expect("it is dropped"), Some(false), "it is open");
+                drops += 1;
+                thread::sleep(Duration::from_micros(300));
+            }
+            assert!(drops > 10, "{drops} drops");
+        });
+        assert!(server.data_bytes() > 2 << 20, "{kind:?}: chunks went, and came again");
+    }
+}
+
+#[test]
+fn pinned_chunks_go_last_and_used_ones_late() {
+    const CHUNKS: u64 = 16;
+    let object = Object::new(Kind::Table, (CHUNKS * CHUNK_BYTES) as usize, 33);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let cache = scene.cache();
+    let source = open(&cache, &object, &server).expect("it opens");
+    source.pin(&[ByteRange::new(3 * CHUNK_BYTES + 5, 1), ByteRange::new(9 * CHUNK_BYTES, CHUNK_BYTES + 1)]);
+    assert!(read_all(&source).expect("all of it") == object.data());
+    let pinned = |scene: &Scene| scene.cache().list()[0].pinned_chunks;
+    assert_eq!(pinned(&scene), 3);
+    for goal_chunks in [12, 8, 4] {
+        let (_, after) = cache.prune(goal_chunks * CHUNK_BYTES + 65_536).expect("pruned");
+        assert!(after <= goal_chunks * CHUNK_BYTES + 65_536);
+        assert_eq!(pinned(&scene), 3, "down to {goal_chunks} chunks");
+    }
+    // The server is not asked for what is pinned.
+    server.set_down(true);
+    for chunk in [3, 9, 10] {
+        source.read_at(chunk * CHUNK_BYTES + 7, &mut [0; 9]).expect("it is still there");
+    }
+    cache.prune(0).expect("pruned");
+    assert_eq!(scene.cache().list()[0].present_chunks, 0, "in the end they go, too");
+    source.read_at(3 * CHUNK_BYTES, &mut [0]).expect_err("neither in the cache nor on the server");
+
+    // Of two objects, the one in use stays.
+    server.set_down(false);
+    let (hot, cold) = (Object::new(Kind::Table, 1 << 20, 34), Object::new(Kind::Table, 1 << 20, 35));
+    let cold_source = open(&cache, &cold, &Server::of(&cold)).expect("it opens");
+    let hot_source = open(&cache, &hot, &Server::of(&hot)).expect("it opens");
+    assert!(read_all(&cold_source).expect("read") == cold.data() && read_all(&hot_source).expect("read") == hot.data());
+    // The first round of the hand takes the marks of all of them, and evicts one chunk of one of them.
+    cache.prune((2 << 20) - 1).expect("pruned");
+    let hot_again = open(&scene.cache(), &hot, &Server::of(&hot)).expect("it opens");
+    assert!(read_all(&hot_again).expect("read") == hot.data());
+    cache.prune((1 << 20) + 131_072).expect("pruned");
+    let report = |object: &Object| scene.cache().list().into_iter().find(|report| report.id == object.key.id());
+    assert_eq!(report(&hot).expect("it is there").present_chunks, 4);
+    assert!(report(&cold).expect("it is there").present_chunks <= 1);
+}

@@ -1,0 +1,226 @@
+//! Reads, cold and warm, with and without the server.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_image::{ByteRange, ImageSource};
+use floe_remote_cache::{CachedSource, Cause, FetchError, FetchFault, ObjectKey, Offline, SourceOptions};
+use floe_testkit::{Random, check_rows};
+
+use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, read_all};
+
+/// Lengths at and around the edges of blocks and chunks.
+const LENGTHS: [usize; 8] = [1, 511, 4096, 262_144, 262_145, 700_001, 1 << 20, (3 << 20) + 77];
+
+#[test]
+fn what_is_read_is_what_is_served_and_comes_once() {
+    let rows: Vec<(Kind, usize)> = Kind::ALL.into_iter().flat_map(|kind| LENGTHS.map(|len| (kind, len))).collect();
+    check_rows(
+        &rows,
+        |row| format!("{row:?}"),
+        |(kind, len)| {
+            let object = Object::new(*kind, *len, 7);
+            let server = Server::of(&object);
+            let scene = Scene::new();
+            let cold = open(&scene.cache(), &object, &server).expect("it opens");
+            assert_eq!(cold.len(), object.key.data_len());
+            assert!(read_all(&cold).expect("cold") == object.data(), "cold");
+            let requests = server.requests();
+            assert!(read_all(&cold).expect("warm") == object.data(), "warm");
+            assert!(cold.is_whole());
+            assert_eq!(server.requests(), requests, "nothing is fetched again");
+            let counts = cold.counts();
+            assert_eq!((counts.bytes.demand, counts.misses), (object.key.data_len(), object.data_chunks() + tree_misses(&counts)));
+            // Another process, without the server; then one after the machine has started anew.
+            server.set_down(true);
+            for boot in ["first boot", "second boot", "second boot"] {
+                let offline = open(&scene.cache_of(1 << 30, boot), &object, &server).expect("it opens offline");
+                assert!(read_all(&offline).expect("offline") == object.data(), "{boot}");
+                assert_eq!(offline.counts().requests.total(), 0);
+            }
+            assert_eq!(server.requests(), requests);
+            assert!(scene.notices.lock().expect("no panic").is_empty());
+            Vec::new()
+        },
+    );
+}
+
+/// Chunks of the hash tree are missed, too; each was fetched once.
+fn tree_misses(counts: &floe_remote_cache::CacheCounts) -> u64 {
+    counts.bytes.tree.div_ceil(floe_remote_cache::TREE_CHUNK_BYTES)
+}
+
+#[test]
+fn reads_past_the_end_are_refused() {
+    let object = Object::new(Kind::Table, 1000, 1);
+    let source = open(&Scene::new().cache(), &object, &Server::of(&object)).expect("it opens");
+    for (offset, len, is_inside) in
+        [(0, 1000, true), (1000, 0, true), (0, 1001, false), (999, 2, false), (1001, 0, false), (u64::MAX, 1, false)]
+    {
+        for read in [source.read_at(offset, &mut vec![0; len]), source.read_at_hand(offset, &mut vec![0; len]).map(drop)] {
+            assert_eq!(read.map_err(|error| error.kind()).err(), (!is_inside).then_some(io::ErrorKind::UnexpectedEof));
+        }
+    }
+}
+
+#[test]
+fn only_what_is_proven_is_at_hand() {
+    let object = Object::new(Kind::Verity, 600_000, 1);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    let requests = server.requests();
+    let mut output = vec![0; 5000];
+    assert!(!source.read_at_hand(260_000, &mut output).expect("inside"));
+    assert_eq!(server.requests(), requests, "a read at hand fetches nothing");
+    source.read_at(260_000, &mut output).expect("it is fetched");
+    output.fill(0);
+    assert!(source.read_at_hand(260_000, &mut output).expect("inside"));
+    assert_eq!(output, object.data()[260_000..265_000]);
+    assert!(!source.read_at_hand(530_000, &mut output).expect("inside"), "the third chunk is absent");
+    let other = open(&scene.cache(), &object, &server).expect("it opens");
+    assert!(!other.read_at_hand(260_000, &mut output).expect("inside"), "another process has proven nothing yet");
+    other.read_at(260_000, &mut [0]).expect("it is proven");
+    assert!(other.read_at_hand(260_000, &mut output[..2]).expect("inside"));
+}
+
+#[test]
+fn one_request_gets_what_is_missing_in_a_row() {
+    let object = Object::new(Kind::Table, 2 << 20, 1);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    source.read_at(3 << 18, &mut [0]).expect("the fourth chunk");
+    source.read_at(0, &mut vec![0; 2 << 20]).expect("all");
+    let ranges: Vec<_> = server.fetched.lock().expect("no panic").iter().map(|(range, _)| *range).collect();
+    let expected = [(3, 4), (0, 3), (4, 8)].map(|(first, end)| ByteRange::between(first << 18, end << 18));
+    assert_eq!(ranges, expected);
+}
+
+#[test]
+fn threads_share_one_flight() {
+    let object = Object::new(Kind::Verity, 3 << 20, 5);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let slow = |_, bytes| {
+        thread::sleep(Duration::from_millis(5));
+        Ok(bytes)
+    };
+    server.set_lie(Some(Box::new(slow)));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    thread::scope(|scope| {
+        for seed in 0..8 {
+            let (source, object) = (&source, &object);
+            scope.spawn(move || {
+                let (right, errors) = crate::scene::read_parts(source, object.data(), &mut Random::new(seed), 40);
+                assert!(right == 40, "{errors:?}");
+            });
+        }
+    });
+    let fetched = server.fetched.lock().expect("no panic");
+    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
+    assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+    let tree: Vec<_> = fetched.iter().filter(|(_, cause)| *cause == Cause::Tree).collect();
+    let distinct: BTreeSet<u64> = tree.iter().map(|(range, _)| range.offset()).collect();
+    assert_eq!(distinct.len(), tree.len(), "{tree:?}");
+}
+
+#[test]
+fn hints_are_fetched_in_the_background_and_once() {
+    let object = Object::new(Kind::Verity, 5 << 20, 5);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    source.will_need(0, 100);
+    source.will_need(1 << 20, 3 << 20);
+    source.will_need(4 << 20, u64::MAX);
+    source.will_need(u64::MAX, 7);
+    let started = Instant::now();
+    while source.counts().bytes.prefetch < (4 << 20) + (256 << 10) {
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", source.counts());
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(read_all(&source).expect("all of it") == object.data());
+    let fetched = server.fetched.lock().expect("no panic");
+    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
+    assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
+    assert_eq!(source.counts().bytes.demand, 3 << 18, "the rest was asked for by nobody but the reader");
+}
+
+#[test]
+fn an_outage_is_an_error_and_heals() {
+    for kind in Kind::ALL {
+        let object = Object::new(kind, 600_000, 2);
+        let (scene, server) = (Scene::new(), Server::of(&object));
+        let source = open(&scene.cache(), &object, &server).expect("it opens");
+        source.read_at(0, &mut [0; 10]).expect("the first chunk");
+        server.set_down(true);
+        source.read_at(1000, &mut [0; 10]).expect("what is there stays readable");
+        let error = source.read_at(300_000, &mut [0; 10]).expect_err("the second is not there");
+        assert_eq!(FetchError::fault_of(&error), FetchFault::Outage, "{kind:?}: {error}");
+        server.set_down(false);
+        assert!(read_all(&source).expect("all of it") == object.data(), "{kind:?}");
+    }
+}
+
+#[test]
+fn objects_that_cannot_be_trusted_are_refused() {
+    let scene = Scene::new();
+    let cache = scene.cache();
+    let refuse = |key: ObjectKey, len: u64, require_verified: bool, expected: &str| {
+        let fetcher = Arc::new(Offline { name: "https://example.org/a".to_owned(), len });
+        let options = SourceOptions { require_verified, ..SourceOptions::default() };
+        let error = CachedSource::open(Some(&cache), key, fetcher, options).expect_err(expected);
+        assert!(error.to_string().contains(expected), "{error}");
+    };
+    let (plain, table) = (Object::new(Kind::Location, 1000, 1), Object::new(Kind::Table, 1000, 1));
+    refuse(plain.key.clone(), 1000, true, "nothing verifies its bytes, and verification is required");
+    refuse(plain.key, 999, false, "it has 999 bytes according to the server, not 1000");
+    refuse(ObjectKey { len: 1001, ..table.key }, 1001, false, "it has 1000 bytes according to the digest table, not 1001");
+    let long = Object::new(Kind::Location, 1, 1);
+    refuse(ObjectKey { len: u64::MAX, ..long.key }, u64::MAX, false, "longer than 4 TiB");
+    let tree = Object::new(Kind::Verity, 1000, 1);
+    refuse(ObjectKey { len: 4096, ..tree.key.clone() }, 4096, false, "the object ends before its dm-verity tree");
+    refuse(tree.key.clone(), tree.key.len, false, "not in the cache, and there is no connection");
+}
+
+#[test]
+fn without_a_cache_reads_are_served_through() {
+    for kind in Kind::ALL {
+        let object = Object::new(kind, 3 << 20, 2);
+        let server = Server::of(&object);
+        let fetcher = Arc::clone(&server) as Arc<dyn floe_remote_cache::RangeFetcher>;
+        let source = CachedSource::open(None, object.key.clone(), fetcher, SourceOptions::default()).expect("it opens");
+        assert!(read_all(&source).expect("all of it") == object.data());
+        assert_eq!(server.data_bytes(), object.key.data_len(), "{kind:?}: parts of a chunk cost one fetch");
+    }
+}
+
+#[test]
+fn names_and_blobs_are_remembered() {
+    let scene = Scene::new();
+    let (url, memory) = ("oci://example.org/a:latest", "{\"digest\":\"sha256:77\"}\nsecond line");
+    let manifest = b"manifest";
+    let digest = floe_remote_cache::Digest::of(manifest);
+    scene.cache().remember(url, memory);
+    scene.cache().keep_blob(&digest, manifest);
+    let cache = scene.cache_of(1 << 30, "another boot");
+    assert_eq!(cache.recall(url).as_deref(), Some(memory));
+    assert_eq!(cache.recall("oci://example.org/b:latest"), None);
+    assert_eq!(cache.blob(&digest, 100).as_deref(), Some(&manifest[..]));
+    assert_eq!(cache.blob(&digest, 3), None, "longer than it may be");
+    cache.keep_blob(&digest, b"manifesto");
+    assert_eq!(cache.blob(&digest, 100), None, "it is not what its name says");
+}
+
+#[test]
+fn bytes_verified_by_one_root_never_answer_another() {
+    let (scene, good, evil) = (Scene::new(), Object::new(Kind::Verity, 600_000, 1), Object::new(Kind::Verity, 600_000, 2));
+    let cache = scene.cache();
+    let evil_source = open(&cache, &evil, &Server::of(&evil)).expect("it opens");
+    assert!(read_all(&evil_source).expect("evil") == evil.data());
+    assert_eq!(good.key.len, evil.key.len);
+    let source = open(&cache, &good, &Server::of(&good)).expect("it opens");
+    assert!(read_all(&source).expect("good") == good.data());
+}
