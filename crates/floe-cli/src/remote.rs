@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
+    time::Duration,
 };
 
 use clap::Args;
@@ -14,11 +15,15 @@ use floe::{
     Image, ImageFiles, ImageSource, OpenOptions,
     remote::{ImageOptions, Outage, RemoteLocation, RemoteProcess},
 };
+use floe_fuse::MountOptions;
 
 use crate::{fail::Fail, quantity};
 
 /// The command that a process of this program runs as, which fetches an image for another.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
+
+/// How much longer than its image's server a mount lets a request wait.
+const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 
 /// How images are read that are somewhere else.
 #[derive(Args, Clone, Debug, Default)]
@@ -104,6 +109,15 @@ pub(crate) fn without_credentials(image: &Path) -> PathBuf {
     match location {
         Some(Ok(location)) => location.to_string().into(),
         _ => image.to_owned(),
+    }
+}
+
+/// Has requests of a mount wait as long as reads of its image may, where the user has not said how long.
+pub(crate) fn raise_deadline(image: &Path, options: &ImageOptions, mount: &mut MountOptions) {
+    let is_default = mount.deadline == MountOptions::default().deadline;
+    if is_url(image) && is_default {
+        let patience = options.remote.outage.patience().checked_add(DEADLINE_MARGIN);
+        mount.deadline = mount.deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
     }
 }
 

@@ -46,10 +46,18 @@ impl Default for RemoteOptions {
 
 impl Outage {
     /// How long a read goes on trying.
-    pub(crate) const fn patience(self) -> Duration {
+    pub const fn patience(self) -> Duration {
         match self {
             Self::Eio => EIO_PATIENCE,
             Self::Wait(time) => time,
+        }
+    }
+
+    /// What opening an image does: it waits no longer than a read that fails soon, as somebody sits before it.
+    pub(crate) fn at_open(self) -> Self {
+        match self {
+            Self::Wait(time) if time < EIO_PATIENCE => self,
+            _ => Self::Eio,
         }
     }
 

@@ -65,6 +65,7 @@ impl Patience {
                 self.has_renewed = true;
                 return Next::AtOnce;
             }
+            FaultKind::Unauthorized { .. } if self.outage == Outage::Eio => return Next::Never,
             // Other credentials may be there later.
             FaultKind::Unauthorized { .. } => self.has_renewed = false,
             FaultKind::WrongBytes => {
@@ -102,6 +103,7 @@ mod tests {
             (Outage::Eio, Fault::transient(""), 5),
             (Outage::Eio, Fault::gone(""), 1),
             (Outage::Eio, Fault::wrong(""), 2),
+            (Outage::Eio, Fault { kind: FaultKind::Unauthorized { challenge: None }, message: String::new() }, 2),
             (Outage::Wait(Duration::MAX), Fault::refused(""), 1),
         ] {
             let mut patience = Patience::new(outage);

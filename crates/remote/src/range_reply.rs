@@ -109,7 +109,7 @@ impl RangeReply {
 
     /// How long the answer may take in all.
     pub(crate) fn time_max(&self, stall: Duration) -> Duration {
-        stall + Duration::from_secs((self.skipped + self.len) / BYTES_PER_S_MIN)
+        2 * stall + Duration::from_secs((self.skipped + self.len) / BYTES_PER_S_MIN)
     }
 
     /// The bytes of the range: exactly as many as the head says.

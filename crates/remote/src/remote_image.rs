@@ -105,6 +105,9 @@ impl RemoteImage {
                 (key, name, None)
             }
         };
+        // Chunks of an object that nothing tells from its successor must not be kept for it.
+        let may_be_kept = !matches!(&key.trust, Trust::Location(place) if place.etag.is_empty());
+        let cache = cache.filter(|_| may_be_kept);
         let about = ImageAbout {
             name: name.clone(),
             len: key.data_len(),

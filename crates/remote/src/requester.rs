@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::time::timeout;
 
 use crate::{
+    Outage,
     counters::{Counters, Stage},
     fault::{Fault, FaultKind},
     host_limit::HostLimit,
@@ -56,7 +57,10 @@ impl Requester {
     /// # Errors
     /// What the last attempt met.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
-        let fetched = self.fetch_patiently(wanted, cause).await;
+        let outage = self.shared.options.outage;
+        // An object of unknown length is being opened.
+        let outage = if wanted.object_len.is_none() { outage.at_open() } else { outage };
+        let fetched = self.fetch_patiently(wanted, cause, outage).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
             Err(_) => self.counters.failed(),
@@ -80,8 +84,13 @@ impl Requester {
         *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
-        let mut patience = Patience::new(self.shared.options.outage);
+    async fn fetch_patiently(
+        &self,
+        wanted: &Wanted<'_>,
+        cause: Cause,
+        outage: Outage,
+    ) -> Result<Fetched, Fault> {
+        let mut patience = Patience::new(outage);
         loop {
             let fault = match self.attempt(wanted, cause).await {
                 Ok(Outcome::Fetched(fetched)) => return Ok(fetched),

@@ -24,10 +24,9 @@ impl Validator {
         self.etag.as_ref().filter(is_strong)
     }
 
-    /// A word that changes with the object, as far as the server has one.
+    /// A word that changes whenever the object does; empty where the server has none.
     pub(crate) fn word(&self) -> String {
-        let value = self.etag.as_ref().or(self.last_modified.as_ref());
-        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default()
+        self.strong_etag().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default()
     }
 
     /// Compares with what a later answer says.

@@ -199,6 +199,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let (shown_path, shown) = (absolute(&path), absolute(&directory));
     options.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
+    remote::raise_deadline(&path, &open.remote, &mut options);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut open, &mut options, notify_pipe.as_deref(), sandbox)?;
     let account = account.map(AccountFile::create).transpose()?;
     let marks = decode_marks.map(|path| {

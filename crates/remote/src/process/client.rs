@@ -96,8 +96,8 @@ impl RemoteProcess {
     /// The process has ended.
     pub fn counts(&self) -> io::Result<ImageCounts> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&control, &Order::Counts)?;
-        match receive(&control)?.ok_or_else(ended)? {
+        send(&control, &Order::Counts).map_err(lost)?;
+        match receive(&control).map_err(lost)?.ok_or_else(ended)? {
             Report::Counts(counts) => Ok(counts),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }

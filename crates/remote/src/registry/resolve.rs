@@ -60,7 +60,7 @@ impl Registries {
         reference: &ImageReference,
         shared: &Arc<Shared>,
     ) -> Result<ResolvedBlob, Fault> {
-        let mut patience = Patience::new(shared.options.outage);
+        let mut patience = Patience::new(shared.options.outage.at_open());
         loop {
             let fault = match self.resolve_once(reference).await {
                 Ok(blob) => return Ok(blob),

@@ -1,4 +1,5 @@
 //! An HTTP server whose every answer the test decides, byte by byte.
+#![allow(dead_code, reason = "each test uses its part")]
 
 use std::{
     collections::HashMap,
@@ -14,38 +15,38 @@ use std::{
 
 /// What a client asks for.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    pub method: String,
+pub(crate) struct Asked {
+    pub(crate) method: String,
     /// The path and the query.
-    pub path: String,
+    pub(crate) path: String,
     /// The headers, with names in lower case.
-    pub headers: HashMap<String, String>,
-    pub body: Vec<u8>,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// What is sent back.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
     /// Sends only so many bytes of the body, and closes.
-    pub cut: Option<usize>,
+    pub(crate) cut: Option<usize>,
     /// Waits so long before the last byte, or before the head where there is no body.
-    pub stall: Duration,
+    pub(crate) stall: Duration,
     /// Closes without an answer.
-    pub hangs_up: bool,
+    pub(crate) hangs_up: bool,
 }
 
 /// A server on a loopback address. It ends with this.
-pub struct Server {
-    pub address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     is_ending: Arc<AtomicBool>,
-    pub asked: Arc<AtomicU64>,
+    pub(crate) asked: Arc<AtomicU64>,
 }
 
 impl Server {
-    pub fn start(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (is_ending, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -66,12 +67,12 @@ impl Server {
         Self { address, is_ending, asked }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
     /// How many requests there were.
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.asked.load(Relaxed)
     }
 }
@@ -138,18 +139,18 @@ fn send(mut stream: &TcpStream, answer: &Answer) -> Option<()> {
 
 impl Asked {
     /// The range that is asked for: first and last byte.
-    pub fn range(&self) -> Option<(u64, u64)> {
+    pub(crate) fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().ok()?))
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 }
 
 impl Answer {
-    pub fn new(status: u16, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(status: u16, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Self {
         let body = body.into();
         let mut owned: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         owned.push(("content-length".to_owned(), body.len().to_string()));
@@ -157,7 +158,7 @@ impl Answer {
     }
 
     /// What a good server answers to a request for a range of `object`, or for all of it.
-    pub fn of_object(asked: &Asked, object: &[u8], etag: &str) -> Self {
+    pub(crate) fn of_object(asked: &Asked, object: &[u8], etag: &str) -> Self {
         let Some((first, last)) = asked.range() else { return Self::new(200, &[("etag", etag)], object) };
         if asked.header("if-match").is_some_and(|wanted| wanted != etag) {
             return Self::new(412, &[("etag", etag)], "");
@@ -171,20 +172,20 @@ impl Answer {
     }
 
     /// Replaces a header, or adds it.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    pub fn without(mut self, name: &str) -> Self {
+    pub(crate) fn without(mut self, name: &str) -> Self {
         self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self
     }
 }
 
 /// Bytes that repeat nowhere soon.
-pub fn object(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn object(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
