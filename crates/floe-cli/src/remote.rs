@@ -5,7 +5,7 @@ use std::{
     os::fd::AsFd,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -17,7 +17,7 @@ use floe::{
 };
 use floe_fuse::MountOptions;
 
-use crate::{fail::Fail, quantity};
+use crate::{daemon, fail::Fail, quantity};
 
 /// The command that a process of this program runs as, which fetches an image for another.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
@@ -130,6 +130,10 @@ pub(crate) fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<R
     let mut program = Command::new("/proc/self/exe");
     // The name decides what the program is: it may stand in for others.
     program.arg0("floe").arg(FETCH_COMMAND);
+    if daemon::is_background() {
+        // What holds on to a terminal, a pipe or a directory would hold up whoever called.
+        program.stderr(Stdio::null()).current_dir("/");
+    }
     match RemoteProcess::start(program, url, options) {
         Ok(process) => Ok(Some(Arc::new(process))),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Fail::usage(error.to_string())),

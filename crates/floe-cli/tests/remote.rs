@@ -47,7 +47,13 @@ fn images(corpus: &Corpus, step: usize) -> Vec<ImageRecord> {
 }
 
 /// What differs between an image at `url` and its manifest, mounted and extracted.
-fn compared(corpus: &Corpus, image: &ImageRecord, url: &str, variables: &[(&str, &OsStr)], more: &[&str]) -> Vec<String> {
+fn compared(
+    corpus: &Corpus,
+    image: &ImageRecord,
+    url: &str,
+    variables: &[(&str, &OsStr)],
+    more: &[&str],
+) -> Vec<String> {
     let cache = Cache::new();
     let files = Materialised { path: PathBuf::from(url), ..corpus.materialise(image) };
     let options: Vec<OsString> = cache.options().into_iter().chain(more.iter().map(OsString::from)).collect();
@@ -62,7 +68,8 @@ fn compared(corpus: &Corpus, image: &ImageRecord, url: &str, variables: &[(&str,
         }
         Err(refusal) => vec![refusal],
     };
-    let target = tempfile::Builder::new().prefix("floe-remote-").tempdir_in(support::scratch(2 << 30)).expect("a place");
+    let target =
+        tempfile::Builder::new().prefix("floe-remote-").tempdir_in(support::scratch(2 << 30)).expect("a place");
     let mut command = floe();
     command.arg("extract").args(support::image_arguments(&files)).args(&options).arg(url).arg("--directory");
     command.arg(target.path().join("tree")).arg("--quiet").envs(variables.iter().copied());
@@ -95,10 +102,14 @@ fn images_on_a_web_server_are_read_exactly() {
         return;
     }
     let (corpus, server) = (Corpus::locate_or_fixtures(), RealServer::nginx());
-    check_rows(&images(&corpus, 12), |image| image.name.clone(), |image| {
-        server.offer(&corpus.materialise(image).path, &image.name);
-        compared(&corpus, image, &format!("http://127.0.0.1:{}/{}", server.port, image.name), &[], &[])
-    });
+    check_rows(
+        &images(&corpus, 12),
+        |image| image.name.clone(),
+        |image| {
+            server.offer(&corpus.materialise(image).path, &image.name);
+            compared(&corpus, image, &format!("http://127.0.0.1:{}/{}", server.port, image.name), &[], &[])
+        },
+    );
 }
 
 #[test]
@@ -115,10 +126,14 @@ fn images_in_a_bucket_are_read_exactly() {
         ("AWS_SECRET_ACCESS_KEY", OsStr::new("something")),
         ("AWS_REGION", OsStr::new("us-east-1")),
     ];
-    check_rows(&images(&corpus, 40), |image| image.name.clone(), |image| {
-        server.offer(&corpus.materialise(image).path, &format!("images/of all/{}", image.name));
-        compared(&corpus, image, &format!("s3://images/of%20all/{}", image.name), &variables, &[])
-    });
+    check_rows(
+        &images(&corpus, 40),
+        |image| image.name.clone(),
+        |image| {
+            server.offer(&corpus.materialise(image).path, &format!("images/of all/{}", image.name));
+            compared(&corpus, image, &format!("s3://images/of%20all/{}", image.name), &variables, &[])
+        },
+    );
     let wrong = [("AWS_SECRET_ACCESS_KEY", OsStr::new("wrong"))];
     let mut command = floe();
     command.args(["ls", "--outage", "wait:0s", "--cache-size", "0", "s3://images/x"]);
@@ -135,23 +150,27 @@ fn pushed_images_are_read_exactly_and_verified() {
     let mut images = images(&corpus, 40);
     // What does not begin with the file is no image that push would know.
     images.retain(|image| image.offset == 0);
-    check_rows(&images, |image| image.name.clone(), |image| {
-        let files = corpus.materialise(image);
-        let name = image.name.to_lowercase().replace(|character: char| !character.is_ascii_alphanumeric(), "-");
-        let url = format!("oci://127.0.0.1:{}/images/{}:v1", server.port, name.trim_matches('-'));
-        let (code, errors) = told(&run(floe().arg("push").arg(&files.path).arg(&url)));
-        if code != Some(0) {
-            return vec![format!("push ended with {code:?}: {errors}")];
-        }
-        let mut complaints = compared(&corpus, image, &url, &[], &["--require-verified"]);
-        let directory = TempDir::new().expect("a directory");
-        let pulled = directory.path().join("pulled");
-        let (code, errors) = told(&run(floe().arg("pull").arg(&url).arg(&pulled)));
-        if code != Some(0) || fs::read(&pulled).ok() != fs::read(&files.path).ok() {
-            complaints.push(format!("pull ended with {code:?}: {errors}"));
-        }
-        complaints
-    });
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let files = corpus.materialise(image);
+            let name = image.name.to_lowercase().replace(|character: char| !character.is_ascii_alphanumeric(), "-");
+            let url = format!("oci://127.0.0.1:{}/images/{}:v1", server.port, name.trim_matches('-'));
+            let (code, errors) = told(&run(floe().arg("push").arg(&files.path).arg(&url)));
+            if code != Some(0) {
+                return vec![format!("push ended with {code:?}: {errors}")];
+            }
+            let mut complaints = compared(&corpus, image, &url, &[], &["--require-verified"]);
+            let directory = TempDir::new().expect("a directory");
+            let pulled = directory.path().join("pulled");
+            let (code, errors) = told(&run(floe().arg("pull").arg(&url).arg(&pulled)));
+            if code != Some(0) || fs::read(&pulled).ok() != fs::read(&files.path).ok() {
+                complaints.push(format!("pull ended with {code:?}: {errors}"));
+            }
+            complaints
+        },
+    );
 }
 
 #[test]
@@ -194,20 +213,39 @@ fn every_command_takes_urls() {
         let (code, errors) = told(&output);
         (code, errors, String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    for arguments in [
-        &["ls", "-lR"][..],
-        &["cat", "/guide/reading.txt"],
-        &["stat", "/guide"],
-        &["check"],
-        &["dump"],
-    ] {
+    for arguments in [&["ls", "-lR"][..], &["cat", "/guide/reading.txt"], &["stat", "/guide"], &["check"], &["dump"]] {
         let local = output(arguments, demo().as_os_str());
         let (code, errors, remote) = output(arguments, OsStr::new(&url));
         assert_eq!((code, errors.as_str()), (local.0, ""), "{arguments:?}");
         // The name of the image is all that may differ.
-        let lines = |text: &str| text.lines().filter(|line| !line.contains("demo")).map(str::to_owned).collect::<Vec<_>>();
+        let lines =
+            |text: &str| text.lines().filter(|line| !line.contains("demo")).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines(&remote), lines(&local.2), "{arguments:?}");
     }
+}
+
+#[test]
+fn the_library_takes_urls() {
+    if !skip::ready(&[Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, cache) = (RealServer::registry(), Cache::new());
+    let url = format!("oci://localhost:{}/demo", server.port);
+    assert_eq!(told(&run(floe().arg("push").arg(demo()).arg(&url))).0, Some(0));
+    let mut options = floe::OpenOptions::default();
+    options.remote.cache_directory = Some(cache.directory.path().to_owned());
+    options.remote.require_verified = true;
+    let remote = floe::Image::open_url(&url, &options).expect("opened");
+    let local = floe::Image::open(demo(), &options).expect("opened");
+    let text = |image: &floe::Image| {
+        let nid = image.resolve("/guide/reading.txt").expect("there");
+        let mut text = vec![0; image.attr(nid).expect("read").size as usize];
+        image.read_at(nid, 0, &mut text).expect("read");
+        text
+    };
+    assert_eq!(text(&remote), text(&local));
+    let error = floe::Image::open_url("oci://localhost", &options).err().expect("no URL").to_string();
+    assert!(error.contains("no repository"), "{error}");
 }
 
 #[test]
@@ -235,9 +273,11 @@ fn hash_trees_verify_what_is_read() {
     let len = fs::metadata(&image).expect("there").len();
     let folders = fs::read_dir(blobs).expect("a store").flatten().flat_map(|entry| fs::read_dir(entry.path()));
     let data = folders.flatten().flatten().map(|entry| entry.path().join("data"));
-    let blob = data.filter(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() == len)).next().expect("the layer");
+    let blob =
+        data.filter(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() == len)).next().expect("the layer");
     let mut bytes = fs::read(&blob).expect("read");
-    let place = bytes.windows(64).position(|window| window == &noise[2 << 20..(2 << 20) + 64]).expect("stored as it is");
+    let place =
+        bytes.windows(64).position(|window| window == &noise[2 << 20..(2 << 20) + 64]).expect("stored as it is");
     bytes[place] ^= 1;
     fs::write(&blob, &bytes).expect("written");
     let cache = Cache::new();
@@ -246,6 +286,49 @@ fn hash_trees_verify_what_is_read() {
     let (code, errors) = told(&output);
     assert!(code == Some(1) && errors.contains("byte"), "{code:?}: {errors}");
     assert!(noise.starts_with(&output.stdout) && output.stdout.len() < noise.len(), "nothing wrong was written");
+}
+
+#[test]
+fn mounts_in_the_background_let_go_of_who_called() {
+    if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, cache, place) = (RealServer::registry(), Cache::new(), support::program::Place::new());
+    let url = format!("oci://localhost:{}/demo", server.port);
+    assert_eq!(told(&run(floe().arg("push").arg(demo()).arg(&url))).0, Some(0));
+    // The end of its output is waited for.
+    let output = run(floe().args(["mount", "--daemon"]).args(cache.options()).arg(&url).arg(&place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    assert!(place.mount_line().contains(&url), "{}", place.mount_line());
+    fs::read(place.file("guide/reading.txt")).expect("read");
+    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
+}
+
+#[test]
+fn mirrors_of_hosts_toml_are_asked_first() {
+    if !skip::ready(&[Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, cache, config) = (RealServer::registry(), Cache::new(), TempDir::new().expect("a directory"));
+    let mirror = format!("localhost:{}", server.port);
+    assert_eq!(told(&run(floe().arg("push").arg(demo()).arg(format!("oci://{mirror}/team/demo")))).0, Some(0));
+    let directory = config.path().join("containerd/certs.d/registry.invalid");
+    fs::create_dir_all(&directory).expect("made");
+    let list = |hosts: &str| {
+        fs::write(directory.join("hosts.toml"), hosts).expect("written");
+        let mut command = floe();
+        command.env("XDG_CONFIG_HOME", config.path()).arg("ls").args(cache.options());
+        let output = run(command.arg("oci://registry.invalid/team/demo"));
+        let (code, errors) = told(&output);
+        (code, errors, String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let refused = "[host.'http://127.0.0.1:1']\n";
+    let (code, errors, listed) =
+        list(&format!("{refused}[host.'http://{mirror}']\ncapabilities = ['pull', 'resolve']\n"));
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(listed.contains("guide"), "{listed}");
+    let (code, errors, _) = list("[host.'https://mirror']\nskip_verify = true\n");
+    assert!(code == Some(1) && errors.contains("hosts.toml: 'skip_verify' is not supported"), "{errors}");
 }
 
 #[test]
@@ -297,6 +380,8 @@ fn status_tells_of_the_server() {
     assert!(status(&["--prometheus"]).contains("floe_remote_bytes_total{"));
     assert!(served.end().is_empty());
     let left = support::program::processes_with("fetch-for-another");
-    let is_ours = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(env!("CARGO_BIN_EXE_floe")));
+    let is_ours = |pid: &u32| {
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(env!("CARGO_BIN_EXE_floe")))
+    };
     support::program::until("the process that fetches ends", || !left.iter().any(is_ours));
 }

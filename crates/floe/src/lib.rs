@@ -40,12 +40,12 @@ pub use floe_engine::{
     WorkerMode,
 };
 pub use floe_image::{
-    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, ImageSource, Nid, SeekTarget,
-    Timestamp, Xattr,
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, ImageSource, Nid,
+    SeekTarget, Timestamp, Xattr,
 };
-pub use floe_source::ImageFormat as Format;
 #[cfg(feature = "remote")]
 pub use floe_remote as remote;
+pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;
 pub use image::Image;
 pub use image_files::ImageFiles;

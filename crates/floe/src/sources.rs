@@ -23,7 +23,8 @@ pub(crate) fn image_in(
             return Ok(Arc::clone(whole));
         }
         let part = PartSource::new(Arc::clone(whole), at);
-        let past_end = || io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {} bytes", whole.len()));
+        let past_end =
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {} bytes", whole.len()));
         Ok(Arc::new(part.ok_or_else(past_end)?))
     })
 }

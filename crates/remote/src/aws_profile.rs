@@ -87,7 +87,8 @@ mod tests {
     fn profiles_are_read_from_both_files() {
         let home = tempfile::tempdir().expect("a directory");
         fs::create_dir(home.path().join(".aws")).expect("made");
-        let credentials = "[default]\naws_access_key_id = A\naws_secret_access_key=B=\n# x\n[other]\naws_access_key_id=C\n";
+        let credentials =
+            "[default]\naws_access_key_id = A\naws_secret_access_key=B=\n# x\n[other]\naws_access_key_id=C\n";
         let config = "[default]\nregion = eu-1\n[profile other]\nregion=us-1\nservices = x\n  endpoint_url = http://no\n\
                       endpoint_url = http://localhost:1\naws_access_key_id=no\n[other]\nregion=no\n";
         fs::write(home.path().join(".aws/credentials"), credentials).expect("written");

@@ -114,9 +114,7 @@ impl HostLimit {
     pub(crate) fn went_well(&self, first_byte: Duration, transfer: Duration, bytes: u64) {
         let mut state = self.lock();
         state.window = (state.window + 1.0 / state.window).min(self.window_max);
-        let mean = |old: Option<f64>, new: f64| {
-            Some(old.map_or(new, |old| old + MEASUREMENT_WEIGHT * (new - old)))
-        };
+        let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + MEASUREMENT_WEIGHT * (new - old)));
         state.first_byte_s = mean(state.first_byte_s, first_byte.as_secs_f64());
         // Small answers arrive with their first byte.
         if bytes >= REQUEST_BYTES_MIN / 4 {
@@ -194,7 +192,11 @@ impl HostLimit {
         if !is_next {
             return Start::Later;
         }
-        if make_way.is_none() { state.urgent.pop_front() } else { state.background.pop_front() };
+        if make_way.is_none() {
+            state.urgent.pop_front()
+        } else {
+            state.background.pop_front()
+        };
         state.running.insert(id, make_way.cloned());
         drop(state);
         self.changed.notify_waiters();

@@ -95,7 +95,8 @@ impl HttpClient {
             if let Some(body) = &body {
                 sent = sent.body(body.clone());
             }
-            let patience = self.stall + Duration::from_secs(body.as_ref().map_or(0, Bytes::len) as u64 / SENT_BYTES_PER_S_MIN);
+            let patience =
+                self.stall + Duration::from_secs(body.as_ref().map_or(0, Bytes::len) as u64 / SENT_BYTES_PER_S_MIN);
             let response = timeout(patience, sent.send()).await;
             let response = response.map_err(|_| Fault::congestion(format!("no answer in {patience:?}"), None))?;
             let response = response.map_err(|error| Fault::of_request(&error))?;
@@ -147,7 +148,8 @@ impl Body {
     /// The connection broke, or was silent for too long.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
         let piece = timeout(self.stall, self.response.chunk()).await;
-        let piece = piece.map_err(|_| Fault::congestion(format!("silent for {:?} within an answer", self.stall), None))?;
+        let piece =
+            piece.map_err(|_| Fault::congestion(format!("silent for {:?} within an answer", self.stall), None))?;
         piece.map_err(|error| Fault::of_request(&error))
     }
 }

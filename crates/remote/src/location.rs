@@ -132,9 +132,8 @@ impl ImageReference {
             return Err("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE".to_owned());
         }
         // What is no host must not get into the URLs of requests.
-        let is_host = Url::parse(&format!("https://{registry}/")).is_ok_and(|url| {
-            url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.has_host()
-        });
+        let is_host = Url::parse(&format!("https://{registry}/"))
+            .is_ok_and(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.has_host());
         if !is_host || registry.contains(['\\', '%', '?']) {
             return Err(format!("'{registry}' is no registry; {expected}"));
         }
@@ -163,7 +162,8 @@ impl FromStr for LayerChoice {
         }
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let index = text.parse().ok().filter(|_| is_number);
-        let index = index.ok_or_else(|| format!("'#{text}' chooses no layer; write its number, as '#0', or its digest"));
+        let index =
+            index.ok_or_else(|| format!("'#{text}' chooses no layer; write its number, as '#0', or its digest"));
         index.map(Self::Index)
     }
 }

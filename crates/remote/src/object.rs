@@ -152,8 +152,7 @@ impl RemoteObject {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let wanted =
-            |range| Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
+        let wanted = |range| Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
         let pieces = range.len().div_ceil(REQUEST_BYTES_MAX);
         let fetched = self.requester.shared.block_on(async {
             if pieces == 1 {

@@ -100,7 +100,8 @@ impl ObjectOrigin {
         if let Some(endpoint) = &endpoint {
             builder = builder.with_endpoint(endpoint);
         }
-        let has_region = is_set(&builder, AmazonS3ConfigKey::Region) || is_set(&builder, AmazonS3ConfigKey::DefaultRegion);
+        let has_region =
+            is_set(&builder, AmazonS3ConfigKey::Region) || is_set(&builder, AmazonS3ConfigKey::DefaultRegion);
         if let Some(region) = profile.region.filter(|_| !has_region) {
             builder = builder.with_region(region);
         }

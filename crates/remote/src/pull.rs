@@ -40,13 +40,17 @@ impl Network {
     ///
     /// # Errors
     /// It cannot be had, the bytes are wrong, or the file cannot be written.
-    pub fn pull(&self, location: &RemoteLocation, file: &File, progress: &(dyn Fn(u64, u64) + Sync)) -> io::Result<Pulled> {
+    pub fn pull(
+        &self,
+        location: &RemoteLocation,
+        file: &File,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> io::Result<Pulled> {
         let (object, layer) = RemoteObject::open_any(self.shared(), location)?;
         fetch_all(&object, file, progress)?;
         let mut is_verified = false;
-        let wrong = |what: &str| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {what}; nothing was kept"))
-        };
+        let wrong =
+            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {what}; nothing was kept"));
         if let Trust::Table(table) = &object.key().trust {
             let found = floe_remote_cache::DigestTable::of(&mut Sequential { file, offset: 0 })?;
             if found.digest() != table.digest() {

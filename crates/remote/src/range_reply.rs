@@ -89,7 +89,9 @@ impl RangeReply {
         check_len(object_len, wanted)?;
         let (skipped, end) = (wanted.range.offset(), wanted.range.end().min(object_len));
         if skipped > SKIPPED_BYTES_MAX {
-            return Err(Fault::refused(format!("the server ignores ranges and sends everything from the start: {advice}")));
+            return Err(Fault::refused(format!(
+                "the server ignores ranges and sends everything from the start: {advice}"
+            )));
         }
         Ok(Self { skipped, len: end.saturating_sub(skipped), is_exact: end == object_len, object_len })
     }

@@ -9,8 +9,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CacheCounts, CacheOptions, CachedSource, Cause, FetchError, FetchFault, RangeFetcher,
-    SourceOptions, Trust,
+    Cache, CacheCounts, CacheOptions, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,8 +126,7 @@ impl RemoteImage {
             object: RwLock::new(object),
         };
         let fetcher = Arc::new(fetcher);
-        let source_options =
-            SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
+        let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
         Ok(Self { about, network, fetcher, source })

@@ -84,12 +84,7 @@ impl Requester {
         *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    async fn fetch_patiently(
-        &self,
-        wanted: &Wanted<'_>,
-        cause: Cause,
-        outage: Outage,
-    ) -> Result<Fetched, Fault> {
+    async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause, outage: Outage) -> Result<Fetched, Fault> {
         let mut patience = Patience::new(outage);
         loop {
             let fault = match self.attempt(wanted, cause).await {

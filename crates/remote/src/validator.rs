@@ -45,7 +45,9 @@ impl Validator {
                 let message = format!("the object was replaced: its {name} was {expected:?} and is {value:?}");
                 Err(Fault::gone(message))
             }
-            None => Err(Fault::wrong(format!("an answer without {name}, so that nothing tells if the object was replaced"))),
+            None => {
+                Err(Fault::wrong(format!("an answer without {name}, so that nothing tells if the object was replaced")))
+            }
         }
     }
 }

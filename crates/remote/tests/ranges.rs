@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use floe_image::ByteRange;
-use floe_remote::{Network, Outage, RemoteObject, RemoteOptions};
+use floe_image::{ByteRange, ImageSource};
+use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
 use floe_remote_cache::{Cause, FetchError, FetchFault, RangeFetcher};
 use floe_testkit::{Random, check_rows};
 use support::{Answer, Asked, Server, object};
@@ -70,42 +70,71 @@ fn objects_are_read_exactly() {
 fn wrong_answers_are_told_apart() {
     type Change = fn(Answer) -> Answer;
     let rows: &[(&str, Change, FetchFault, &str)] = &[
-        ("another range", |answer| answer.with("content-range", "bytes 0-9/700001"), FetchFault::WrongBytes, "came instead"),
-        ("another length", |answer| answer.with("content-range", "bytes 300000-300009/700002"), FetchFault::Gone, "700002"),
+        (
+            "another range",
+            |answer| answer.with("content-range", "bytes 0-9/700001"),
+            FetchFault::WrongBytes,
+            "came instead",
+        ),
+        (
+            "another length",
+            |answer| answer.with("content-range", "bytes 300000-300009/700002"),
+            FetchFault::Gone,
+            "700002",
+        ),
         ("no range", |answer| answer.without("content-range"), FetchFault::WrongBytes, "Content-Range ''"),
         ("an open range", |answer| answer.with("content-range", "bytes 300000-300009/*"), FetchFault::WrongBytes, "/*"),
         ("another ETag", |answer| answer.with("etag", "\"two\""), FetchFault::Gone, "was replaced"),
         ("no ETag", |answer| answer.without("etag"), FetchFault::WrongBytes, "without etag"),
         ("compressed", |answer| answer.with("content-encoding", "gzip"), FetchFault::Outage, "compresses"),
-        ("too long", |answer| Answer { body: vec![0; 11], ..answer }.with("content-length", "11"), FetchFault::WrongBytes, "Content-Length"),
+        (
+            "too long",
+            |answer| Answer { body: vec![0; 11], ..answer }.with("content-length", "11"),
+            FetchFault::WrongBytes,
+            "Content-Length",
+        ),
         ("cut", |answer| Answer { cut: Some(5), ..answer }, FetchFault::Outage, ""),
         ("silent", |answer| Answer { stall: Duration::from_secs(5), ..answer }, FetchFault::Outage, "silent"),
         ("gone", |_| Answer::new(404, &[], ""), FetchFault::Gone, "404"),
         ("replaced", |_| Answer::new(412, &[], ""), FetchFault::Gone, "replaced"),
         ("forbidden", |_| Answer::new(403, &[], ""), FetchFault::Outage, "403"),
         ("teapot", |_| Answer::new(418, &[], ""), FetchFault::Outage, "418"),
-        ("unsatisfiable", |_| Answer::new(416, &[("content-range", "bytes */700001")], ""), FetchFault::WrongBytes, "unsatisfiable"),
+        (
+            "unsatisfiable",
+            |_| Answer::new(416, &[("content-range", "bytes */700001")], ""),
+            FetchFault::WrongBytes,
+            "unsatisfiable",
+        ),
         ("shrunk", |_| Answer::new(416, &[("content-range", "bytes */7")], ""), FetchFault::Gone, "has 7"),
         ("busy", |_| Answer::new(503, &[("retry-after", "1000")], ""), FetchFault::Outage, "503"),
         ("hung up", |answer| Answer { hangs_up: true, ..answer }, FetchFault::Outage, ""),
         ("in circles", |_| Answer::new(302, &[("location", "/image")], ""), FetchFault::Outage, "redirects"),
-        ("to a file", |_| Answer::new(302, &[("location", "file:///etc/passwd")], ""), FetchFault::Outage, "redirect to 'file:'"),
+        (
+            "to a file",
+            |_| Answer::new(302, &[("location", "file:///etc/passwd")], ""),
+            FetchFault::Outage,
+            "redirect to 'file:'",
+        ),
     ];
-    check_rows(rows, |row| row.0.to_owned(), |(_, change, fault, text)| {
-        let change = *change;
-        let (server, _) = server_after_open(move |_, sound| change(sound));
-        let object = open(impatient(), &server.url("/image?signature=secret")).expect("opened");
-        let error = fetch(&object, 300_000, 10).expect_err("refused");
-        let message = error.to_string();
-        let mut complaints = Vec::new();
-        if FetchError::fault_of(&error) != *fault || !message.contains(text) {
-            complaints.push(format!("{:?}: {message}", FetchError::fault_of(&error)));
-        }
-        if !message.contains("/image, bytes 300000-300009: ") || message.contains("secret") {
-            complaints.push(format!("the place: {message}"));
-        }
-        complaints
-    });
+    check_rows(
+        rows,
+        |row| row.0.to_owned(),
+        |(_, change, fault, text)| {
+            let change = *change;
+            let (server, _) = server_after_open(move |_, sound| change(sound));
+            let object = open(impatient(), &server.url("/image?signature=secret")).expect("opened");
+            let error = fetch(&object, 300_000, 10).expect_err("refused");
+            let message = error.to_string();
+            let mut complaints = Vec::new();
+            if FetchError::fault_of(&error) != *fault || !message.contains(text) {
+                complaints.push(format!("{:?}: {message}", FetchError::fault_of(&error)));
+            }
+            if !message.contains("/image, bytes 300000-300009: ") || message.contains("secret") {
+                complaints.push(format!("the place: {message}"));
+            }
+            complaints
+        },
+    );
 }
 
 #[test]
@@ -123,11 +152,40 @@ fn servers_that_ignore_ranges_are_read_from_the_start_if_that_is_near() {
     assert!(error.contains("ignores ranges") && error.contains("floe pull"), "{error}");
 }
 
+#[test]
+fn objects_that_nothing_tells_apart_are_not_cached() {
+    for (etag, is_cached) in [(ETAG, true), ("W/\"one\"", false), ("", false)] {
+        let (old, new) = (object(LEN, 1), object(LEN, 2));
+        let is_new = Arc::new(AtomicBool::new(false));
+        let (first, second, newer) = (old.clone(), new.clone(), Arc::clone(&is_new));
+        let server = Server::start(move |asked| {
+            let bytes = if newer.load(Relaxed) { &second } else { &first };
+            let sound = Answer::of_object(asked, bytes, etag);
+            if etag.is_empty() { sound.without("etag") } else { sound }
+        });
+        let cache = tempfile::tempdir().expect("a directory");
+        let cache_directory = Some(cache.path().to_owned());
+        let options = ImageOptions { remote: impatient(), cache_directory, ..ImageOptions::default() };
+        let read = || {
+            let image = RemoteImage::open(&server.url("/image"), &options, |_| ()).expect("opened");
+            let mut output = vec![0; LEN];
+            image.read_at(0, &mut output).expect("read");
+            output
+        };
+        assert!(read() == old);
+        is_new.store(true, Relaxed);
+        // With an ETag that lies, the cache is believed; without one, nothing is.
+        assert!(read() == if is_cached { &old } else { &new }[..], "{etag}");
+    }
+}
+
 /// Changes an answer in one way that `random` chooses.
 fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
     let small = |random: &mut Random| random.below(20) as i64 - 10;
     match random.below(12) {
-        0 => answer.status = [200, 201, 204, 206, 301, 304, 400, 401, 404, 416, 429, 500, 503][random.below(13) as usize],
+        0 => {
+            answer.status = [200, 201, 204, 206, 301, 304, 400, 401, 404, 416, 429, 500, 503][random.below(13) as usize]
+        }
         1 if !answer.body.is_empty() => answer.cut = Some(random.below(answer.body.len() as u64) as usize),
         2 => {
             let extra = 1 + random.below(100) as usize;
@@ -173,32 +231,37 @@ fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
 fn no_wrong_byte_comes_from_thousands_of_changed_answers() {
     let seeds: Vec<u64> = (0..16).collect();
     let cases = AtomicU64::new(0);
-    check_rows(&seeds, |seed| format!("seed {seed}"), |seed| {
-        let random = Mutex::new(Random::new(*seed));
-        let (server, bytes) = server_after_open(move |_, sound| {
-            let mut random = random.lock().expect("no panic");
-            if random.below(8) == 0 { sound } else { mutate(&mut random, sound) }
-        });
-        let object = open(RemoteOptions { stall: Duration::from_millis(150), ..impatient() }, &server.url("/image"));
-        let object = object.expect("opened");
-        let mut random = Random::new(seed + 1000);
-        let (mut wrong, mut right) = (Vec::new(), 0);
-        for _ in 0..200 {
-            let offset = random.below(LEN as u64 - 1);
-            let len = 1 + random.below((LEN as u64 - offset).min(5000));
-            cases.fetch_add(1, Relaxed);
-            if let Ok(got) = fetch(&object, offset, len) {
-                right += 1;
-                if got != bytes[offset as usize..(offset + len) as usize] {
-                    wrong.push(format!("wrong bytes at {offset}+{len}"));
+    check_rows(
+        &seeds,
+        |seed| format!("seed {seed}"),
+        |seed| {
+            let random = Mutex::new(Random::new(*seed));
+            let (server, bytes) = server_after_open(move |_, sound| {
+                let mut random = random.lock().expect("no panic");
+                if random.below(8) == 0 { sound } else { mutate(&mut random, sound) }
+            });
+            let object =
+                open(RemoteOptions { stall: Duration::from_millis(150), ..impatient() }, &server.url("/image"));
+            let object = object.expect("opened");
+            let mut random = Random::new(seed + 1000);
+            let (mut wrong, mut right) = (Vec::new(), 0);
+            for _ in 0..200 {
+                let offset = random.below(LEN as u64 - 1);
+                let len = 1 + random.below((LEN as u64 - offset).min(5000));
+                cases.fetch_add(1, Relaxed);
+                if let Ok(got) = fetch(&object, offset, len) {
+                    right += 1;
+                    if got != bytes[offset as usize..(offset + len) as usize] {
+                        wrong.push(format!("wrong bytes at {offset}+{len}"));
+                    }
                 }
             }
-        }
-        if right == 0 {
-            wrong.push("nothing was read at all".to_owned());
-        }
-        wrong
-    });
+            if right == 0 {
+                wrong.push("nothing was read at all".to_owned());
+            }
+            wrong
+        },
+    );
     assert_eq!(cases.load(Relaxed), 3200);
 }
 
@@ -306,11 +369,13 @@ fn hosts_get_fewer_requests_when_they_ask_for_it() {
     thread::scope(|scope| {
         for worker in 0..12_u64 {
             let object = &object;
-            scope.spawn(move || (0..10).for_each(|index| {
-                let cause = if worker % 2 == 0 { Cause::Demand } else { Cause::Prefetch };
-                let range = ByteRange::new(262_144 + worker * 1000 + index, 100);
-                object.fetch(range, cause).expect("read");
-            }));
+            scope.spawn(move || {
+                (0..10).for_each(|index| {
+                    let cause = if worker % 2 == 0 { Cause::Demand } else { Cause::Prefetch };
+                    let range = ByteRange::new(262_144 + worker * 1000 + index, 100);
+                    object.fetch(range, cause).expect("read");
+                })
+            });
         }
     });
     assert!(most.load(Relaxed) <= 3 + object.counts().made_way, "{} at once", most.load(Relaxed));

@@ -118,11 +118,8 @@ fn images_are_found_by_tag_by_digest_and_by_layer() {
         assert!(object.name().ends_with(&format!("#{layer_digest}")), "{}", object.name());
         assert!(fetch(&object, 5000, 70_000).expect("read") == layer[5000..75_000]);
     }
-    for (rest, expected) in [
-        (":v2", "404"),
-        (":v1#1", "no layer #1"),
-        (&format!("@sha256:{}", "0".repeat(64)), "404"),
-    ] {
+    for (rest, expected) in [(":v2", "404"), (":v1#1", "no layer #1"), (&format!("@sha256:{}", "0".repeat(64)), "404")]
+    {
         let error = open(&network, &server, rest).err().expect(rest).to_string();
         assert!(error.contains(expected) && error.starts_with("oci://"), "{rest}: {error}");
     }
@@ -220,77 +217,113 @@ fn wrong_documents_and_tables_are_refused() {
         if asked.path.contains(part) { change(answer) } else { answer }
     }
     let rows: &[(&str, Change, &str)] = &[
-        ("another manifest", |asked, answer| when(asked, "manifests/sha256", answer, |a| Answer { body: vec![b' '; a.body.len()], ..a }), "came instead of sha256"),
-        ("no JSON", |asked, answer| when(asked, "manifests/v1", answer, |a| Answer { body: vec![b'{'; a.body.len()], ..a }), "no manifest"),
-        ("a table of another image", |asked, answer| when(asked, "blobs/", answer, |a| Answer { body: vec![0; a.body.len()], ..a }), "came instead of sha256"),
-        ("without end", |asked, answer| when(asked, "manifests/v1", answer, |_| Answer::new(200, &[], vec![b' '; 5 << 20])), "more than"),
-        ("a table without end", |asked, answer| when(asked, "blobs/", answer, |_| Answer::new(200, &[], vec![b' '; 1 << 20])), "more than"),
-        ("a challenge to nowhere", |_, _| Answer::new(401, &[("www-authenticate", "Negotiate")], ""), "no way to get access"),
-        ("a realm that is no URL", |_, _| Answer::new(401, &[("www-authenticate", "Bearer realm=\"x\"")], ""), "is no URL"),
+        (
+            "another manifest",
+            |asked, answer| when(asked, "manifests/sha256", answer, |a| Answer { body: vec![b' '; a.body.len()], ..a }),
+            "came instead of sha256",
+        ),
+        (
+            "no JSON",
+            |asked, answer| when(asked, "manifests/v1", answer, |a| Answer { body: vec![b'{'; a.body.len()], ..a }),
+            "no manifest",
+        ),
+        (
+            "a table of another image",
+            |asked, answer| when(asked, "blobs/", answer, |a| Answer { body: vec![0; a.body.len()], ..a }),
+            "came instead of sha256",
+        ),
+        (
+            "without end",
+            |asked, answer| when(asked, "manifests/v1", answer, |_| Answer::new(200, &[], vec![b' '; 5 << 20])),
+            "more than",
+        ),
+        (
+            "a table without end",
+            |asked, answer| when(asked, "blobs/", answer, |_| Answer::new(200, &[], vec![b' '; 1 << 20])),
+            "more than",
+        ),
+        (
+            "a challenge to nowhere",
+            |_, _| Answer::new(401, &[("www-authenticate", "Negotiate")], ""),
+            "no way to get access",
+        ),
+        (
+            "a realm that is no URL",
+            |_, _| Answer::new(401, &[("www-authenticate", "Bearer realm=\"x\"")], ""),
+            "is no URL",
+        ),
         ("denied", |_, _| Answer::new(403, &[], ""), "403"),
         ("basic", |_, _| Answer::new(401, &[("www-authenticate", "Basic realm=\"x\"")], ""), "docker login"),
     ];
-    check_rows(rows, |row| row.0.to_owned(), |(_, change, expected)| {
-        let mut content = Content::default();
-        content.image_with_table("v1", &object(600_000, 4));
-        let change = *change;
-        let server = Server::start(move |asked| change(asked, content.answer(asked)));
-        let network = Network::new(options()).expect("a network");
-        let error = open(&network, &server, ":v1").err().map(|error| error.to_string()).unwrap_or_default();
-        if error.contains(expected) { Vec::new() } else { vec![error] }
-    });
+    check_rows(
+        rows,
+        |row| row.0.to_owned(),
+        |(_, change, expected)| {
+            let mut content = Content::default();
+            content.image_with_table("v1", &object(600_000, 4));
+            let change = *change;
+            let server = Server::start(move |asked| change(asked, content.answer(asked)));
+            let network = Network::new(options()).expect("a network");
+            let error = open(&network, &server, ":v1").err().map(|error| error.to_string()).unwrap_or_default();
+            if error.contains(expected) { Vec::new() } else { vec![error] }
+        },
+    );
 }
 
 #[test]
 fn verified_images_give_no_wrong_byte_whatever_the_registry_sends() {
     let seeds: Vec<u64> = (0..12).collect();
-    check_rows(&seeds, |seed| format!("seed {seed}"), |seed| {
-        let layer = Arc::new(object((3 << 20) + 777, *seed));
-        let mut content = Content::default();
-        content.image_with_table("v1", &layer);
-        let random = Mutex::new(Random::new(*seed));
-        let is_hostile = Arc::new(AtomicBool::new(false));
-        let hostile = Arc::clone(&is_hostile);
-        let server = Server::start(move |asked| {
-            let mut answer = content.answer(asked);
-            let mut random = random.lock().expect("no panic");
-            if hostile.load(Relaxed) && !answer.body.is_empty() && random.below(3) == 0 {
-                for _ in 0..=random.below(3) {
-                    let place = random.below(answer.body.len() as u64) as usize;
-                    answer.body[place] ^= 1 << random.below(8);
-                }
-            }
-            answer
-        });
-        let url = format!("oci://{}/team/image:v1", server.address);
-        let directory = tempfile::tempdir().expect("a directory");
-        let mut complaints = Vec::new();
-        for cache_bytes_max in [Some(0), Some(64 << 20)] {
-            let cache_directory = Some(directory.path().to_owned());
-            let remote = options();
-            let options = ImageOptions { remote, require_verified: true, cache_directory, cache_bytes_max };
-            is_hostile.store(false, Relaxed);
-            let image = RemoteImage::open(&url, &options, |_| ()).expect("opened");
-            is_hostile.store(true, Relaxed);
-            let mut random = Random::new(seed + 100);
-            let mut right = 0;
-            for _ in 0..150 {
-                let offset = random.below(layer.len() as u64 - 1);
-                let len = 1 + random.below((layer.len() as u64 - offset).min(100_000));
-                let mut output = vec![0; len as usize];
-                if image.read_at(offset, &mut output).is_ok() {
-                    right += 1;
-                    if output != layer[offset as usize..(offset + len) as usize] {
-                        complaints.push(format!("wrong bytes at {offset}+{len}"));
+    check_rows(
+        &seeds,
+        |seed| format!("seed {seed}"),
+        |seed| {
+            let layer = Arc::new(object((3 << 20) + 777, *seed));
+            let mut content = Content::default();
+            content.image_with_table("v1", &layer);
+            let random = Mutex::new(Random::new(*seed));
+            let is_hostile = Arc::new(AtomicBool::new(false));
+            let hostile = Arc::clone(&is_hostile);
+            let server = Server::start(move |asked| {
+                let mut answer = content.answer(asked);
+                let mut random = random.lock().expect("no panic");
+                if hostile.load(Relaxed) && !answer.body.is_empty() && random.below(3) == 0 {
+                    for _ in 0..=random.below(3) {
+                        let place = random.below(answer.body.len() as u64) as usize;
+                        answer.body[place] ^= 1 << random.below(8);
                     }
                 }
+                answer
+            });
+            let url = format!("oci://{}/team/image:v1", server.address);
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut complaints = Vec::new();
+            for cache_bytes_max in [Some(0), Some(64 << 20)] {
+                let cache_directory = Some(directory.path().to_owned());
+                let remote = options();
+                let options = ImageOptions { remote, require_verified: true, cache_directory, cache_bytes_max };
+                is_hostile.store(false, Relaxed);
+                let image = RemoteImage::open(&url, &options, |_| ()).expect("opened");
+                is_hostile.store(true, Relaxed);
+                let mut random = Random::new(seed + 100);
+                let mut right = 0;
+                for _ in 0..150 {
+                    let offset = random.below(layer.len() as u64 - 1);
+                    let len = 1 + random.below((layer.len() as u64 - offset).min(100_000));
+                    let mut output = vec![0; len as usize];
+                    if image.read_at(offset, &mut output).is_ok() {
+                        right += 1;
+                        if output != layer[offset as usize..(offset + len) as usize] {
+                            complaints.push(format!("wrong bytes at {offset}+{len}"));
+                        }
+                    }
+                }
+                if right < 20 {
+                    complaints.push(format!("only {right} reads succeeded"));
+                }
             }
-            if right < 20 {
-                complaints.push(format!("only {right} reads succeeded"));
-            }
-        }
-        complaints
-    });
+            complaints
+        },
+    );
 }
 
 #[test]

@@ -57,9 +57,8 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
 
 fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()> {
     let counts = &image.remote;
-    let by_cause = |count: fn(&CauseCounts) -> u64| {
-        counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)))
-    };
+    let by_cause =
+        |count: fn(&CauseCounts) -> u64| counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)));
     let requests = by_cause(|cause| cause.requests);
     out.family("floe_remote_requests_total", "Requests to the image's server that were answered.", "cause", requests)?;
     let bytes = by_cause(|cause| cause.bytes);
@@ -67,7 +66,11 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
     for (name, help, count) in [
         ("floe_remote_retries_total", "Requests that were sent again.", counts.retries),
         ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
-        ("floe_remote_resolved_again_total", "Times that credentials or redirects were had again.", counts.resolved_again),
+        (
+            "floe_remote_resolved_again_total",
+            "Times that credentials or redirects were had again.",
+            counts.resolved_again,
+        ),
         ("floe_remote_made_way_total", "Background requests that made way for demand.", counts.made_way),
         ("floe_remote_wrong_answers_total", "Answers with other bytes than were asked for.", counts.wrong),
         ("floe_remote_failures_total", "Fetches that failed in the end.", counts.failed),

@@ -146,7 +146,8 @@ fn write_wrapped(writer: &mut dyn Write, name: &str, words: &[String]) -> io::Re
 
 fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()> {
     let shown = |name: &str| Shown(name.as_bytes()).to_string();
-    let verified = remote.verified_by.as_deref().map_or("unverified".to_owned(), |root| format!("verified by {}", shown(root)));
+    let verified =
+        remote.verified_by.as_deref().map_or("unverified".to_owned(), |root| format!("verified by {}", shown(root)));
     let name = "remote";
     writeln!(writer, "{name:<NAME_WIDTH$}{}, {}, {verified}", shown(&remote.name), bytes(remote.len_bytes))?;
     let Some(image) = &remote.counts else {

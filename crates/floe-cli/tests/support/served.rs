@@ -36,11 +36,7 @@ impl Served {
     ///
     /// # Errors
     /// As [`Served::new`].
-    pub(crate) fn with(
-        image: &Materialised,
-        options: &[&OsStr],
-        variables: &[(&str, &OsStr)],
-    ) -> Result<Self, String> {
+    pub(crate) fn with(image: &Materialised, options: &[&OsStr], variables: &[(&str, &OsStr)]) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-served-").tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
         command.arg("mount").args(super::image_arguments(image)).args(options).arg(&image.path).arg(directory.path());

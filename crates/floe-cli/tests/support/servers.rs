@@ -96,7 +96,8 @@ impl RealServer {
 impl Drop for RealServer {
     fn drop(&mut self) {
         // nginx has a process that does the work, which ends with the first only if that may end it.
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
         let started = Instant::now();
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             if started.elapsed() > Duration::from_secs(5) {

@@ -34,7 +34,8 @@ fn find(registry: &str) -> Result<Option<DockerCredential>, Fault> {
                 | CredentialRetrievalError::ConfigReadError,
             ) => {}
             // Helpers report a lack of credentials as a failure.
-            Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains("credentials not found") => {}
+            Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains("credentials not found") => {
+            }
             Err(error) => return Err(Fault::transient(format!("credentials for {registry}: {error}"))),
         }
     }

@@ -57,7 +57,9 @@ pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fa
         let platforms = platforms.take(LISTED_LAYERS_MAX);
         let platforms = platforms.map(|platform| format!("{}/{}", platform.os, platform.architecture));
         let platforms = platforms.collect::<Vec<_>>().join(", ");
-        Fault::refused(format!("it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"))
+        Fault::refused(format!(
+            "it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"
+        ))
     })?;
     best.digest()
 }
@@ -255,9 +257,8 @@ mod tests {
             let media_type = "application/vnd.oci.image.manifest.v1+json";
             format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":7{platform}}}"#, hex(digit))
         };
-        let on = |arch: &str, features: &str| {
-            format!(r#","platform":{{"os":"linux","architecture":"{arch}"{features}}}"#)
-        };
+        let on =
+            |arch: &str, features: &str| format!(r#","platform":{{"os":"linux","architecture":"{arch}"{features}}}"#);
         let erofs = r#","os.features":["erofs"]"#;
         let unknown = r#","platform":{"os":"unknown","architecture":"unknown"}"#.to_owned();
         for (entries, expected) in [
@@ -276,7 +277,9 @@ mod tests {
 
     #[test]
     fn what_is_no_manifest_is_refused() {
-        for text in ["", "{", "[]", "{}", r#"{"mediaType":"x"}"#, r#"{"manifests":1}"#, r#"{"schemaVersion":2,"layers":[]}"#] {
+        for text in
+            ["", "{", "[]", "{}", r#"{"mediaType":"x"}"#, r#"{"manifests":1}"#, r#"{"schemaVersion":2,"layers":[]}"#]
+        {
             assert!(Document::parse(text.as_bytes()).is_err(), "{text}");
         }
     }

@@ -17,8 +17,8 @@ use crate::{
     range_reply::refusal,
     registry::{
         BlobOrigin, Registries,
-        endpoint::{Endpoint, pull_scope, repository_of},
         document::{ACCEPTED, Descriptor, Document, Manifest, machine},
+        endpoint::{Endpoint, pull_scope, repository_of},
         manifest::{Layer, choose_layer, choose_manifest},
     },
 };

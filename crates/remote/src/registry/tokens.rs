@@ -111,7 +111,8 @@ impl Tokens {
         scope: &str,
         credential: Option<DockerCredential>,
     ) -> Result<Token, Fault> {
-        let mut url = Url::parse(realm).map_err(|_| Fault::refused(format!("'{realm}', which gives tokens, is no URL")))?;
+        let mut url =
+            Url::parse(realm).map_err(|_| Fault::refused(format!("'{realm}', which gives tokens, is no URL")))?;
         if url.scheme() != "https" && endpoint.base.scheme() == "https" {
             return Err(Fault::refused(format!("'{realm}', which gives tokens, is not reached by TLS")));
         }
@@ -154,7 +155,8 @@ impl Tokens {
             return Err(fault);
         }
         let body = self.client.body(answer.response, ANSWER_BYTES_MAX).await?;
-        let answer: Answer = serde_json::from_slice(&body).map_err(|error| Fault::transient(format!("no token: {error}")))?;
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|error| Fault::transient(format!("no token: {error}")))?;
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| Fault::transient("no token in the answer"))?;
         let authorization = secret(&format!("Bearer {token}"));

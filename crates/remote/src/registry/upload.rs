@@ -69,7 +69,12 @@ impl Upload {
     ///
     /// # Errors
     /// The registry does not take it.
-    pub(crate) async fn blob(&self, digest: &Digest, content: &Content<'_>, progress: &dyn Fn(u64)) -> Result<(), Fault> {
+    pub(crate) async fn blob(
+        &self,
+        digest: &Digest,
+        content: &Content<'_>,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Fault> {
         let mut patience = Patience::new(self.outage);
         // Where an upload that broke off goes on.
         let mut place = None;
@@ -107,11 +112,7 @@ impl Upload {
                 let last = range.and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse().ok());
                 done = last.map_or(0, |last: u64| last.saturating_add(1));
                 // A range of 0-0 stands for nothing as well as for one byte.
-                if done <= 1 || done > content.len() {
-                    self.begin().await?
-                } else {
-                    next_place(&answer)?
-                }
+                if done <= 1 || done > content.len() { self.begin().await? } else { next_place(&answer)? }
             }
             None => self.begin().await?,
         };
