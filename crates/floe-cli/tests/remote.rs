@@ -305,6 +305,39 @@ fn mounts_in_the_background_let_go_of_who_called() {
 }
 
 #[test]
+fn reads_wait_for_a_server_that_is_restarted() {
+    if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (mut server, cache, directory) = (RealServer::registry(), Cache::new(), TempDir::new().expect("a directory"));
+    let (tree, image) = (directory.path().join("tree"), directory.path().join("image.erofs"));
+    fs::create_dir(&tree).expect("made");
+    let noise = floe_testkit::Random::new(5).noise(4 << 20);
+    fs::write(tree.join("noise"), &noise).expect("written");
+    let (code, errors) = told(&run(floe().arg("mkfs").arg(&image).arg(&tree)));
+    assert_eq!(code, Some(0), "{errors}");
+    let url = format!("oci://localhost:{}/noise", server.port);
+    assert_eq!(told(&run(floe().arg("push").arg(&image).arg(&url))).0, Some(0));
+    let mut options = cache.options();
+    options[1] = "wait:10m".into();
+    let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+    let files = Materialised { path: PathBuf::from(&url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+    let served = Served::with(&files, &options, &[]).expect("mounted");
+    server.stop();
+    let path = served.path().join("noise");
+    let reading = std::thread::spawn(move || fs::read(path));
+    support::program::until("the outage is seen", || {
+        let output = run(floe().args(["status", "--json"]).arg(served.path()));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        report["remote"]["counts"]["remote"]["outage_ms"].is_u64()
+    });
+    assert!(!reading.is_finished());
+    server.start_again();
+    assert!(reading.join().expect("no panic").expect("healed") == noise);
+    assert!(served.end().is_empty());
+}
+
+#[test]
 fn mirrors_of_hosts_toml_are_asked_first() {
     if !skip::ready(&[Need::Peer("docker-registry")]) {
         return;

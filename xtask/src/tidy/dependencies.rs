@@ -21,7 +21,19 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("floe-remote-cache", &["floe-image"]),
     ("floe-remote", &["floe-image", "floe-remote-cache"]),
     ("floe-lab", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine"]),
-    ("floe", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine", "floe-mkfs", "floe-remote"]),
+    (
+        "floe",
+        &[
+            "floe-image",
+            "floe-codec",
+            "floe-source",
+            "floe-erofs",
+            "floe-squashfs",
+            "floe-engine",
+            "floe-mkfs",
+            "floe-remote",
+        ],
+    ),
     (
         "floe-cli",
         &[

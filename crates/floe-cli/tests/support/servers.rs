@@ -10,6 +10,7 @@ use std::{
 };
 
 use floe_testkit::peer;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long a server may take to listen.
@@ -17,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that runs. It is killed in the end.
 pub(crate) struct RealServer {
+    command: Command,
     child: Child,
     pub(crate) port: u16,
     /// What it serves from, or keeps what it gets in.
@@ -66,16 +68,40 @@ impl RealServer {
     }
 
     fn start(mut command: Command, port: u16, directory: TempDir) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let mut server = Self { child: child.expect("the server starts"), port, directory };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("the server starts");
+        let mut server = Self { command, child, port, directory };
+        server.wait();
+        server
+    }
+
+    /// Ends the server; its directory stays.
+    pub(crate) fn stop(&mut self) {
+        // nginx has a process that does the work, which ends with the first only if that may end it.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = server.child.try_wait().expect("our own child");
-            assert!(ended.is_none(), "{command:?} ended with {ended:?}");
-            assert!(started.elapsed() < PATIENCE, "{command:?} does not listen");
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if started.elapsed() > Duration::from_secs(5) {
+                let _ = self.child.kill();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts the server again, on the same port.
+    pub(crate) fn start_again(&mut self) {
+        self.child = self.command.spawn().expect("the server starts");
+        self.wait();
+    }
+
+    fn wait(&mut self) {
+        let started = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.child.try_wait().expect("our own child");
+            assert!(ended.is_none(), "{:?} ended with {ended:?}", self.command);
+            assert!(started.elapsed() < PATIENCE, "{:?} does not listen", self.command);
             thread::sleep(Duration::from_millis(20));
         }
-        server
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -95,16 +121,7 @@ impl RealServer {
 
 impl Drop for RealServer {
     fn drop(&mut self) {
-        // nginx has a process that does the work, which ends with the first only if that may end it.
-        let _ =
-            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
-        let started = Instant::now();
-        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-            if started.elapsed() > Duration::from_secs(5) {
-                let _ = self.child.kill();
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        self.stop();
     }
 }
 
