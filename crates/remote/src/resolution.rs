@@ -63,7 +63,9 @@ impl Resolution {
             }
             Root::Table { digest } => {
                 let digest: Digest = digest.parse().ok()?;
-                Trust::Table(Arc::new(DigestTable::parse(&cache.blob(&digest)?, &digest).ok()?))
+                Trust::Table(Arc::new(
+                    DigestTable::parse(&cache.blob(&digest, DigestTable::bytes_for(len))?, &digest).ok()?,
+                ))
             }
             Root::Location { url, etag } => Trust::Location(Location { url, etag }),
         };

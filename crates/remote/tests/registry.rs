@@ -92,7 +92,7 @@ impl Content {
 }
 
 fn options() -> RemoteOptions {
-    let stall = Duration::from_millis(500);
+    let stall = Duration::from_secs(20);
     RemoteOptions { outage: Outage::Wait(Duration::ZERO), stall, ..RemoteOptions::default() }
 }
 
