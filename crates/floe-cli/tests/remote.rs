@@ -266,7 +266,7 @@ fn hash_trees_verify_what_is_read() {
     let mut cat = floe();
     cat.arg("cat").args(cache.options()).args(["--require-verified", &url, "/noise"]);
     assert!(run(&mut cat).stdout == noise);
-    let listed = run(floe().args(["cache", "ls", "--cache-dir"]).arg(cache.directory.path()));
+    let listed = run(floe().args(["cache", "ls", "--json", "--cache-dir"]).arg(cache.directory.path()));
     assert!(String::from_utf8_lossy(&listed.stdout).contains("dm-verity"), "{listed:?}");
     // A byte of the layer is wrong in the registry's store: the read fails, and names the place.
     let blobs = server.path().join("docker/registry/v2/blobs/sha256");

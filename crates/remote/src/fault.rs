@@ -78,6 +78,8 @@ impl Fault {
         let fault = match self.kind {
             FaultKind::WrongBytes => FetchFault::WrongBytes,
             FaultKind::Gone => FetchFault::Gone,
+            // No outage: what is in a cache must not hide it.
+            FaultKind::Refused => return io::Error::other(message),
             FaultKind::Closed => return io::Error::new(io::ErrorKind::Interrupted, message),
             _ => FetchFault::Outage,
         };
