@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output};
+use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, remote};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -33,8 +33,13 @@ enum Command {
     Record(command::record::Arguments),
     Cache(command::cache::Arguments),
     Dump(command::dump::Arguments),
+    Push(command::push::Arguments),
+    Pull(command::pull::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
+    /// Fetch an image for another process of floe
+    #[command(hide = true, name = remote::FETCH_COMMAND)]
+    Fetch,
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -72,8 +77,11 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Record(arguments) => command::record::run(arguments),
         Command::Cache(arguments) => command::cache::run(&arguments),
         Command::Dump(arguments) => command::dump::run(&arguments),
+        Command::Push(arguments) => command::push::run(&arguments),
+        Command::Pull(arguments) => command::pull::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
+        Command::Fetch => remote::fetch(),
     }
 }
 

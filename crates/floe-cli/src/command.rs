@@ -11,6 +11,8 @@ pub(crate) mod ls;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
+pub(crate) mod pull;
+pub(crate) mod push;
 pub(crate) mod record;
 pub(crate) mod stat;
 pub(crate) mod status;

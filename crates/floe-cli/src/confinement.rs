@@ -4,15 +4,16 @@ use std::{
     fs::{self, DirBuilder},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::Args;
-use floe::{ExtractOptions, ImageFiles, OpenError, OpenOptions, XattrSelection};
+use floe::{ExtractOptions, ImageFiles, OpenError, OpenOptions, XattrSelection, remote::RemoteProcess};
 use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Sandbox, SandboxError};
 
 #[cfg(debug_assertions)]
 use crate::compromised;
-use crate::fail::Fail;
+use crate::{fail::Fail, remote};
 
 /// Whether the process that reads the image is confined.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -97,6 +98,14 @@ pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     policy
 }
 
+/// The files of an image, open in a process that is confined.
+pub(crate) struct Opened {
+    pub(crate) files: ImageFiles,
+    pub(crate) enforced: Enforced,
+    /// The process that fetches the image, where it is somewhere else.
+    pub(crate) remote: Option<Arc<RemoteProcess>>,
+}
+
 /// Opens the files of an image in a process that from then on may do no more than `policy` says. The outer error is the
 /// sandbox's.
 ///
@@ -107,8 +116,12 @@ pub(crate) fn open(
     options: &OpenOptions,
     mut policy: Policy,
     mode: Mode,
-) -> Result<Result<(ImageFiles, Enforced), OpenError>, Fail> {
-    policy.allow_opening(path, Access::Read);
+) -> Result<Result<Opened, OpenError>, Fail> {
+    // That process is started first: it needs the network, and starting it is more than a confined process may do.
+    let remote = remote::start(path, &options.remote)?;
+    if remote.is_none() {
+        policy.allow_opening(path, Access::Read);
+    }
     if let Some(directory) = &options.device_directory {
         policy.allow_opening(directory, Access::Read);
     }
@@ -116,14 +129,18 @@ pub(crate) fn open(
     #[cfg(debug_assertions)]
     compromised::prepare();
     let sandbox = Sandbox::enter(policy, mode)?;
-    let files = match ImageFiles::open(path, options) {
+    let files = match &remote {
+        Some(process) => remote::files(process, options),
+        None => ImageFiles::open(path, options),
+    };
+    let files = match files {
         Ok(files) => files,
         Err(error) => return Ok(Err(error)),
     };
     let enforced = sandbox.seal()?;
     #[cfg(debug_assertions)]
     compromised::on_a_thread();
-    Ok(Ok((files, enforced)))
+    Ok(Ok(Opened { files, enforced, remote }))
 }
 
 /// The directory that a path is in.

@@ -35,7 +35,7 @@ pub(crate) struct Report(());
 /// # Errors
 /// The program cannot be started anew.
 pub(crate) fn start() -> Result<Role, Fail> {
-    if env::var_os(VARIABLE).is_some() {
+    if is_background() {
         // A child of a shell that is not the leader of its group always may.
         let _ = rustix::process::setsid();
         return Ok(Role::Background(Report(())));
@@ -66,6 +66,11 @@ pub(crate) fn start() -> Result<Role, Fail> {
     }
     remark(line);
     Ok(Role::Foreground(0))
+}
+
+/// Whether this process is the one in the background.
+pub(crate) fn is_background() -> bool {
+    env::var_os(VARIABLE).is_some()
 }
 
 impl Report {

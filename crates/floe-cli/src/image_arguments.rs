@@ -10,12 +10,13 @@ use crate::{
     command::mount::offset,
     confinement::{self, SandboxArguments},
     fail::Fail,
+    remote::RemoteArguments,
 };
 
 /// The image that a command is about.
 #[derive(Args)]
 pub(crate) struct ImageArguments {
-    /// The file or device with the EROFS or SquashFS image
+    /// The EROFS or SquashFS image: a file, a device, or a URL (https://, s3://, gs://, az://, oci://)
     #[arg(value_name = "IMAGE")]
     pub(crate) image: PathBuf,
 
@@ -32,6 +33,8 @@ pub(crate) struct ImageArguments {
     pub(crate) device_directory: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArguments,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArguments,
 }
 
 impl ImageArguments {
@@ -45,7 +48,7 @@ impl ImageArguments {
     /// the sandbox's.
     pub(crate) fn open_files(&self, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
         let opened = confinement::open(&self.image, &self.open_options(), policy, self.sandbox.mode())?;
-        Ok(opened.map(|(files, _)| files))
+        Ok(opened.map(|opened| opened.files))
     }
 
     /// How it is opened, for a command that reads on its own threads.
@@ -61,6 +64,7 @@ impl ImageArguments {
             devices: self.devices.clone(),
             device_directory: self.device_directory.clone(),
             engine,
+            remote: self.remote.options(),
         }
     }
 }

@@ -27,6 +27,7 @@ mod mount_options;
 mod mount_users;
 mod output;
 mod quantity;
+mod remote;
 mod shown;
 mod source_date_epoch;
 mod status;

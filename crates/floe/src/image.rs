@@ -54,6 +54,21 @@ impl Image {
         Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)
     }
 
+    /// Opens the image at a URL: `https://…`, `s3://bucket/key`, `gs://…`, `az://…` or `oci://registry/repository`.
+    ///
+    /// Its bytes are fetched by threads of this process, when they are read.
+    ///
+    /// # Errors
+    /// As [`Image::open`], and if the server cannot be reached.
+    #[cfg(feature = "remote")]
+    pub fn open_url(url: &str, options: &OpenOptions) -> Result<Self, OpenError> {
+        let remote = floe_remote::RemoteImage::open(url, &options.remote, |_| ());
+        let remote = remote.map_err(|error| OpenError::Remote { error })?;
+        let name = PathBuf::from(&remote.about().name);
+        let source: Arc<dyn ImageSource> = Arc::new(remote);
+        Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
+    }
+
     /// The image in files that are open already. From here on nothing is opened.
     ///
     /// # Errors

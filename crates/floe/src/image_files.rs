@@ -33,7 +33,22 @@ impl ImageFiles {
     /// # Errors
     /// A file cannot be read, is no EROFS or SquashFS image, or there are more or fewer than the image needs.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
-        let (source, offset, format) = sources::open_image(path, options.offset)?;
+        Self::found(path, sources::open_image(path, options.offset)?, options)
+    }
+
+    /// As [`ImageFiles::open`], with an image that is open already. `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`ImageFiles::open`].
+    pub fn of_source(name: &Path, source: &Arc<dyn ImageSource>, options: &OpenOptions) -> Result<Self, OpenError> {
+        Self::found(name, sources::image_in(name, source, options.offset)?, options)
+    }
+
+    fn found(
+        path: &Path,
+        (source, offset, format): (Arc<dyn ImageSource>, u64, Format),
+        options: &OpenOptions,
+    ) -> Result<Self, OpenError> {
         let devices = match format {
             Format::Erofs => find_devices(path, &source, options),
             Format::Squashfs if options.devices.is_empty() => Ok(AddedDevices::default()),

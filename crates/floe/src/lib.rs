@@ -57,6 +57,7 @@ mod likeness;
 mod memory_limit;
 mod open_error;
 mod open_options;
+mod part_source;
 mod path_error;
 mod resolve;
 mod sources;
@@ -76,9 +77,11 @@ pub use floe_engine::{
     WorkerMode,
 };
 pub use floe_image::{
-    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding, Nid,
-    Place, SeekTarget, Severity, Timestamp, Xattr,
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding, ImageSource,
+    Nid, Place, SeekTarget, Severity, Timestamp, Xattr,
 };
+#[cfg(feature = "remote")]
+pub use floe_remote as remote;
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;
 pub use image::Image;

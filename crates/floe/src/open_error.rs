@@ -15,6 +15,11 @@ pub enum OpenError {
         /// What the operating system said.
         error: io::Error,
     },
+    /// An image that is somewhere else could not be opened.
+    Remote {
+        /// Why; it names the URL.
+        error: io::Error,
+    },
     /// There is neither an EROFS nor a SquashFS image at the place that was asked for.
     NotAnImage {
         /// The file.
@@ -68,6 +73,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::Remote { error } => error.fmt(formatter),
             Self::NotAnImage { path, offset, likeness, found_at } => {
                 write!(formatter, "{}: ", path.display())?;
                 match offset {
@@ -110,7 +116,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::File { error, .. } | Self::Device { error, .. } => Some(error),
+            Self::File { error, .. } | Self::Device { error, .. } | Self::Remote { error } => Some(error),
             Self::Image { error, .. } => Some(error),
             _ => None,
         }

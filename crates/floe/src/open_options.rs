@@ -19,12 +19,22 @@ pub struct OpenOptions {
     pub device_directory: Option<PathBuf>,
     /// The options of the read engine.
     pub engine: EngineOptions,
+    /// How images are fetched that are somewhere else.
+    #[cfg(feature = "remote")]
+    pub remote: floe_remote::ImageOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
         let engine = EngineOptions::for_memory(memory_limit_bytes());
-        Self { offset: Offset::default(), devices: Vec::new(), device_directory: None, engine }
+        Self {
+            offset: Offset::default(),
+            devices: Vec::new(),
+            device_directory: None,
+            engine,
+            #[cfg(feature = "remote")]
+            remote: floe_remote::ImageOptions::default(),
+        }
     }
 }
 

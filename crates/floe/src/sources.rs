@@ -5,28 +5,54 @@ use std::{io, path::Path, sync::Arc};
 use floe_image::ImageSource;
 use floe_source::{FileSource, ImageFormat, locate};
 
-use crate::{Likeness, Offset, OpenError, likeness::HEAD_BYTES};
+use crate::{Likeness, Offset, OpenError, likeness::HEAD_BYTES, part_source::PartSource};
 
 /// The bytes of the image in a file, the byte of the file at which it begins, and its format.
 pub(crate) fn open_image(path: &Path, offset: Offset) -> Result<(Arc<dyn ImageSource>, u64, ImageFormat), OpenError> {
-    let at_file = |error| OpenError::File { path: path.to_owned(), error };
+    find_image(path, offset, |at| open_file(path, at))
+}
+
+/// As [`open_image`], in bytes that are open already and are called `name`.
+pub(crate) fn image_in(
+    name: &Path,
+    whole: &Arc<dyn ImageSource>,
+    offset: Offset,
+) -> Result<(Arc<dyn ImageSource>, u64, ImageFormat), OpenError> {
+    find_image(name, offset, |at| {
+        if at == 0 {
+            return Ok(Arc::clone(whole));
+        }
+        let part = PartSource::new(Arc::clone(whole), at);
+        let past_end =
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {} bytes", whole.len()));
+        Ok(Arc::new(part.ok_or_else(past_end)?))
+    })
+}
+
+/// The bytes of the image; `open` gives those from a place on.
+fn find_image(
+    name: &Path,
+    offset: Offset,
+    open: impl Fn(u64) -> io::Result<Arc<dyn ImageSource>>,
+) -> Result<(Arc<dyn ImageSource>, u64, ImageFormat), OpenError> {
+    let at_file = |error| OpenError::File { path: name.to_owned(), error };
     let mut at = match offset {
         Offset::None | Offset::Auto => 0,
         Offset::At(at) => at,
     };
-    let mut source = open_file(path, at).map_err(at_file)?;
+    let mut source = open(at).map_err(at_file)?;
     let mut format = ImageFormat::of(source.as_ref()).map_err(at_file)?;
     if format.is_none() && offset == Offset::Auto {
         let Some(location) = locate(source.as_ref()).map_err(at_file)? else {
-            return Err(not_an_image(path, None, source.as_ref()));
+            return Err(not_an_image(name, None, source.as_ref(), &open));
         };
         at = location.offset;
         format = Some(location.format);
-        source = open_file(path, at).map_err(at_file)?;
+        source = open(at).map_err(at_file)?;
     }
     match format {
         Some(format) => Ok((source, at, format)),
-        None => Err(not_an_image(path, Some(at), source.as_ref())),
+        None => Err(not_an_image(name, Some(at), source.as_ref(), &open)),
     }
 }
 
@@ -35,12 +61,17 @@ pub(crate) fn open_file(path: &Path, offset: u64) -> io::Result<Arc<dyn ImageSou
     Ok(Arc::new(FileSource::open_part(path, offset, None)?))
 }
 
-fn not_an_image(path: &Path, offset: Option<u64>, source: &dyn ImageSource) -> OpenError {
+fn not_an_image(
+    path: &Path,
+    offset: Option<u64>,
+    source: &dyn ImageSource,
+    open: impl Fn(u64) -> io::Result<Arc<dyn ImageSource>>,
+) -> OpenError {
     let mut head = vec![0; source.len().min(HEAD_BYTES as u64) as usize];
     let likeness = source.read_at(0, &mut head).ok().and_then(|()| Likeness::of(&head));
     // To look where it was not asked to look is worth it only for the advice.
     let found_at = offset.and_then(|_| {
-        let whole = open_file(path, 0).ok()?;
+        let whole = open(0).ok()?;
         locate(whole.as_ref()).ok()?.map(|location| location.offset)
     });
     OpenError::NotAnImage { path: path.to_owned(), offset, likeness, found_at }

@@ -62,7 +62,7 @@ impl RemoteObject {
     }
 
     /// Fills `output` if all of it is in memory and proven by this process.
-    pub(crate) fn read_at_hand(&self, range: ByteRange, output: &mut [u8]) -> bool {
+    pub(crate) fn try_read_at(&self, range: ByteRange, output: &mut [u8]) -> bool {
         if range.is_empty() {
             return true;
         }
@@ -73,7 +73,7 @@ impl RemoteObject {
             let part = self.layout.range(index).intersection(range);
             let (output, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(rest.len()));
             rest = after;
-            if !stored.read_at_hand(index, part.offset(), output) {
+            if !stored.try_read_at(index, part.offset(), output) {
                 return false;
             }
             stored.mark_used(index);

@@ -152,8 +152,8 @@ impl ImageSource for CachedSource {
         self.object.read(self.range(offset, output.len())?, output, self.cause)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        Ok(self.object.read_at_hand(self.range(offset, output.len())?, output))
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        Ok(self.object.try_read_at(self.range(offset, output.len())?, output))
     }
 
     /// Fetches what is missing in the background. Nothing is fetched that cannot be stored.

@@ -144,7 +144,7 @@ impl StoredObject {
     }
 
     /// As [`StoredObject::read_proven`], but only what is in memory.
-    pub(crate) fn read_at_hand(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
+    pub(crate) fn try_read_at(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
         self.read_how(index, offset, output, Wait::Never)
     }
 

@@ -6,9 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The program with this name in `FLOE_PEERS` or on `PATH`.
+/// The program with this name in `FLOE_PEERS`, in `FLOE_SERVERS` or on `PATH`.
 pub fn peer(program: &str) -> Option<PathBuf> {
-    let folders = env::var_os("FLOE_PEERS").into_iter().chain(env::var_os("PATH"));
+    let folders = ["FLOE_PEERS", "FLOE_SERVERS", "PATH"].into_iter().filter_map(env::var_os);
     let folders: Vec<PathBuf> = folders.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
     folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
@@ -49,7 +49,7 @@ impl Versions {
 
 /// The reason for skipping if the program is missing.
 pub(crate) fn absent(program: &str) -> String {
-    format!("{program} is neither in FLOE_PEERS nor on PATH")
+    format!("{program} is neither in FLOE_PEERS nor in FLOE_SERVERS nor on PATH")
 }
 
 /// The version that a program reports. All of them print it for this option, some along with an error.

@@ -19,8 +19,21 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("floe-mkfs", &["floe-image", "floe-codec", "floe-erofs", "floe-squashfs"]),
     ("floe-sandbox", &[]),
     ("floe-remote-cache", &["floe-image"]),
+    ("floe-remote", &["floe-image", "floe-remote-cache"]),
     ("floe-lab", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine"]),
-    ("floe", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine", "floe-mkfs"]),
+    (
+        "floe",
+        &[
+            "floe-image",
+            "floe-codec",
+            "floe-source",
+            "floe-erofs",
+            "floe-squashfs",
+            "floe-engine",
+            "floe-mkfs",
+            "floe-remote",
+        ],
+    ),
     (
         "floe-cli",
         &[

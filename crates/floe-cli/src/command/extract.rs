@@ -117,7 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let target = Target::new(&arguments.directory);
     let policy = confinement::extracting(&target, &options);
-    let files = arguments.image.open_files(policy)?.inspect_err(|_| target.give_up())?;
+    let files = arguments.image.open_files(policy).inspect_err(|_| target.give_up())?;
+    let files = files.inspect_err(|_| target.give_up())?;
     let image = Image::of(files, &arguments.image.open_options().engine)?;
     let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
@@ -163,7 +164,7 @@ fn told_cause(cause: &ExtractWarningCause) -> String {
     }
 }
 
-fn progress_bar(hidden: bool) -> ProgressBar {
+pub(crate) fn progress_bar(hidden: bool) -> ProgressBar {
     if hidden || !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

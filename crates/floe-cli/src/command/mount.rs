@@ -20,7 +20,7 @@ use signal_hook::{
 
 use crate::{
     account::AccountFile,
-    confinement::{self, SandboxArguments},
+    confinement::{self, Opened, SandboxArguments},
     control,
     daemon::{self, Report, Role},
     ending_signals::heeded,
@@ -32,14 +32,16 @@ use crate::{
     mount_options::{self, Settings, Strictness},
     mount_users::MountUsers,
     output::{Output, remark},
-    quantity, status,
+    quantity,
+    remote::{self, RemoteArguments},
+    status,
 };
 
 /// Mount an image on a directory, until it is unmounted or interrupted
 #[derive(clap::Args)]
 #[command(override_usage = "floe mount [OPTIONS] IMAGE DIR", after_help = format!("{}\n{HELP}", mount_options::help()))]
 pub(crate) struct Arguments {
-    /// The image: a file or a block device
+    /// The image: a file, a block device, or a URL (https://, s3://, gs://, az://, oci://)
     #[arg(value_name = "IMAGE")]
     image: Option<PathBuf>,
     /// The directory to mount on; /dev/fd/N for an open descriptor of /dev/fuse
@@ -66,6 +68,8 @@ pub(crate) struct Arguments {
     options: Vec<String>,
     #[command(flatten)]
     sandbox: SandboxArguments,
+    #[command(flatten)]
+    remote: RemoteArguments,
 }
 
 const HELP: &str = "\
@@ -131,6 +135,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if arguments.device_directory.is_some() {
         settings.open.device_directory = arguments.device_directory;
     }
+    arguments.remote.apply(&mut settings.open.remote);
     let (Some(image), Some(directory)) = (arguments.image, arguments.directory) else {
         return Err(Fail::usage("give an image and a directory: floe mount IMAGE DIR; see --help"));
     };
@@ -158,6 +163,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     settings.mount.faults = Some(fault_log::to_stderr());
+    remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
     let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
@@ -168,7 +174,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     #[cfg(debug_assertions)]
     crate::compromised::on_a_read(&mut settings.mount);
     let policy = mem::take(&mut needs.policy);
-    let (files, enforced) = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
+    let Opened { files, enforced, remote } = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
     let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
@@ -196,6 +202,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         requests: mount.request_counts(),
         started: Instant::now(),
         enforced,
+        remote,
     });
     let control = device.zip(needs.control.take()).map(|(device, prepared)| {
         let source = Arc::clone(&source);
@@ -300,7 +307,10 @@ pub(crate) fn offset(text: &str) -> Result<Offset, String> {
     }
 }
 
-/// A path that means the same in every working directory.
+/// A path that means the same in every working directory, or a URL without credentials.
 fn absolute(path: &Path) -> PathBuf {
+    if remote::is_url(path) {
+        return remote::without_credentials(path);
+    }
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }

@@ -22,6 +22,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     mount_options::{Settings, Strictness},
+    remote,
 };
 
 /// The most reads that are kept.
@@ -87,11 +88,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     }
     // What is read before anybody asks would hide what is asked for.
     settings.open.engine.read_around = false;
-    let image = Image::open(&path, &settings.open)?;
+    let image = remote::open_image(&path, &settings.open)?;
     let reads = Reads::default();
     let sink = Arc::clone(&reads);
     let mut options = settings.mount;
-    options.source = path.to_string_lossy().into_owned();
+    options.source = remote::without_credentials(&path).to_string_lossy().into_owned();
     options.read_ahead_bytes = Some(0);
     options.reads = Some(Arc::new(move |nid, offset, len| {
         let mut reads = sink.lock().unwrap_or_else(PoisonError::into_inner);

@@ -189,7 +189,7 @@ impl Wanted {
     /// the sandbox's.
     pub(super) fn open_files(&self, image: &Path, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
         let opened = confinement::open(image, &self.open_options(), policy, self.sandbox)?;
-        Ok(opened.map(|(files, _)| files))
+        Ok(opened.map(|opened| opened.files))
     }
 
     /// How the image is opened.
@@ -201,7 +201,7 @@ impl Wanted {
             ..EngineOptions::default()
         };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
-        OpenOptions { offset, devices: self.devices.clone(), device_directory: None, engine }
+        OpenOptions { offset, devices: self.devices.clone(), device_directory: None, engine, ..OpenOptions::default() }
     }
 }
 

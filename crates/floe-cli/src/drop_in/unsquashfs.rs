@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let options = arguments.open_options();
     let opened = confinement::open(&arguments.image, &options, policy, sandbox)?;
     let opened = opened.inspect_err(|_| target.iter().for_each(Target::give_up));
-    let image = match opened.and_then(|(files, _)| Image::of(files, &options.engine)) {
+    let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
             eprintln!("Could not open {}, because {error}", path.display());

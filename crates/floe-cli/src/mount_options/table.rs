@@ -5,6 +5,7 @@
 
 mod mounting;
 mod reading;
+mod remote;
 
 use super::row::OptionRow;
 
@@ -17,6 +18,7 @@ pub(super) struct Group {
 /// The options, in the order of the help.
 pub(super) const GROUPS: &[Group] = &[
     Group { title: "Image", rows: mounting::IMAGE },
+    Group { title: "Remote images", rows: remote::REMOTE },
     Group { title: "Memory and caches", rows: reading::MEMORY },
     Group { title: "Threads", rows: reading::THREADS },
     Group { title: "Prefetch", rows: reading::PREFETCH },

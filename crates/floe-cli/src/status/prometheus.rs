@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use floe::remote::{CauseCounts, ImageCounts};
+
 use super::report::{MetadataCacheReport, Report};
 
 /// Nanoseconds in a second.
@@ -43,11 +45,61 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
     out.family("floe_requests_total", "Requests of the kernel.", "kind", kinds)?;
     let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));
     out.family("floe_request_faults_total", "Requests that got an error they did not ask for.", "reason", reasons)?;
+    if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
+        write_remote(&mut out, counts)?;
+    }
     write_work(&mut out, report)?;
     write_pages(&mut out, report)?;
     write_caches(&mut out, report)?;
     write_threads(&mut out, report)?;
     write_latency(&mut out, report)
+}
+
+fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()> {
+    let counts = &image.remote;
+    let by_cause =
+        |count: fn(&CauseCounts) -> u64| counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)));
+    let requests = by_cause(|cause| cause.requests);
+    out.family("floe_remote_requests_total", "Requests to the image's server that were answered.", "cause", requests)?;
+    let bytes = by_cause(|cause| cause.bytes);
+    out.family("floe_remote_bytes_total", "Bytes that they brought.", "cause", bytes)?;
+    for (name, help, count) in [
+        ("floe_remote_retries_total", "Requests that were sent again.", counts.retries),
+        ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
+        (
+            "floe_remote_resolved_again_total",
+            "Times that credentials or redirects were had again.",
+            counts.resolved_again,
+        ),
+        ("floe_remote_made_way_total", "Background requests that made way for demand.", counts.made_way),
+        ("floe_remote_wrong_answers_total", "Answers with other bytes than were asked for.", counts.wrong),
+        ("floe_remote_failures_total", "Fetches that failed in the end.", counts.failed),
+        ("floe_remote_outages_total", "Times that the server went out of reach.", counts.outages),
+        ("floe_remote_cache_hits_total", "Reads of chunks that the cache had.", image.cache_hits),
+        ("floe_remote_cache_misses_total", "Reads of chunks that had to be fetched.", image.cache_misses),
+        ("floe_remote_cache_joined_total", "Reads that waited for a fetch of somebody else.", image.cache_joined),
+        ("floe_remote_verification_failures_total", "Chunks that did not verify.", image.verification_failures),
+        ("floe_remote_uncached_chunks_total", "Chunks that were not stored.", image.uncached_chunks),
+    ] {
+        out.one(name, Kind::Counter, help, &[], count as f64)?;
+    }
+    let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
+    out.gauge("floe_remote_outage_seconds", "How long the server has been out of reach; 0: it is not.", outage_s)?;
+    const NAME: &str = "floe_remote_stage_duration_seconds";
+    writeln!(out.writer, "# HELP {NAME} How long the stages of a request take.\n# TYPE {NAME} histogram")?;
+    for stage in &counts.stages {
+        let label = ("stage", stage.stage.as_str());
+        let mut total = 0;
+        for (index, count) in stage.buckets.iter().enumerate() {
+            total += count;
+            let is_last = index + 1 == stage.buckets.len();
+            let bound = if is_last { "+Inf".to_owned() } else { ((1_u64 << index) as f64 / 1e6).to_string() };
+            out.sample("floe_remote_stage_duration_seconds_bucket", &[label, ("le", &bound)], total as f64)?;
+        }
+        out.sample("floe_remote_stage_duration_seconds_sum", &[label], stage.total_us as f64 / 1e6)?;
+        out.sample("floe_remote_stage_duration_seconds_count", &[label], total as f64)?;
+    }
+    Ok(())
 }
 
 fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {

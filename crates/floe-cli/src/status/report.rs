@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::mount_options::ShownOption;
@@ -24,6 +25,9 @@ pub(crate) struct Report {
     pub(crate) device: String,
     pub(crate) image: ImageReport,
     pub(crate) options: Vec<ShownOption>,
+    /// Where the image is, if it is somewhere else, and what was fetched.
+    #[serde(default)]
+    pub(crate) remote: Option<RemoteReport>,
     /// What the kernel enforces on the process.
     #[serde(default)]
     pub(crate) sandbox: SandboxReport,
@@ -71,6 +75,17 @@ pub(crate) struct ImageReport {
     pub(crate) format: String,
     pub(crate) offset_bytes: u64,
     pub(crate) devices: Vec<String>,
+}
+
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct RemoteReport {
+    /// The URL, with digests in the place of tags and without credentials.
+    pub(crate) name: String,
+    pub(crate) len_bytes: u64,
+    /// The root that bytes are verified against; none: they are not verified.
+    pub(crate) verified_by: Option<String>,
+    /// None: the process that fetches has ended.
+    pub(crate) counts: Option<ImageCounts>,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

@@ -1,15 +1,15 @@
 //! Where a report comes from.
 
-use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, process, sync::Arc, time::Instant};
 
-use floe::Image;
+use floe::{Image, remote::RemoteProcess};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, RequestCounts, RequestKind};
 use floe_sandbox::Enforced;
 
 use super::report::{
     BlockCacheReport, BucketReport, BudgetReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport,
-    PagePoolReport, ReadAroundReport, Report, SCHEMA, SandboxReport, ThreadReport, WorkReport,
+    PagePoolReport, ReadAroundReport, RemoteReport, Report, SCHEMA, SandboxReport, ThreadReport, WorkReport,
 };
 use crate::{
     control::{Answer, Question},
@@ -58,6 +58,8 @@ pub(crate) struct Source {
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
+    /// The process that fetches the image, where it is somewhere else.
+    pub(crate) remote: Option<Arc<RemoteProcess>>,
 }
 
 impl Source {
@@ -97,6 +99,7 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             options: self.settings().shown(),
+            remote: self.remote.as_deref().map(remote_of),
             sandbox: SandboxReport {
                 landlock: self.enforced.landlock.to_string(),
                 landlock_abi: self.enforced.landlock_abi,
@@ -178,6 +181,13 @@ impl Source {
         let wanted = self.settings().tuned(changes)?;
         self.engine().tune(&wanted).map_err(|error| error.to_string())
     }
+}
+
+fn remote_of(process: &RemoteProcess) -> RemoteReport {
+    let about = process.about();
+    // A process that has ended fetches nothing any more; reads say so.
+    let counts = process.counts().ok();
+    RemoteReport { name: about.name.clone(), len_bytes: about.len, verified_by: about.verified_by.clone(), counts }
 }
 
 fn by_name<const COUNT: usize>(counts: [(&str, u64); COUNT]) -> BTreeMap<String, u64> {

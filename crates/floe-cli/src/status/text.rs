@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use super::report::{LatencyReport, MetadataCacheReport, Report, SandboxReport};
+use super::report::{LatencyReport, MetadataCacheReport, RemoteReport, Report, SandboxReport};
 use crate::shown::Shown;
 
 /// Writes the report.
@@ -30,6 +30,9 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     }
     for device in &image.devices {
         writeln!(writer, "device       {}", shown(device))?;
+    }
+    if let Some(remote) = &report.remote {
+        write_remote(writer, remote)?;
     }
     let options: Vec<_> = report.options.iter().map(|option| format!("{}={}", option.key, option.value)).collect();
     write_wrapped(writer, "options", &options)?;
@@ -139,6 +142,40 @@ fn write_wrapped(writer: &mut dyn Write, name: &str, words: &[String]) -> io::Re
         write!(writer, "none")?;
     }
     writeln!(writer)
+}
+
+fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()> {
+    let shown = |name: &str| Shown(name.as_bytes()).to_string();
+    let verified =
+        remote.verified_by.as_deref().map_or("unverified".to_owned(), |root| format!("verified by {}", shown(root)));
+    let name = "remote";
+    writeln!(writer, "{name:<NAME_WIDTH$}{}, {}, {verified}", shown(&remote.name), bytes(remote.len_bytes))?;
+    let Some(image) = &remote.counts else {
+        return writeln!(writer, "  fetched    nothing any more: the process that fetches has ended");
+    };
+    let counts = &image.remote;
+    let causes: Vec<_> = counts
+        .causes
+        .iter()
+        .filter(|cause| cause.requests > 0)
+        .map(|cause| format!("{} {} in {} requests", shown(&cause.cause), bytes(cause.bytes), cause.requests))
+        .collect();
+    let causes = if causes.is_empty() { "nothing yet".to_owned() } else { causes.join(", ") };
+    writeln!(writer, "  fetched    {causes}")?;
+    let outage = counts.outage_ms.map_or_else(
+        || format!("{} outages so far", counts.outages),
+        |ms| format!("out of reach for {}", for_people(ms as f64 * 1e6)),
+    );
+    writeln!(
+        writer,
+        "  server     {outage}; {} retries, {} asked to slow down, {} resolved again, {} wrong answers, {} failures",
+        counts.retries, counts.throttled, counts.resolved_again, counts.wrong, counts.failed
+    )?;
+    writeln!(
+        writer,
+        "  cache      {} hits, {} misses, {} joined, {} chunks not stored; {} chunks did not verify",
+        image.cache_hits, image.cache_misses, image.cache_joined, image.uncached_chunks, image.verification_failures
+    )
 }
 
 fn write_sandbox(writer: &mut dyn Write, sandbox: &SandboxReport) -> io::Result<()> {

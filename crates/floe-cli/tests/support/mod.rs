@@ -6,6 +6,7 @@ pub(crate) mod hostile_squashfs;
 pub(crate) mod mkfs_erofs;
 pub(crate) mod program;
 mod served;
+pub(crate) mod servers;
 
 use std::{
     env,

@@ -1,6 +1,7 @@
 //! An image mounted by `floe mount`.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
@@ -28,9 +29,18 @@ impl Served {
     /// # Errors
     /// It does not mount; what it writes to its standard error.
     pub(crate) fn new(image: &Materialised) -> Result<Self, String> {
+        Self::with(image, &[], &[])
+    }
+
+    /// As [`Served::new`], with further options and variables of the environment.
+    ///
+    /// # Errors
+    /// As [`Served::new`].
+    pub(crate) fn with(image: &Materialised, options: &[&OsStr], variables: &[(&str, &OsStr)]) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-served-").tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-        command.arg("mount").args(super::image_arguments(image)).arg(&image.path).arg(directory.path());
+        command.arg("mount").args(super::image_arguments(image)).args(options).arg(&image.path).arg(directory.path());
+        command.envs(variables.iter().copied());
         let mut server =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("floe runs");
         let mut line = String::new();

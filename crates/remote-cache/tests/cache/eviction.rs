@@ -73,7 +73,7 @@ fn readers_of_chunks_that_go_never_get_zeros() {
                         let mut output = vec![0; 4096];
                         for _ in 0..1500 {
                             let offset = random.below((1 << 20) - 4096);
-                            if source.read_at_hand(offset, &mut output).expect("inside") {
+                            if source.try_read_at(offset, &mut output).expect("inside") {
                                 assert!(output == object.data()[offset as usize..][..4096], "wrong at {offset}");
                             }
                         }

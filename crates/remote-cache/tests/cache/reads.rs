@@ -69,7 +69,7 @@ fn reads_past_the_end_are_refused() {
         [(0, 1000, true), (1000, 0, true), (0, 1001, false), (999, 2, false), (1001, 0, false), (u64::MAX, 1, false)]
     {
         for read in
-            [source.read_at(offset, &mut vec![0; len]), source.read_at_hand(offset, &mut vec![0; len]).map(drop)]
+            [source.read_at(offset, &mut vec![0; len]), source.try_read_at(offset, &mut vec![0; len]).map(drop)]
         {
             assert_eq!(read.map_err(|error| error.kind()).err(), (!is_inside).then_some(io::ErrorKind::UnexpectedEof));
         }
@@ -83,17 +83,17 @@ fn only_what_is_proven_is_at_hand() {
     let source = open(&scene.cache(), &object, &server).expect("it opens");
     let requests = server.requests();
     let mut output = vec![0; 5000];
-    assert!(!source.read_at_hand(260_000, &mut output).expect("inside"));
+    assert!(!source.try_read_at(260_000, &mut output).expect("inside"));
     assert_eq!(server.requests(), requests, "a read at hand fetches nothing");
     source.read_at(260_000, &mut output).expect("it is fetched");
     output.fill(0);
-    assert!(source.read_at_hand(260_000, &mut output).expect("inside"));
+    assert!(source.try_read_at(260_000, &mut output).expect("inside"));
     assert_eq!(output, object.data()[260_000..265_000]);
-    assert!(!source.read_at_hand(530_000, &mut output).expect("inside"), "the third chunk is absent");
+    assert!(!source.try_read_at(530_000, &mut output).expect("inside"), "the third chunk is absent");
     let other = open(&scene.cache(), &object, &server).expect("it opens");
-    assert!(!other.read_at_hand(260_000, &mut output).expect("inside"), "another process has proven nothing yet");
+    assert!(!other.try_read_at(260_000, &mut output).expect("inside"), "another process has proven nothing yet");
     other.read_at(260_000, &mut [0]).expect("it is proven");
-    assert!(other.read_at_hand(260_000, &mut output[..2]).expect("inside"));
+    assert!(other.try_read_at(260_000, &mut output[..2]).expect("inside"));
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! `floe push`: sends an image to a registry.
+
+use std::{fs, io, path::PathBuf};
+
+use clap::Args;
+use floe::{
+    Format,
+    remote::{Network, PushedFormat, RemoteLocation},
+};
+use floe_remote_cache::{VerityRoot, parse_sidecar, sidecar_path};
+use floe_source::{FileSource, ImageFormat};
+use indicatif::HumanBytes;
+
+use super::extract::progress_bar;
+use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
+
+/// Send an image to an OCI registry, from which floe reads it in place and containerd pulls it
+///
+/// A table with the digests of the image goes with it, so that each part is verified when it is read. If a hash tree of
+/// dm-verity stands behind the image (floe mkfs --verity, or containerd's), its root goes into the manifest.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    floe push system.erofs oci://registry.example/team/system:v1\n  \
+    floe push tools.squashfs oci://localhost:5000/tools:latest\n\n\
+    Credentials are those of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
+    Exit codes:\n  \
+    0  the image is in the registry\n  \
+    1  it could not be sent\n  \
+    2  wrong usage\n  \
+    3  the file is no image")]
+pub(crate) struct Arguments {
+    /// The EROFS or SquashFS image: a file
+    image: PathBuf,
+
+    /// Where to send it: oci://registry/repository:tag
+    #[arg(value_name = "URL")]
+    location: RemoteLocation,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+
+    #[command(flatten)]
+    remote: RemoteArguments,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The file is no image, or the registry does not take it.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let path = &arguments.image;
+    let failed = |error: io::Error| Fail::failed(format!("{}: {error}", path.display()));
+    let source = FileSource::open(path).map_err(failed)?;
+    let format = match ImageFormat::of(&source).map_err(failed)? {
+        Some(Format::Erofs) => PushedFormat::Erofs,
+        Some(Format::Squashfs) => PushedFormat::Squashfs,
+        None => {
+            let message = format!("{}: not an EROFS or SquashFS image", path.display());
+            return Err(Fail::failed(message).with_exit(Exit::BadImage));
+        }
+    };
+    let verity = verity_root(path)?;
+    let file = fs::File::open(path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
+    let network = Network::new(arguments.remote.options().remote).map_err(failed)?;
+    let bar = progress_bar(arguments.quiet);
+    bar.set_length(len);
+    let pushed = network.push(&file, format, verity.as_ref(), &arguments.location, &|done| bar.set_position(done));
+    bar.finish_and_clear();
+    let pushed = pushed.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => Fail::usage(error.to_string()),
+        _ => Fail::failed(error.to_string()),
+    })?;
+    if arguments.quiet {
+        return Ok(Exit::Done.code());
+    }
+    Output::print(format_args!("{} with {}\n", pushed.location, HumanBytes(pushed.len)))
+}
+
+/// The root of the hash tree behind the image, as the file beside it says.
+fn verity_root(image: &std::path::Path) -> Result<Option<VerityRoot>, Fail> {
+    let path = sidecar_path(image);
+    match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Fail::failed(format!("{}: {error}", path.display()))),
+        Ok(text) => match parse_sidecar(&text) {
+            Ok(root) => Ok(Some(root)),
+            Err(error) => Err(Fail::failed(format!("{}: {error}", path.display()))),
+        },
+    }
+}

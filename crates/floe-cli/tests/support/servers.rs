@@ -1,0 +1,138 @@
+//! Real servers of remote images, on ports of this machine.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_testkit::peer;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a server may take to listen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that runs. It is killed in the end.
+pub(crate) struct RealServer {
+    command: Command,
+    child: Child,
+    pub(crate) port: u16,
+    /// What it serves from, or keeps what it gets in.
+    pub(crate) directory: TempDir,
+}
+
+impl RealServer {
+    /// nginx, which serves the files of its directory.
+    pub(crate) fn nginx() -> Self {
+        let (port, directory) = (free_port(), directory());
+        let path = directory.path().display();
+        let configuration = format!(
+            "daemon off; pid {path}/.pid; error_log stderr; user root; worker_processes 1; events {{}}\n\
+             http {{ access_log off; client_body_temp_path {path}/.a; proxy_temp_path {path}/.b; fastcgi_temp_path \
+             {path}/.c; uwsgi_temp_path {path}/.d; scgi_temp_path {path}/.e;\n\
+             server {{ listen 127.0.0.1:{port}; root {path}; disable_symlinks off; }} }}\n"
+        );
+        let file = directory.path().join(".conf");
+        fs::write(&file, configuration).expect("written");
+        let mut command = Command::new(peer("nginx").expect("it was asked for"));
+        command.arg("-c").arg(&file);
+        Self::start(command, port, directory)
+    }
+
+    /// docker's registry, with an empty store.
+    pub(crate) fn registry() -> Self {
+        let (port, directory) = (free_port(), directory());
+        let configuration = format!(
+            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \
+             '127.0.0.1:{port}'}}\n",
+            directory.path().display()
+        );
+        let file = directory.path().join("config.yml");
+        fs::write(&file, configuration).expect("written");
+        let mut command = Command::new(peer("docker-registry").expect("it was asked for"));
+        command.arg("serve").arg(&file);
+        Self::start(command, port, directory)
+    }
+
+    /// versitygw, an S3 server: buckets are folders of its directory.
+    pub(crate) fn s3() -> Self {
+        let (port, directory) = (free_port(), directory());
+        let mut command = Command::new(peer("versitygw").expect("it was asked for"));
+        command.args(["--access", "someone", "--secret", "something", "--region", "us-east-1", "--quiet"]);
+        command.arg("--port").arg(format!("127.0.0.1:{port}")).arg("posix").arg("--nometa").arg(directory.path());
+        Self::start(command, port, directory)
+    }
+
+    fn start(mut command: Command, port: u16, directory: TempDir) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("the server starts");
+        let mut server = Self { command, child, port, directory };
+        server.wait();
+        server
+    }
+
+    /// Ends the server; its directory stays.
+    pub(crate) fn stop(&mut self) {
+        // nginx has a process that does the work, which ends with the first only if that may end it.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let started = Instant::now();
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if started.elapsed() > Duration::from_secs(5) {
+                let _ = self.child.kill();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts the server again, on the same port.
+    pub(crate) fn start_again(&mut self) {
+        self.child = self.command.spawn().expect("the server starts");
+        self.wait();
+    }
+
+    fn wait(&mut self) {
+        let started = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.child.try_wait().expect("our own child");
+            assert!(ended.is_none(), "{:?} ended with {ended:?}", self.command);
+            assert!(started.elapsed() < PATIENCE, "{:?} does not listen", self.command);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Makes a file of the directory that is another file, under this name.
+    pub(crate) fn offer(&self, file: &Path, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().expect("it is in the directory")).expect("made");
+        if fs::hard_link(file, &path).is_err() {
+            fs::copy(file, &path).expect("copied");
+        }
+        path
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn directory() -> TempDir {
+    let directory = tempfile::Builder::new().prefix("floe-server-").tempdir().expect("a directory");
+    // Servers give up root's rights.
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    directory
+}

@@ -1,0 +1,186 @@
+//! What was fetched, how long it took, and what went wrong.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use floe_remote_cache::Cause;
+use serde::{Deserialize, Serialize};
+
+/// How many buckets a histogram has: up to 1 µs, 2 µs, 4 µs, … about 36 minutes, and beyond.
+const BUCKET_COUNT: usize = 32;
+
+/// A stage of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Learning where the bytes are: tokens, redirects, signatures.
+    Resolve,
+    /// Waiting for a place among the requests to the host.
+    Queue,
+    /// From the request to the first byte of the answer.
+    FirstByte,
+    /// From the first byte to the last.
+    Transfer,
+}
+
+/// Counts of one remote image. They only grow, but for the outage.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    began: Instant,
+    requests: [AtomicU64; Cause::ALL.len()],
+    bytes: [AtomicU64; Cause::ALL.len()],
+    retries: AtomicU64,
+    throttled: AtomicU64,
+    resolved_again: AtomicU64,
+    made_way: AtomicU64,
+    wrong: AtomicU64,
+    failed: AtomicU64,
+    /// When an outage began, in nanoseconds since `began` and one; zero: there is none.
+    outage_since_ns: AtomicU64,
+    outages: AtomicU64,
+    stages: [[AtomicU64; BUCKET_COUNT]; 4],
+    stages_us: [AtomicU64; 4],
+}
+
+/// The counts of a remote image at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RemoteCounts {
+    /// Requests and bytes by cause, in the order of [`Cause::ALL`].
+    pub causes: Vec<CauseCounts>,
+    /// Requests that were sent again.
+    pub retries: u64,
+    /// Answers that asked for fewer requests.
+    pub throttled: u64,
+    /// How often credentials, signatures or redirects had to be had again.
+    pub resolved_again: u64,
+    /// Background requests that made way for demand.
+    pub made_way: u64,
+    /// Answers with other bytes than were asked for.
+    pub wrong: u64,
+    /// Fetches that failed in the end.
+    pub failed: u64,
+    /// Outages so far.
+    pub outages: u64,
+    /// How long the present outage lasts, in milliseconds; `None`: there is none.
+    pub outage_ms: Option<u64>,
+    /// Latency of each stage.
+    pub stages: Vec<StageCounts>,
+}
+
+/// What was fetched for one cause.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CauseCounts {
+    /// The cause's name.
+    pub cause: String,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+}
+
+/// The latency of one stage.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StageCounts {
+    /// The stage's name.
+    pub stage: String,
+    /// How many times it took up to 1 µs, 2 µs, 4 µs, …; the last bucket is everything beyond.
+    pub buckets: Vec<u64>,
+    /// How long it took in all, in microseconds.
+    pub total_us: u64,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            requests: Default::default(),
+            bytes: Default::default(),
+            retries: AtomicU64::new(0),
+            throttled: AtomicU64::new(0),
+            resolved_again: AtomicU64::new(0),
+            made_way: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            outage_since_ns: AtomicU64::new(0),
+            outages: AtomicU64::new(0),
+            stages: Default::default(),
+            stages_us: Default::default(),
+        }
+    }
+
+    pub(crate) fn fetched(&self, cause: Cause, bytes: u64) {
+        self.requests[cause.index()].fetch_add(1, Relaxed);
+        self.bytes[cause.index()].fetch_add(bytes, Relaxed);
+        self.outage_since_ns.store(0, Relaxed);
+    }
+
+    pub(crate) fn took(&self, stage: Stage, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.stages_us[stage as usize].fetch_add(us, Relaxed);
+        let bucket = us.max(1).next_power_of_two().trailing_zeros() as usize;
+        self.stages[stage as usize][bucket.min(BUCKET_COUNT - 1)].fetch_add(1, Relaxed);
+    }
+
+    /// The server cannot be reached.
+    pub(crate) fn out_of_reach(&self) {
+        let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+        if self.outage_since_ns.compare_exchange(0, now_ns, Relaxed, Relaxed).is_ok() {
+            self.outages.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn throttled(&self) {
+        self.throttled.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn resolved_again(&self) {
+        self.resolved_again.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn made_way(&self) {
+        self.made_way.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn was_wrong(&self) {
+        self.wrong.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn failed(&self) {
+        self.failed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> RemoteCounts {
+        let outage_ms = match self.outage_since_ns.load(Relaxed) {
+            0 => None,
+            since_ns => Some(self.began.elapsed().saturating_sub(Duration::from_nanos(since_ns)).as_millis() as u64),
+        };
+        let cause = |cause: &Cause| CauseCounts {
+            cause: cause.name().to_owned(),
+            requests: self.requests[cause.index()].load(Relaxed),
+            bytes: self.bytes[cause.index()].load(Relaxed),
+        };
+        let names = ["resolve", "queue", "first-byte", "transfer"];
+        let stage = |(index, name): (usize, &str)| StageCounts {
+            stage: name.to_owned(),
+            total_us: self.stages_us[index].load(Relaxed),
+            buckets: self.stages[index].iter().map(|bucket| bucket.load(Relaxed)).collect(),
+        };
+        RemoteCounts {
+            causes: Cause::ALL.iter().map(cause).collect(),
+            retries: self.retries.load(Relaxed),
+            throttled: self.throttled.load(Relaxed),
+            resolved_again: self.resolved_again.load(Relaxed),
+            made_way: self.made_way.load(Relaxed),
+            wrong: self.wrong.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            outages: self.outages.load(Relaxed),
+            outage_ms,
+            stages: names.into_iter().enumerate().map(stage).collect(),
+        }
+    }
+}

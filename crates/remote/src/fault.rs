@@ -1,0 +1,105 @@
+//! Why a request failed, and what follows from that.
+
+use std::{error::Error, fmt, io, time::Duration};
+
+use floe_remote_cache::{FetchError, FetchFault};
+
+/// A request that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
+    /// What is wrong, without the URL.
+    pub(crate) message: String,
+}
+
+/// What follows from a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum FaultKind {
+    /// The same request may succeed later.
+    Transient {
+        /// How long the server wants to be left alone.
+        retry_after: Option<Duration>,
+        /// Whether the server or the network has too much to do, so that fewer requests should be under way.
+        is_congestion: bool,
+    },
+    /// The credentials are missing, wrong or expired. `challenge` is the server's `WWW-Authenticate`.
+    Unauthorized {
+        /// What the server wants.
+        challenge: Option<String>,
+    },
+    /// The server will not do it, however often it is asked.
+    Refused,
+    /// What came is not what was asked for.
+    WrongBytes,
+    /// The object is no longer there, or another one is in its place.
+    Gone,
+    /// Whoever asked has gone.
+    Closed,
+}
+
+impl Fault {
+    pub(crate) fn transient(message: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Transient { retry_after: None, is_congestion: false }, message: message.into() }
+    }
+
+    pub(crate) fn congestion(message: impl Into<String>, retry_after: Option<Duration>) -> Self {
+        Self { kind: FaultKind::Transient { retry_after, is_congestion: true }, message: message.into() }
+    }
+
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Refused, message: message.into() }
+    }
+
+    pub(crate) fn wrong(message: impl Into<String>) -> Self {
+        Self { kind: FaultKind::WrongBytes, message: message.into() }
+    }
+
+    pub(crate) fn gone(message: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Gone, message: message.into() }
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self { kind: FaultKind::Closed, message: "given up before it was done".to_owned() }
+    }
+
+    /// What a request met that got no answer.
+    pub(crate) fn of_request(error: &reqwest::Error) -> Self {
+        let message = chain(error);
+        let is_distrust = message.contains("invalid peer certificate") || message.contains("no native root CA");
+        if error.is_builder() || is_distrust {
+            return Self::refused(message);
+        }
+        if error.is_timeout() { Self::congestion(message, None) } else { Self::transient(message) }
+    }
+
+    /// The error that a caller outside of this crate gets; `place` names the URL and the bytes.
+    pub(crate) fn at(self, place: impl fmt::Display) -> io::Error {
+        let message = format!("{place}: {}", self.message);
+        let fault = match self.kind {
+            FaultKind::WrongBytes => FetchFault::WrongBytes,
+            FaultKind::Gone => FetchFault::Gone,
+            // No outage: what is in a cache must not hide it.
+            FaultKind::Refused => return io::Error::other(message),
+            FaultKind::Closed => return io::Error::new(io::ErrorKind::Interrupted, message),
+            _ => FetchFault::Outage,
+        };
+        FetchError::new(fault, message).into()
+    }
+}
+
+/// What was wrong, from the outside in; the outermost error only says that a request failed, and names its URL.
+fn chain(error: &reqwest::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut inner = error.source();
+    while let Some(error) = inner {
+        let text = error.to_string();
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+        inner = error.source();
+    }
+    if parts.is_empty() {
+        parts.push(if error.is_timeout() { "timed out" } else { "the request failed" }.to_owned());
+    }
+    parts.join(": ")
+}

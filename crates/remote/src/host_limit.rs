@@ -1,0 +1,314 @@
+//! How many requests may be under way to one host.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::Notify, time::sleep_until};
+
+/// How many requests a host gets at first.
+const WINDOW_AT_FIRST: f64 = 4.0;
+
+/// After a decrease, further signs of congestion are taken for the same one for so long.
+const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The longest time that a `Retry-After` holds back all requests to a host.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// How much a new measurement counts.
+const MEASUREMENT_WEIGHT: f64 = 0.2;
+
+/// The least and the most bytes that a request is worth.
+pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
+pub(crate) const REQUEST_BYTES_MAX: u64 = 8 << 20;
+
+/// A request takes so many times as long as the wait for its first byte, if bandwidth allows: a fifth is waiting.
+const TRANSFER_TO_WAIT: f64 = 4.0;
+
+/// The limits of all hosts.
+pub(crate) struct HostLimits {
+    hosts: Mutex<HashMap<String, Arc<HostLimit>>>,
+    window_max: usize,
+}
+
+/// How many requests may be under way to one host: additive increase, multiplicative decrease. Demand goes first, and takes
+/// the place of a request that nobody waits for.
+pub(crate) struct HostLimit {
+    state: Mutex<State>,
+    changed: Notify,
+    window_max: f64,
+}
+
+struct State {
+    window: f64,
+    next_id: u64,
+    urgent: VecDeque<u64>,
+    background: VecDeque<u64>,
+    /// The requests under way; those in the background with what tells them to make way.
+    running: BTreeMap<u64, Option<Arc<Notify>>>,
+    decreased: Option<Instant>,
+    paused_until: Option<Instant>,
+    /// The wait for the first byte, and the bytes of one connection in a second after it.
+    first_byte_s: Option<f64>,
+    bytes_per_s: Option<f64>,
+}
+
+/// A request that waits or is under way. Dropped, it makes room.
+pub(crate) struct Slot {
+    limit: Arc<HostLimit>,
+    id: u64,
+    make_way: Option<Arc<Notify>>,
+}
+
+impl HostLimits {
+    pub(crate) fn new(window_max: usize) -> Self {
+        Self { hosts: Mutex::default(), window_max: window_max.max(1) }
+    }
+
+    /// The limit of the host of this name.
+    pub(crate) fn of(&self, host: &str) -> Arc<HostLimit> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = hosts.entry(host.to_owned()).or_insert_with(|| Arc::new(HostLimit::new(self.window_max as f64)));
+        Arc::clone(limit)
+    }
+}
+
+impl HostLimit {
+    fn new(window_max: f64) -> Self {
+        let state = State {
+            window: WINDOW_AT_FIRST.min(window_max),
+            next_id: 0,
+            urgent: VecDeque::new(),
+            background: VecDeque::new(),
+            running: BTreeMap::new(),
+            decreased: None,
+            paused_until: None,
+            first_byte_s: None,
+            bytes_per_s: None,
+        };
+        Self { state: Mutex::new(state), changed: Notify::new(), window_max }
+    }
+
+    /// Waits for a place. Somebody waits for an urgent request.
+    pub(crate) async fn acquire(self: &Arc<Self>, is_urgent: bool) -> Slot {
+        let slot = self.queue(is_urgent);
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let pause = match self.start(slot.id, slot.make_way.as_ref()) {
+                Start::Now => return slot,
+                Start::Later => None,
+                Start::At(at) => Some(at),
+            };
+            match pause {
+                Some(at) => sleep_until(at.into()).await,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// The host answered as it should.
+    pub(crate) fn went_well(&self, first_byte: Duration, transfer: Duration, bytes: u64) {
+        let mut state = self.lock();
+        state.window = (state.window + 1.0 / state.window).min(self.window_max);
+        let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + MEASUREMENT_WEIGHT * (new - old)));
+        state.first_byte_s = mean(state.first_byte_s, first_byte.as_secs_f64());
+        // Small answers arrive with their first byte.
+        if bytes >= REQUEST_BYTES_MIN / 4 {
+            state.bytes_per_s = mean(state.bytes_per_s, bytes as f64 / transfer.as_secs_f64().max(1e-4));
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// The host, or the way to it, has too much to do.
+    pub(crate) fn is_congested(&self, retry_after: Option<Duration>) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.decreased.is_none_or(|at| now.duration_since(at) >= DECREASE_INTERVAL) {
+            state.window = (state.window / 2.0).max(1.0);
+            state.decreased = Some(now);
+        }
+        if let Some(pause) = retry_after {
+            let until = now + pause.min(PAUSE_MAX);
+            state.paused_until = Some(state.paused_until.map_or(until, |at| at.max(until)));
+        }
+    }
+
+    /// How many bytes a request is worth, so that most of its time is not waiting.
+    pub(crate) fn request_bytes(&self) -> u64 {
+        let state = self.lock();
+        let (Some(first_byte_s), Some(bytes_per_s)) = (state.first_byte_s, state.bytes_per_s) else {
+            return REQUEST_BYTES_MIN;
+        };
+        let bytes = (first_byte_s * bytes_per_s * TRANSFER_TO_WAIT) as u64;
+        bytes.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX).next_power_of_two().min(REQUEST_BYTES_MAX)
+    }
+
+    /// How many requests may be under way at present.
+    pub(crate) fn window(&self) -> usize {
+        self.lock().window as usize
+    }
+
+    fn queue(self: &Arc<Self>, is_urgent: bool) -> Slot {
+        let mut state = self.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        if is_urgent {
+            state.urgent.push_back(id);
+        } else {
+            state.background.push_back(id);
+        }
+        let make_way = (!is_urgent).then(Arc::default);
+        Slot { limit: Arc::clone(self), id, make_way }
+    }
+
+    fn start(&self, id: u64, make_way: Option<&Arc<Notify>>) -> Start {
+        let mut state = self.lock();
+        if let Some(at) = state.paused_until {
+            if at > Instant::now() {
+                return Start::At(at);
+            }
+            state.paused_until = None;
+        }
+        let window = state.window as usize;
+        let is_next = if make_way.is_none() {
+            if state.running.len() >= window {
+                // Of those that nobody waits for, the youngest has the least to lose.
+                if let Some(youngest) = state.running.values().rev().flatten().next() {
+                    youngest.notify_one();
+                }
+                return Start::Later;
+            }
+            state.urgent.front() == Some(&id)
+        } else {
+            // One place is left for demand.
+            let room = window.saturating_sub(1).max(1);
+            state.urgent.is_empty() && state.running.len() < room && state.background.front() == Some(&id)
+        };
+        if !is_next {
+            return Start::Later;
+        }
+        if make_way.is_none() {
+            state.urgent.pop_front()
+        } else {
+            state.background.pop_front()
+        };
+        state.running.insert(id, make_way.cloned());
+        drop(state);
+        self.changed.notify_waiters();
+        Start::Now
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Start {
+    Now,
+    Later,
+    At(Instant),
+}
+
+impl Slot {
+    /// Ends when demand wants the place of this request; never for demand itself.
+    pub(crate) async fn wanted_by_demand(&self) {
+        match &self.make_way {
+            Some(notify) => notify.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.limit.lock();
+        if state.running.remove(&self.id).is_none() {
+            state.urgent.retain(|id| *id != self.id);
+            state.background.retain(|id| *id != self.id);
+        }
+        drop(state);
+        self.limit.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// The slot if it is there without waiting.
+    fn poll(future: &mut (impl Future<Output = Slot> + Unpin)) -> Option<Slot> {
+        match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(slot) => Some(slot),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn windows_grow_by_one_in_a_round_and_halve_once_a_second() {
+        let limit = Arc::new(HostLimit::new(16.0));
+        let went_well = || limit.went_well(Duration::from_millis(20), Duration::from_millis(10), 1 << 20);
+        (0..5).for_each(|_| went_well());
+        assert_eq!(limit.window(), 5);
+        (0..1000).for_each(|_| went_well());
+        assert_eq!(limit.window(), 16);
+        limit.is_congested(None);
+        limit.is_congested(None);
+        assert_eq!(limit.window(), 8);
+    }
+
+    #[test]
+    fn requests_grow_with_bandwidth_and_round_trips() {
+        for (first_byte_ms, transfer_ms, expected) in
+            [(1, 100, REQUEST_BYTES_MIN), (80, 80, 4 << 20), (500, 10, REQUEST_BYTES_MAX)]
+        {
+            let limit = HostLimit::new(16.0);
+            assert_eq!(limit.request_bytes(), REQUEST_BYTES_MIN);
+            limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
+            assert_eq!(limit.request_bytes(), expected, "{first_byte_ms} {transfer_ms}");
+        }
+    }
+
+    #[test]
+    fn demand_goes_first_and_background_makes_way() {
+        let limit = Arc::new(HostLimit::new(3.0));
+        let mut first = Box::pin(limit.acquire(false));
+        let first = poll(&mut first).expect("a place");
+        let mut second = Box::pin(limit.acquire(false));
+        let second = poll(&mut second).expect("a place");
+        let mut third = Box::pin(limit.acquire(false));
+        assert!(poll(&mut third).is_none(), "a place is left for demand");
+        let mut demand = Box::pin(limit.acquire(true));
+        let demand = poll(&mut demand).expect("the place that was left");
+        let mut more = Box::pin(limit.acquire(true));
+        assert!(poll(&mut more).is_none());
+        let wanted = |slot: &Slot| {
+            let mut wanted = Box::pin(slot.wanted_by_demand());
+            wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        assert!(!wanted(&first) && wanted(&second), "the youngest makes way");
+        drop(second);
+        assert!(poll(&mut third).is_none(), "demand goes first");
+        let more = poll(&mut more).expect("the place of the youngest");
+        drop((demand, more, first));
+        assert!(poll(&mut third).is_some());
+    }
+
+    #[test]
+    fn who_no_longer_waits_is_forgotten() {
+        let limit = Arc::new(HostLimit::new(1.0));
+        let mut first = Box::pin(limit.acquire(true));
+        let first = poll(&mut first).expect("a place");
+        let mut second = Box::pin(limit.acquire(true));
+        assert!(poll(&mut second).is_none());
+        drop(second);
+        drop(first);
+        assert!(poll(&mut Box::pin(limit.acquire(true))).is_some());
+    }
+}

@@ -1,0 +1,37 @@
+//! Images that are somewhere else: on HTTP servers, in object stores, in OCI registries.
+//!
+//! A [`RemoteLocation`] is the URL that a user writes. [`Network::open`] finds what is there, and a [`RemoteObject`] fetches
+//! ranges of it, with retries, limits and checks of each answer. All of async stays in this crate: what it offers blocks.
+#![forbid(unsafe_code)]
+
+mod aws_profile;
+mod content_range;
+mod counters;
+mod fault;
+mod host_limit;
+mod http_client;
+mod location;
+mod network;
+mod object;
+mod object_origin;
+mod options;
+mod origin;
+mod patience;
+mod process;
+mod pull;
+mod range_reply;
+mod registry;
+mod remote_image;
+mod requester;
+mod resolution;
+mod validator;
+
+pub use counters::{CauseCounts, RemoteCounts, StageCounts};
+pub use location::{BadLocation, ImageReference, LayerChoice, ObjectService, RemoteLocation, Version};
+pub use network::Network;
+pub use object::RemoteObject;
+pub use options::{BadOutage, Outage, RemoteOptions};
+pub use process::{RemoteProcess, serve};
+pub use pull::Pulled;
+pub use registry::{Pushed, PushedFormat};
+pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, RemoteImage};

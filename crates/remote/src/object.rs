@@ -1,0 +1,242 @@
+//! One remote object, open.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use floe_image::ByteRange;
+use floe_remote_cache::{Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust};
+use url::Url;
+
+use crate::{
+    RemoteCounts, RemoteLocation,
+    fault::Fault,
+    host_limit::{REQUEST_BYTES_MAX, REQUEST_BYTES_MIN},
+    network::Shared,
+    object_origin::ObjectOrigin,
+    origin::{Origin, Target},
+    range_reply::Wanted,
+    registry::{Layer, ResolvedBlob},
+    requester::Requester,
+    validator::Validator,
+};
+
+/// What the name of a table of digests adds to the name of its image.
+const TABLE_SUFFIX: &str = ".digests";
+
+/// One remote object, open: its length is known, and later answers must be about the same object.
+pub struct RemoteObject {
+    requester: Requester,
+    name: String,
+    validator: Validator,
+    key: ObjectKey,
+    /// What came with the length, until it is asked for.
+    head: Mutex<Option<Bytes>>,
+}
+
+/// An object of which the length is known.
+struct Opened {
+    requester: Requester,
+    name: String,
+    len: u64,
+    validator: Validator,
+    head: Bytes,
+}
+
+impl RemoteObject {
+    /// What is at `location`, to be read in place.
+    pub(crate) fn open(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<Self> {
+        let (object, layer) = Self::open_any(shared, location)?;
+        match layer.as_ref().and_then(Layer::must_be_pulled) {
+            Some(advice) => Err(Fault::refused(advice).at(location)),
+            None => Ok(object),
+        }
+    }
+
+    /// What is at `location`, and which layer of an image it is.
+    pub(crate) fn open_any(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<(Self, Option<Layer>)> {
+        let opened = shared.block_on(async {
+            let object = match location {
+                RemoteLocation::Web { url, table } => Self::of_web(shared, url, *table).await,
+                RemoteLocation::Object { service, bucket, key, table } => {
+                    let origin = |key: &str| ObjectOrigin::new(*service, bucket, key).map(Origin::Object);
+                    let table = match table {
+                        None => None,
+                        Some(digest) => Some((origin(&format!("{key}{TABLE_SUFFIX}"))?, *digest)),
+                    };
+                    Self::of_origin(shared, location.to_string(), origin(key)?, table).await
+                }
+                RemoteLocation::Registry(reference) => {
+                    let blob = shared.registries.resolve(reference, shared).await?;
+                    let layer = blob.layer.clone();
+                    return Ok((Self::of_blob(shared, blob)?, Some(layer)));
+                }
+            };
+            object.map(|object| (object, None))
+        });
+        opened.map_err(|fault| fault.at(location))
+    }
+
+    async fn of_web(shared: &Arc<Shared>, url: &Url, table: Option<Digest>) -> Result<Self, Fault> {
+        let table = table.map(|digest| {
+            let mut url = url.clone();
+            url.set_path(&format!("{}{TABLE_SUFFIX}", url.path()));
+            (Origin::Web(Target::of_url(&url)), digest)
+        });
+        let name = crate::location::shown(url);
+        Self::of_origin(shared, name, Origin::Web(Target::of_url(url)), table).await
+    }
+
+    async fn of_origin(
+        shared: &Arc<Shared>,
+        name: String,
+        origin: Origin,
+        table: Option<(Origin, Digest)>,
+    ) -> Result<Self, Fault> {
+        let image = Opened::probe(shared, name.clone(), origin);
+        let Some((table, digest)) = table else {
+            let image = image.await?;
+            let etag = image.validator.word();
+            let trust = Trust::Location(Location { url: name, etag });
+            return Ok(Self::new(image, trust));
+        };
+        // Both at once: one round trip.
+        let table = Opened::probe(shared, format!("{name}{TABLE_SUFFIX}"), table);
+        let (image, table) = tokio::try_join!(image, table)?;
+        let table = table.all(DigestTable::bytes_for(image.len)).await?;
+        let table = table_for(&table, &digest, image.len)?;
+        Ok(Self::new(image, Trust::Table(Arc::new(table))))
+    }
+
+    fn of_blob(shared: &Arc<Shared>, blob: ResolvedBlob) -> Result<Self, Fault> {
+        let ResolvedBlob { origin, name, len, trust, .. } = blob;
+        if len > OBJECT_BYTES_MAX {
+            return Err(Fault::refused(format!("the manifest announces {len} bytes")));
+        }
+        let requester = Requester::new(Arc::clone(shared), Origin::Blob(origin));
+        let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
+        Ok(Self::new(opened, trust))
+    }
+
+    fn new(opened: Opened, trust: Trust) -> Self {
+        let Opened { requester, name, len, validator, head } = opened;
+        let head = Mutex::new((!head.is_empty()).then_some(head));
+        Self { requester, name, validator, key: ObjectKey { trust, len }, head }
+    }
+
+    /// What its bytes are held against, and under which name a cache keeps them.
+    pub fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// What was fetched so far.
+    pub fn counts(&self) -> RemoteCounts {
+        self.requester.counters.snapshot()
+    }
+
+    /// The bytes that came with the length, if `range` is among them.
+    fn from_head(&self, range: ByteRange) -> Option<Bytes> {
+        let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        let head = head.as_ref()?;
+        let (from, to) = (usize::try_from(range.offset()).ok()?, usize::try_from(range.end()).ok()?);
+        (to <= head.len()).then(|| head.slice(from..to))
+    }
+
+    fn fetch_now(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
+        let place = format_args!("{}, bytes {}-{}", self.name, range.offset(), range.end().saturating_sub(1));
+        if range.end() > self.key.len {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{place}: past the end")));
+        }
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let wanted = |range| Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
+        let pieces = range.len().div_ceil(REQUEST_BYTES_MAX);
+        let fetched = self.requester.shared.block_on(async {
+            if pieces == 1 {
+                return self.requester.fetch(&wanted(range), cause).await.map(|fetched| fetched.bytes);
+            }
+            let mut bytes = Vec::new();
+            for index in 0..pieces {
+                let offset = range.offset() + index * REQUEST_BYTES_MAX;
+                let piece = ByteRange::new(offset, REQUEST_BYTES_MAX.min(range.end() - offset));
+                bytes.extend_from_slice(&self.requester.fetch(&wanted(piece), cause).await?.bytes);
+            }
+            Ok(bytes.into())
+        });
+        fetched.map_err(|fault| fault.at(place))
+    }
+}
+
+impl RangeFetcher for RemoteObject {
+    fn len(&self) -> u64 {
+        self.key.len
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
+        match self.from_head(range) {
+            Some(bytes) => Ok(bytes),
+            None => self.fetch_now(range, cause),
+        }
+    }
+
+    fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
+        *self.head.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.requester.turn_away();
+        self.fetch_now(range, cause)
+    }
+
+    fn request_bytes(&self, _cause: Cause) -> u64 {
+        self.requester.limit().map_or(REQUEST_BYTES_MIN, |limit| limit.request_bytes())
+    }
+
+    fn connections(&self) -> usize {
+        self.requester.limit().map_or(1, |limit| limit.window())
+    }
+}
+
+impl Opened {
+    /// Learns the length, and gets the first bytes with the same answer.
+    async fn probe(shared: &Arc<Shared>, name: String, origin: Origin) -> Result<Self, Fault> {
+        let requester = Requester::new(Arc::clone(shared), origin);
+        let wanted = Wanted { range: ByteRange::new(0, REQUEST_BYTES_MIN), object_len: None, validator: None };
+        let fetched = requester.fetch(&wanted, Cause::Metadata).await?;
+        let len = fetched.reply.object_len;
+        if len > OBJECT_BYTES_MAX {
+            return Err(Fault::refused(format!("the server announces {len} bytes")));
+        }
+        let validator = Validator::of(&fetched.headers);
+        Ok(Self { requester, name, len, validator, head: fetched.bytes })
+    }
+
+    /// All of a small object.
+    async fn all(self, bytes_max: u64) -> Result<Bytes, Fault> {
+        if self.len > bytes_max {
+            return Err(Fault::refused(format!("{} has more than {bytes_max} bytes", self.name)));
+        }
+        let mut bytes = self.head.to_vec();
+        while (bytes.len() as u64) < self.len {
+            let offset = bytes.len() as u64;
+            let range = ByteRange::new(offset, REQUEST_BYTES_MAX.min(self.len - offset));
+            let wanted = Wanted { range, object_len: Some(self.len), validator: Some(&self.validator) };
+            bytes.extend_from_slice(&self.requester.fetch(&wanted, Cause::Tree).await?.bytes);
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// The table of an object of `len` bytes.
+pub(crate) fn table_for(bytes: &[u8], digest: &Digest, len: u64) -> Result<DigestTable, Fault> {
+    let table = DigestTable::parse(bytes, digest).map_err(|error| Fault::wrong(error.to_string()))?;
+    if table.object_len() != len {
+        let message = format!("the table of digests is for {} bytes, but the image has {len}", table.object_len());
+        return Err(Fault::wrong(message));
+    }
+    Ok(table)
+}

@@ -1,0 +1,209 @@
+//! Objects in buckets: by signed URLs, or by a token.
+
+use std::{
+    env, fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use http::{HeaderMap, HeaderValue, Method, header};
+use object_store::{
+    ClientOptions,
+    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder},
+    gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder},
+    path::Path,
+    signer::Signer,
+};
+use url::Url;
+
+use crate::{
+    ObjectService,
+    aws_profile::AwsProfile,
+    fault::Fault,
+    location::is_loopback,
+    origin::{Target, secret},
+};
+
+/// How long a signed URL is good for, and how long it is used.
+const SIGNED_FOR: Duration = Duration::from_secs(15 * 60);
+const SIGNATURE_USED_FOR: Duration = Duration::from_secs(10 * 60);
+
+/// The version of Azure's protocol for requests with tokens.
+const AZURE_VERSION: HeaderValue = HeaderValue::from_static("2023-11-03");
+
+/// An object in a bucket.
+pub(crate) struct ObjectOrigin {
+    store: Store,
+    bucket: String,
+    key: Path,
+    /// The target of late, and since when.
+    target: Mutex<Option<(Target, Instant)>>,
+}
+
+/// What knows the credentials and signs. The requests themselves are sent as all others are.
+enum Store {
+    S3 { store: Arc<AmazonS3>, is_anonymous: bool, endpoint: Option<String> },
+    Gcs(Arc<GoogleCloudStorage>),
+    Azure { store: Arc<MicrosoftAzure>, account: String, endpoint: Option<String> },
+}
+
+impl ObjectOrigin {
+    /// An object, with the credentials that the environment and the profiles have.
+    ///
+    /// # Errors
+    /// They contradict each other, or something is missing.
+    pub(crate) fn new(service: ObjectService, bucket: &str, key: &str) -> Result<Self, Fault> {
+        // As requests for images do, those for credentials go to servers on this machine without TLS.
+        let client = |is_plain| ClientOptions::new().with_allow_http(is_plain);
+        let store = match service {
+            ObjectService::S3 => Self::s3(bucket, client)?,
+            ObjectService::Gcs => {
+                let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                Store::Gcs(Arc::new(builder.build().map_err(misconfigured)?))
+            }
+            ObjectService::Azure => {
+                let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket);
+                let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+                let account = builder.get_config_value(&AzureConfigKey::AccountName);
+                let account = account.ok_or_else(|| Fault::refused("AZURE_STORAGE_ACCOUNT_NAME is not set"))?;
+                let is_plain = endpoint.as_deref().is_some_and(is_plain);
+                let builder = builder.with_client_options(client(is_plain));
+                Store::Azure { store: Arc::new(builder.build().map_err(misconfigured)?), account, endpoint }
+            }
+        };
+        let key = Path::parse(key).map_err(|error| Fault::refused(error.to_string()))?;
+        Ok(Self { store, bucket: bucket.to_owned(), key, target: Mutex::default() })
+    }
+
+    fn s3(bucket: &str, client: impl Fn(bool) -> ClientOptions) -> Result<Store, Fault> {
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        let is_set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_some();
+        let profile = AwsProfile::load(|name| env::var_os(name).map(PathBuf::from), env::var("AWS_PROFILE").ok());
+        let profile = profile.map_err(Fault::refused)?;
+        if !is_set(&builder, AmazonS3ConfigKey::AccessKeyId) {
+            for (key, value) in [
+                (AmazonS3ConfigKey::AccessKeyId, profile.access_key_id),
+                (AmazonS3ConfigKey::SecretAccessKey, profile.secret_access_key),
+                (AmazonS3ConfigKey::Token, profile.session_token),
+            ] {
+                if let Some(value) = value {
+                    builder = builder.with_config(key, value);
+                }
+            }
+        }
+        // The variable that AWS's own tools know, for this service only, before that for all.
+        let endpoint = env::var("AWS_ENDPOINT_URL_S3").ok();
+        let endpoint = endpoint.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+        let endpoint = endpoint.or(profile.endpoint_url);
+        if let Some(endpoint) = &endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+        let has_region =
+            is_set(&builder, AmazonS3ConfigKey::Region) || is_set(&builder, AmazonS3ConfigKey::DefaultRegion);
+        if let Some(region) = profile.region.filter(|_| !has_region) {
+            builder = builder.with_region(region);
+        }
+        let is_anonymous = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+        let is_anonymous = is_anonymous.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let builder = builder.with_client_options(client(endpoint.as_deref().is_some_and(is_plain)));
+        let store = Arc::new(builder.build().map_err(misconfigured)?);
+        Ok(Store::S3 { store, is_anonymous, endpoint })
+    }
+
+    /// Where to ask now.
+    ///
+    /// # Errors
+    /// Credentials cannot be had.
+    pub(crate) async fn target(&self) -> Result<Target, Fault> {
+        if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner) {
+            if since.elapsed() < SIGNATURE_USED_FOR {
+                return Ok(target.clone());
+            }
+        }
+        let began = Instant::now();
+        let target = self.make_target().await?;
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Some((target.clone(), began));
+        Ok(target)
+    }
+
+    /// Has the next request signed anew.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) async fn renew(&self) -> Result<(), Fault> {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    async fn make_target(&self) -> Result<Target, Fault> {
+        let mut secrets = HeaderMap::new();
+        let url = match &self.store {
+            Store::S3 { is_anonymous: true, endpoint, .. } => self.plain_s3_url(endpoint.as_deref())?,
+            Store::S3 { store, .. } => signed(store.as_ref(), &self.key).await?,
+            Store::Gcs(store) => {
+                let credential = store.credentials().get_credential().await.map_err(no_credentials)?;
+                if !credential.bearer.is_empty() {
+                    secrets.insert(header::AUTHORIZATION, bearer(&credential.bearer)?);
+                }
+                self.url("https://storage.googleapis.com", Some(&self.bucket))?
+            }
+            Store::Azure { store, account, endpoint } => {
+                let credential = store.credentials().get_credential().await.map_err(no_credentials)?;
+                let own = format!("https://{account}.blob.core.windows.net");
+                let mut url = self.url(endpoint.as_deref().unwrap_or(&own), Some(&self.bucket))?;
+                match credential.as_ref() {
+                    AzureCredential::AccessKey(_) => url = signed(store.as_ref(), &self.key).await?,
+                    AzureCredential::SASToken(pairs) => {
+                        url.query_pairs_mut().extend_pairs(pairs);
+                    }
+                    AzureCredential::BearerToken(token) => {
+                        secrets.insert(header::AUTHORIZATION, bearer(token)?);
+                        secrets.insert("x-ms-version", AZURE_VERSION);
+                    }
+                }
+                url
+            }
+        };
+        Ok(Target { url, secrets })
+    }
+
+    /// The URL of an object that everybody may read.
+    fn plain_s3_url(&self, endpoint: Option<&str>) -> Result<Url, Fault> {
+        match endpoint {
+            Some(endpoint) => self.url(endpoint, Some(&self.bucket)),
+            None => self.url(&format!("https://{}.s3.amazonaws.com", self.bucket), None),
+        }
+    }
+
+    fn url(&self, base: &str, bucket: Option<&str>) -> Result<Url, Fault> {
+        let mut url = Url::parse(base).map_err(|error| Fault::refused(format!("'{base}': {error}")))?;
+        let mut path = url.path_segments_mut().map_err(|()| Fault::refused(format!("'{base}' has no host")))?;
+        path.pop_if_empty().extend(bucket).extend(self.key.parts().map(|part| part.as_ref().to_owned()));
+        drop(path);
+        Ok(url)
+    }
+}
+
+async fn signed(store: &impl Signer, key: &Path) -> Result<Url, Fault> {
+    store.signed_url(Method::GET, key, SIGNED_FOR).await.map_err(no_credentials)
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, Fault> {
+    secret(&format!("Bearer {token}")).ok_or_else(|| Fault::refused("the token is fit for no header"))
+}
+
+/// Whether an endpoint is spoken to without TLS: it says so, and is on this machine or was written by the user.
+fn is_plain(endpoint: &str) -> bool {
+    let host = Url::parse(endpoint).ok().and_then(|url| url.host_str().map(str::to_owned));
+    endpoint.starts_with("http://") || host.is_some_and(|host| is_loopback(&host))
+}
+
+fn misconfigured(error: impl fmt::Display) -> Fault {
+    Fault::refused(format!("the configuration of the object store: {error}"))
+}
+
+fn no_credentials(error: impl fmt::Display) -> Fault {
+    Fault::transient(format!("no credentials: {error}"))
+}

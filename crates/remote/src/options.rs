@@ -1,0 +1,137 @@
+//! How remote images are read.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// How remote images are read.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RemoteOptions {
+    /// What reads do while the server cannot be reached.
+    pub outage: Outage,
+    /// Whether registries are spoken to without TLS; those on this machine always are.
+    pub plain_http: bool,
+    /// How long a server may be silent before a request is given up.
+    pub stall: Duration,
+    /// How many requests may be under way to one host.
+    pub connections_max: usize,
+}
+
+/// What reads do while the server cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outage {
+    /// Fail with `EIO` after a few attempts.
+    Eio,
+    /// Wait for so long, then fail with `EIO`.
+    Wait(Duration),
+}
+
+/// A value that names no [`Outage`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadOutage(String);
+
+/// How long the few attempts of [`Outage::Eio`] may take.
+const EIO_PATIENCE: Duration = Duration::from_secs(15);
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            outage: Outage::Wait(Duration::from_secs(60)),
+            plain_http: false,
+            stall: Duration::from_secs(20),
+            connections_max: 16,
+        }
+    }
+}
+
+impl Outage {
+    /// How long a read goes on trying.
+    pub const fn patience(self) -> Duration {
+        match self {
+            Self::Eio => EIO_PATIENCE,
+            Self::Wait(time) => time,
+        }
+    }
+
+    /// What opening an image does: it waits no longer than a read that fails soon, as somebody sits before it.
+    pub(crate) fn at_open(self) -> Self {
+        match self {
+            Self::Wait(time) if time < EIO_PATIENCE => self,
+            _ => Self::Eio,
+        }
+    }
+
+    /// How many attempts a read makes at most.
+    pub(crate) const fn attempts_max(self) -> u32 {
+        match self {
+            Self::Eio => 5,
+            Self::Wait(_) => u32::MAX,
+        }
+    }
+}
+
+impl FromStr for Outage {
+    type Err = BadOutage;
+
+    fn from_str(text: &str) -> Result<Self, BadOutage> {
+        let bad = || BadOutage(text.to_owned());
+        if text == "eio" {
+            return Ok(Self::Eio);
+        }
+        let time = text.strip_prefix("wait:").ok_or_else(bad)?;
+        let digits = time.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+        let unit_s = match &time[digits.len()..] {
+            "" | "s" => 1,
+            "m" | "min" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return Err(bad()),
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse::<u64>().ok().filter(|_| is_number).ok_or_else(bad)?;
+        number.checked_mul(unit_s).map(|seconds| Self::Wait(Duration::from_secs(seconds))).ok_or_else(bad)
+    }
+}
+
+impl fmt::Display for Outage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Eio => formatter.write_str("eio"),
+            Self::Wait(time) => write!(formatter, "wait:{}s", time.as_secs()),
+        }
+    }
+}
+
+impl fmt::Display for BadOutage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "'{}' is neither 'eio' nor 'wait:TIME', as wait:60s, wait:10m or wait:2h", self.0)
+    }
+}
+
+impl std::error::Error for BadOutage {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read() {
+        for (text, expected) in [
+            ("eio", Some(Outage::Eio)),
+            ("wait:60", Some(Outage::Wait(Duration::from_secs(60)))),
+            ("wait:0s", Some(Outage::Wait(Duration::ZERO))),
+            ("wait:2m", Some(Outage::Wait(Duration::from_secs(120)))),
+            ("wait:3h", Some(Outage::Wait(Duration::from_secs(10_800)))),
+            ("wait:", None),
+            ("wait:s", None),
+            ("wait:-1", None),
+            ("wait:5x", None),
+            ("wait:99999999999999999999", None),
+            ("wait:18446744073709551615h", None),
+            ("wait", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse::<Outage>().ok(), expected, "{text}");
+        }
+    }
+}

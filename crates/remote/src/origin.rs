@@ -1,0 +1,87 @@
+//! Where the bytes of an object are at present, and by which right.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::{HeaderMap, HeaderValue, header};
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use crate::{fault::Fault, object_origin::ObjectOrigin, registry::BlobOrigin};
+
+/// Where the bytes of an object are at present, and by which right.
+pub(crate) enum Origin {
+    /// A URL.
+    Web(Target),
+    /// An object in a bucket.
+    Object(ObjectOrigin),
+    /// A blob in a registry.
+    Blob(BlobOrigin),
+}
+
+/// A URL, and what its host is told beside it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) url: Url,
+    pub(crate) secrets: HeaderMap,
+}
+
+impl Origin {
+    /// Where to ask now.
+    ///
+    /// # Errors
+    /// Credentials cannot be had.
+    pub(crate) async fn target(&self) -> Result<Target, Fault> {
+        match self {
+            Self::Web(target) => Ok(target.clone()),
+            Self::Object(object) => object.target().await,
+            Self::Blob(blob) => blob.target().await,
+        }
+    }
+
+    /// Gets new credentials after `target` was refused. `challenge` is what the server wants.
+    ///
+    /// # Errors
+    /// There are none.
+    pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
+        match self {
+            Self::Web(_) => Err(Fault::refused("")),
+            Self::Object(object) => object.renew().await,
+            Self::Blob(blob) => blob.renew(target, challenge).await,
+        }
+    }
+
+    /// Turns to another mirror, after this one gave an error or wrong bytes.
+    pub(crate) fn turn_away(&self) {
+        if let Self::Blob(blob) = self {
+            blob.turn_away();
+        }
+    }
+}
+
+impl Target {
+    /// A URL that may have a user and a password in it.
+    pub(crate) fn of_url(url: &Url) -> Self {
+        let mut url = url.clone();
+        let mut secrets = HeaderMap::new();
+        if !url.username().is_empty() || url.password().is_some() {
+            let part = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+            let (user, password) = (part(url.username()), part(url.password().unwrap_or_default()));
+            secrets.insert(header::AUTHORIZATION, basic(&user, &password));
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+        }
+        Self { url, secrets }
+    }
+}
+
+/// The value of `Authorization` for a user and a password.
+pub(crate) fn basic(user: &str, password: &str) -> HeaderValue {
+    let value = format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")));
+    secret(&value).expect("base64 is fit for headers")
+}
+
+/// A header's value that is not to be seen in logs; `None` where it is fit for no header.
+pub(crate) fn secret(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

@@ -1,0 +1,123 @@
+//! How often something is tried again, and after which pauses.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::{
+    Outage,
+    fault::{Fault, FaultKind},
+};
+
+/// The first pause before another attempt, and the longest; each is a random part of twice the one before.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// How many times wrong bytes are asked for in all.
+const WRONG_ATTEMPTS_MAX: u32 = 2;
+
+/// How often something is tried again, and after which pauses.
+pub(crate) struct Patience {
+    outage: Outage,
+    began: Instant,
+    attempts: u32,
+    wrong_attempts: u32,
+    has_renewed: bool,
+}
+
+/// What to do about a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// New credentials are there.
+    AtOnce,
+    After(Duration),
+    Never,
+}
+
+impl Patience {
+    pub(crate) fn new(outage: Outage) -> Self {
+        Self { outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
+    }
+
+    /// Waits until another attempt makes sense. Gives the fault that there was.
+    ///
+    /// # Errors
+    /// The fault, where no other attempt is made.
+    pub(crate) async fn after(&mut self, fault: Fault) -> Result<Fault, Fault> {
+        match self.next(&fault, fastrand::f64()) {
+            Next::AtOnce => Ok(fault),
+            Next::After(pause) if self.began.elapsed() + pause <= self.outage.patience() => {
+                sleep(pause).await;
+                Ok(fault)
+            }
+            Next::After(_) | Next::Never => Err(fault),
+        }
+    }
+
+    /// `jitter` is at least 0 and less than 1.
+    fn next(&mut self, fault: &Fault, jitter: f64) -> Next {
+        self.attempts += 1;
+        let bound = PAUSE_FIRST.saturating_mul(1 << self.attempts.min(16)).min(PAUSE_MAX);
+        let mut pause = bound.mul_f64(jitter);
+        match &fault.kind {
+            FaultKind::Transient { retry_after, .. } => pause = pause.max(retry_after.unwrap_or_default()),
+            FaultKind::Unauthorized { .. } if !self.has_renewed => {
+                self.has_renewed = true;
+                return Next::AtOnce;
+            }
+            FaultKind::Unauthorized { .. } if self.outage == Outage::Eio => return Next::Never,
+            // Other credentials may be there later.
+            FaultKind::Unauthorized { .. } => self.has_renewed = false,
+            FaultKind::WrongBytes => {
+                self.wrong_attempts += 1;
+                return if self.wrong_attempts < WRONG_ATTEMPTS_MAX { Next::AtOnce } else { Next::Never };
+            }
+            FaultKind::Refused | FaultKind::Gone | FaultKind::Closed => return Next::Never,
+        }
+        if self.attempts >= self.outage.attempts_max() { Next::Never } else { Next::After(pause) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_with_full_jitter_and_respect_the_server() {
+        let mut patience = Patience::new(Outage::Wait(Duration::from_secs(60)));
+        for (jitter, expected_ms) in [(0.5, 100), (0.0, 0), (0.5, 400), (1.0, 1600)] {
+            let next = patience.next(&Fault::transient(""), jitter);
+            assert_eq!(next, Next::After(Duration::from_millis(expected_ms)));
+        }
+        let later = Fault::congestion("", Some(Duration::from_secs(30)));
+        assert_eq!(patience.next(&later, 0.1), Next::After(Duration::from_secs(30)));
+        for _ in 0..100 {
+            patience.next(&Fault::transient(""), 0.5);
+        }
+        assert_eq!(patience.next(&Fault::transient(""), 0.5), Next::After(PAUSE_MAX / 2));
+    }
+
+    #[test]
+    fn some_failures_are_final() {
+        for (outage, fault, attempts) in [
+            (Outage::Eio, Fault::transient(""), 5),
+            (Outage::Eio, Fault::gone(""), 1),
+            (Outage::Eio, Fault::wrong(""), 2),
+            (Outage::Eio, Fault { kind: FaultKind::Unauthorized { challenge: None }, message: String::new() }, 2),
+            (Outage::Wait(Duration::MAX), Fault::refused(""), 1),
+        ] {
+            let mut patience = Patience::new(outage);
+            let made = (1..10).find(|_| patience.next(&fault, 0.0) == Next::Never);
+            assert_eq!(made, Some(attempts), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_renewed_once_at_once() {
+        let mut patience = Patience::new(Outage::Wait(Duration::from_secs(60)));
+        let refused = Fault { kind: FaultKind::Unauthorized { challenge: None }, message: String::new() };
+        assert_eq!(patience.next(&refused, 0.5), Next::AtOnce);
+        assert_eq!(patience.next(&refused, 0.5), Next::After(Duration::from_millis(200)));
+        assert_eq!(patience.next(&refused, 0.5), Next::AtOnce);
+    }
+}

@@ -1,0 +1,8 @@
+//! A remote image in a process of its own, so that the process that parses the image has no network and no credentials.
+
+mod client;
+mod message;
+mod server;
+
+pub use client::RemoteProcess;
+pub use server::serve;

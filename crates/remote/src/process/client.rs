@@ -1,0 +1,240 @@
+//! The side that reads the image.
+
+use std::{
+    fs::File,
+    io::{self, IoSlice, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, Stdio},
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+use floe_image::ImageSource;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
+
+use crate::{
+    ImageAbout, ImageCounts, ImageOptions,
+    process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
+};
+
+/// A remote image that another process fetches. This one needs nothing but what it has open already.
+pub struct RemoteProcess {
+    about: ImageAbout,
+    control: Mutex<File>,
+    lanes: Mutex<Lanes>,
+    freed: Condvar,
+}
+
+/// The lanes that nobody uses.
+struct Lanes {
+    free: Vec<File>,
+    /// Whether one was lost: the other process has ended, or lost its way.
+    is_lost: bool,
+}
+
+/// A lane in use.
+struct Lane<'a> {
+    process: &'a RemoteProcess,
+    /// `None` where its order of questions and replies was lost.
+    file: Option<File>,
+}
+
+impl RemoteProcess {
+    /// Starts `program`, which must call [`serve`](super::serve) with its standard input, and has it open the image at
+    /// `location`. No thread is started here.
+    ///
+    /// # Errors
+    /// No process can be had, or the image cannot be opened.
+    pub fn start(mut program: Command, location: &str, options: &ImageOptions) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        // A terminal's signals are for the process that reads: this one ends with it.
+        program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
+        let child = program.spawn();
+        let process = child.and_then(|child| {
+            // It ends when the sockets close. Nobody waits for it then.
+            drop(child);
+            Self::over(ours, location, options)
+        });
+        drop(program);
+        process
+    }
+
+    /// Has the process at the other end of a socket open the image.
+    ///
+    /// # Errors
+    /// The image cannot be opened, or the process has ended.
+    pub fn over(control: OwnedFd, location: &str, options: &ImageOptions) -> io::Result<Self> {
+        let pairs = (0..LANE_COUNT).map(|_| pair()).collect::<io::Result<Vec<_>>>()?;
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        send_lanes(&control, &theirs)?;
+        drop(theirs);
+        let control = File::from(control);
+        send(&control, &Order::Open { location: location.to_owned(), options: options.clone() })?;
+        let about = match receive(&control)?.ok_or_else(ended)? {
+            Report::Opened(about) => about,
+            Report::Failed(failure) => return Err(failure.into_error()),
+            Report::Counts(_) => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        let free = ours.into_iter().map(File::from).collect();
+        let lanes = Mutex::new(Lanes { free, is_lost: false });
+        Ok(Self { about, control: Mutex::new(control), lanes, freed: Condvar::new() })
+    }
+
+    /// What is known of the image.
+    pub fn about(&self) -> &ImageAbout {
+        &self.about
+    }
+
+    /// What was fetched so far.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn counts(&self) -> io::Result<ImageCounts> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&control, &Order::Counts).map_err(lost)?;
+        match receive(&control).map_err(lost)?.ok_or_else(ended)? {
+            Report::Counts(counts) => Ok(counts),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// A lane; waits until there is one.
+    fn lane(&self) -> io::Result<Lane<'_>> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(file) = lanes.free.pop() {
+                return Ok(Lane { process: self, file: Some(file) });
+            }
+            if lanes.is_lost {
+                return Err(ended());
+            }
+            lanes = self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A lane, if there is one at once.
+    fn free_lane(&self) -> Option<Lane<'_>> {
+        let file = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.pop()?;
+        Some(Lane { process: self, file: Some(file) })
+    }
+
+    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.about.len => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn hint(&self, verb: Verb, offset: u64, len: u64) {
+        if let Some(mut lane) = self.free_lane() {
+            // A hint that does not arrive is none.
+            let _ = lane.ask(Question { verb, offset, len });
+        }
+    }
+}
+
+impl ImageSource for RemoteProcess {
+    fn len(&self) -> u64 {
+        self.about.len
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.check(offset, output.len())?;
+        let mut lane = self.lane()?;
+        let mut place = offset;
+        for piece in output.chunks_mut(READ_BYTES_MAX) {
+            if !lane.read(Verb::Read, place, piece)? {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            place += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        self.check(offset, output.len())?;
+        match self.free_lane() {
+            Some(mut lane) if output.len() <= READ_BYTES_MAX => lane.read(Verb::ReadAtHand, offset, output),
+            _ => Ok(false),
+        }
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        self.hint(Verb::WillNeed, offset, len);
+    }
+
+    fn dont_need(&self, offset: u64, len: u64) {
+        self.hint(Verb::DoneWith, offset, len);
+    }
+}
+
+impl Lane<'_> {
+    /// Whether the bytes came; they always do if they may be waited for.
+    fn read(&mut self, verb: Verb, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        self.ask(Question { verb, offset, len: output.len() as u64 })?;
+        // Until the reply is complete, the lane is fit for nothing else.
+        let file = self.file.take().ok_or_else(ended)?;
+        let result = match Reply::receive(&file).map_err(lost)? {
+            Reply::Bytes(len) if len == output.len() => (&file).read_exact(output).map(|()| true).map_err(lost),
+            Reply::Bytes(_) => return Err(io::ErrorKind::InvalidData.into()),
+            Reply::NotAtHand => Ok(false),
+            Reply::Failed(len) => {
+                let mut text = vec![0; len];
+                (&file).read_exact(&mut text).map_err(lost)?;
+                Err(serde_json::from_slice::<Failure>(&text).map_or_else(io::Error::from, Failure::into_error))
+            }
+        };
+        self.file = Some(file);
+        result
+    }
+
+    fn ask(&mut self, question: Question) -> io::Result<()> {
+        let file = self.file.take().ok_or_else(ended)?;
+        (&file).write_all(&question.to_bytes()).map_err(lost)?;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let mut lanes = self.process.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.file.take() {
+            Some(file) => lanes.free.push(file),
+            None => lanes.is_lost = true,
+        }
+        drop(lanes);
+        self.process.freed.notify_all();
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn send_lanes(control: &OwnedFd, lanes: &[OwnedFd]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let lanes: Vec<_> = lanes.iter().map(AsFd::as_fd).collect();
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&lanes)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(control, &[IoSlice::new(b"L")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the process that fetches the image has ended")
+}
+
+fn lost(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ended(),
+        _ => error,
+    }
+}

@@ -1,0 +1,195 @@
+//! What the two processes say to each other.
+//!
+//! Over the control socket: descriptors of lanes with one byte, then messages of JSON behind their length, in turn. Over each
+//! lane: a [`Question`] and, unless it is a hint, a [`Reply`] and its bytes, in turn.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+};
+
+use floe_remote_cache::{FetchError, FetchFault};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{ImageAbout, ImageCounts, ImageOptions};
+
+/// How many lanes there are: as many reads may wait at once.
+pub(crate) const LANE_COUNT: usize = 24;
+
+/// The most bytes of one read, and the longest message.
+pub(crate) const READ_BYTES_MAX: usize = 8 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// How many bytes a question and the head of a reply have.
+const QUESTION_BYTES: usize = 24;
+const REPLY_BYTES: usize = 8;
+
+/// What is asked over the control socket.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// First and once: open this image.
+    Open { location: String, options: ImageOptions },
+    /// What was fetched so far.
+    Counts,
+}
+
+/// What is answered over the control socket.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Report {
+    Opened(ImageAbout),
+    Counts(ImageCounts),
+    Failed(Failure),
+}
+
+/// An error on its way to the other process.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Failure {
+    fault: Option<Fault>,
+    message: String,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Fault {
+    Outage,
+    WrongBytes,
+    Gone,
+    Unusable,
+    Interrupted,
+}
+
+/// What is asked over a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Question {
+    pub(crate) verb: Verb,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verb {
+    Read,
+    ReadAtHand,
+    /// A hint: there is no reply.
+    WillNeed,
+    /// A hint too.
+    DoneWith,
+}
+
+/// The head of a reply; `len` bytes follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    Bytes(usize),
+    NotAtHand,
+    /// A [`Failure`] in JSON.
+    Failed(usize),
+}
+
+impl Question {
+    pub(crate) fn to_bytes(self) -> [u8; QUESTION_BYTES] {
+        let mut bytes = [0; QUESTION_BYTES];
+        bytes[0] = match self.verb {
+            Verb::Read => 0,
+            Verb::ReadAtHand => 1,
+            Verb::WillNeed => 2,
+            Verb::DoneWith => 3,
+        };
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// The next question; `None` where the other process has ended.
+    pub(crate) fn receive(lane: &File) -> io::Result<Option<Self>> {
+        let mut bytes = [0; QUESTION_BYTES];
+        match (&*lane).read_exact(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            result => result?,
+        }
+        let verb = match bytes[0] {
+            0 => Verb::Read,
+            1 => Verb::ReadAtHand,
+            2 => Verb::WillNeed,
+            3 => Verb::DoneWith,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        let number = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        Ok(Some(Self { verb, offset: number(8), len: number(16) }))
+    }
+}
+
+impl Reply {
+    pub(crate) fn to_bytes(self) -> [u8; REPLY_BYTES] {
+        let (kind, len) = match self {
+            Self::Bytes(len) => (0, len),
+            Self::NotAtHand => (1, 0),
+            Self::Failed(len) => (2, len),
+        };
+        let mut bytes = [0; REPLY_BYTES];
+        bytes[0] = kind;
+        bytes[4..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn receive(lane: &File) -> io::Result<Self> {
+        let mut bytes = [0; REPLY_BYTES];
+        (&*lane).read_exact(&mut bytes)?;
+        let len = bytes[4..].try_into().map_or(0, u32::from_le_bytes) as usize;
+        match bytes[0] {
+            0 if len <= READ_BYTES_MAX => Ok(Self::Bytes(len)),
+            1 => Ok(Self::NotAtHand),
+            2 if len <= MESSAGE_BYTES_MAX => Ok(Self::Failed(len)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn of(error: &io::Error) -> Self {
+        let fault = match FetchError::inside(error).map(FetchError::fault) {
+            Some(FetchFault::Outage) => Some(Fault::Outage),
+            Some(FetchFault::WrongBytes) => Some(Fault::WrongBytes),
+            Some(FetchFault::Gone) => Some(Fault::Gone),
+            None if error.kind() == io::ErrorKind::InvalidInput => Some(Fault::Unusable),
+            None if error.kind() == io::ErrorKind::Interrupted => Some(Fault::Interrupted),
+            None => None,
+        };
+        Self { fault, message: error.to_string() }
+    }
+
+    pub(crate) fn into_error(self) -> io::Error {
+        let fault = match self.fault {
+            Some(Fault::Outage) => FetchFault::Outage,
+            Some(Fault::WrongBytes) => FetchFault::WrongBytes,
+            Some(Fault::Gone) => FetchFault::Gone,
+            Some(Fault::Unusable) => return io::Error::new(io::ErrorKind::InvalidInput, self.message),
+            Some(Fault::Interrupted) => return io::Error::new(io::ErrorKind::Interrupted, self.message),
+            None => return io::Error::other(self.message),
+        };
+        FetchError::new(fault, self.message).into()
+    }
+}
+
+/// Sends a message over the control socket.
+pub(crate) fn send(control: &File, message: &impl Serialize) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let len = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut bytes = len.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&body);
+    (&*control).write_all(&bytes)
+}
+
+/// The next message; `None` where the other process has ended.
+pub(crate) fn receive<Message: DeserializeOwned>(control: &File) -> io::Result<Option<Message>> {
+    let mut len = [0; 4];
+    match (&*control).read_exact(&mut len) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        result => result?,
+    }
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MESSAGE_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; len];
+    (&*control).read_exact(&mut body)?;
+    Ok(Some(serde_json::from_slice(&body)?))
+}

@@ -1,0 +1,101 @@
+//! The side that fetches.
+
+use std::{
+    fs::File,
+    io::{self, IoSliceMut, Write},
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    sync::Arc,
+    thread,
+};
+
+use floe_image::ImageSource;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::{
+    RemoteImage,
+    process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
+};
+
+/// The stack of a thread that serves a lane, in bytes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Serves the image that the process at the other end of `control` asks for, until that process ends. `notice`
+/// takes messages for people.
+///
+/// # Errors
+/// The other process does not speak as it should, or no threads can be had. Errors of images are told to it.
+pub fn serve(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
+    let lanes = receive_lanes(&control)?;
+    let control = File::from(control);
+    let Some(Order::Open { location, options }) = receive(&control)? else { return Ok(()) };
+    let image = match RemoteImage::open(&location, &options, notice) {
+        Ok(image) => Arc::new(image),
+        Err(error) => return send(&control, &Report::Failed(Failure::of(&error))),
+    };
+    for (index, lane) in lanes.into_iter().enumerate() {
+        let image = Arc::clone(&image);
+        let builder = thread::Builder::new().name(format!("floe-lane/{index}")).stack_size(STACK_BYTES);
+        // The other side sees a lane that ends. It waits for none.
+        builder.spawn(move || serve_lane(&lane, image.as_ref()))?;
+    }
+    send(&control, &Report::Opened(image.about().clone()))?;
+    while let Some(Order::Counts) = receive(&control)? {
+        send(&control, &Report::Counts(image.counts()))?;
+    }
+    image.close();
+    Ok(())
+}
+
+fn serve_lane(lane: &File, image: &RemoteImage) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while let Some(Question { verb, offset, len }) = Question::receive(lane)? {
+        let result = match verb {
+            Verb::WillNeed => {
+                image.will_need(offset, len);
+                continue;
+            }
+            Verb::DoneWith => {
+                image.dont_need(offset, len);
+                continue;
+            }
+            Verb::Read | Verb::ReadAtHand => {
+                let len = usize::try_from(len).ok().filter(|len| *len <= READ_BYTES_MAX);
+                buffer.resize(len.ok_or(io::ErrorKind::InvalidData)?, 0);
+                if verb == Verb::Read {
+                    image.read_at(offset, &mut buffer).map(|()| true)
+                } else {
+                    image.try_read_at(offset, &mut buffer)
+                }
+            }
+        };
+        let mut lane = lane;
+        match result {
+            Ok(true) => {
+                lane.write_all(&Reply::Bytes(buffer.len()).to_bytes())?;
+                lane.write_all(&buffer)?;
+            }
+            Ok(false) => lane.write_all(&Reply::NotAtHand.to_bytes())?,
+            Err(error) => {
+                let text = serde_json::to_vec(&Failure::of(&error))?;
+                lane.write_all(&Reply::Failed(text.len()).to_bytes())?;
+                lane.write_all(&text)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn receive_lanes(control: &OwnedFd) -> io::Result<Vec<File>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(control, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut lanes = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            lanes.extend(descriptors.map(File::from));
+        }
+    }
+    Ok(lanes)
+}

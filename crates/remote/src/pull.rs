@@ -1,0 +1,128 @@
+//! Getting all of an image into a file.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use floe_image::ByteRange;
+use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Network, RemoteLocation, RemoteObject};
+
+/// How many bytes a request asks for, and how many requests are under way.
+const PIECE_BYTES: u64 = 4 << 20;
+const REQUEST_COUNT: usize = 4;
+
+/// What was pulled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pulled {
+    /// Where it came from; in registries by digests.
+    pub name: String,
+    /// How many bytes came.
+    pub len: u64,
+    /// Whether each byte was held against a digest.
+    pub is_verified: bool,
+    /// How the bytes are compressed from end to end, if they are: `zstd` or `gzip`.
+    pub compression: Option<&'static str>,
+}
+
+impl Network {
+    /// Gets all bytes of what is at `location` into `file`, which is empty, and holds them against the digest of the blob or
+    /// the table of digests. `progress` is told how many bytes of how many are there.
+    ///
+    /// # Errors
+    /// It cannot be had, the bytes are wrong, or the file cannot be written.
+    pub fn pull(
+        &self,
+        location: &RemoteLocation,
+        file: &File,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> io::Result<Pulled> {
+        let (object, layer) = RemoteObject::open_any(self.shared(), location)?;
+        fetch_all(&object, file, progress)?;
+        let mut is_verified = false;
+        let wrong =
+            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {what}; nothing was kept"));
+        if let Trust::Table(table) = &object.key().trust {
+            let found = floe_remote_cache::DigestTable::of(&mut Sequential { file, offset: 0 })?;
+            if found.digest() != table.digest() {
+                return Err(wrong("what came is not what the table of digests says"));
+            }
+            is_verified = true;
+        }
+        if let Some(layer) = &layer {
+            let found = digest_of(file)?;
+            if found != layer.digest {
+                return Err(wrong(&format!("sha256:{found} came instead of sha256:{}", layer.digest)));
+            }
+            is_verified = true;
+        }
+        let compression = layer.as_ref().and_then(|layer| {
+            let is = |suffix: &str| layer.media_type.ends_with(suffix);
+            if is("+zstd") { Some("zstd") } else { (is("+gzip") || is(".gzip")).then_some("gzip") }
+        });
+        Ok(Pulled { name: object.name(), len: RangeFetcher::len(&object), is_verified, compression })
+    }
+}
+
+fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + Sync)) -> io::Result<()> {
+    let len = RangeFetcher::len(object);
+    file.set_len(len)?;
+    let (next, done, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(None);
+    let work = || {
+        while !is_over.load(Relaxed) {
+            let offset = next.fetch_add(PIECE_BYTES, Relaxed);
+            if offset >= len {
+                return;
+            }
+            let range = ByteRange::new(offset, PIECE_BYTES.min(len - offset));
+            let fetched = object.fetch(range, Cause::Demand);
+            if let Err(error) = fetched.and_then(|bytes| file.write_all_at(&bytes, offset)) {
+                is_over.store(true, Relaxed);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                return;
+            }
+            progress(done.fetch_add(range.len(), Relaxed) + range.len(), len);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..REQUEST_COUNT {
+            scope.spawn(work);
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// A file from its start, whatever its position is.
+struct Sequential<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for Sequential<'_> {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(output, self.offset)?;
+        self.offset += len as u64;
+        Ok(len)
+    }
+}
+
+fn digest_of(file: &File) -> io::Result<Digest> {
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    let mut reader = Sequential { file, offset: 0 };
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(Digest(hash.finalize().into())),
+            len => hash.update(&buffer[..len]),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A blob of a registry, at whichever mirror has it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use floe_remote_cache::Digest;
+use http::header;
+
+use crate::{
+    fault::Fault,
+    origin::Target,
+    registry::{
+        endpoint::{Endpoint, pull_scope},
+        resolve::Repository,
+    },
+};
+
+/// A blob of a registry, at whichever mirror has it.
+pub(crate) struct BlobOrigin {
+    repository: Repository,
+    digest: Digest,
+    /// Which of the endpoints is asked, of those that may be.
+    turn: AtomicUsize,
+}
+
+impl BlobOrigin {
+    pub(crate) fn new(mut repository: Repository, digest: Digest) -> Self {
+        repository.endpoints.retain(|endpoint| endpoint.can_pull);
+        Self { repository, digest, turn: AtomicUsize::new(0) }
+    }
+
+    /// Where to ask now.
+    ///
+    /// # Errors
+    /// No host may be asked.
+    pub(crate) async fn target(&self) -> Result<Target, Fault> {
+        let endpoint = self.endpoint()?;
+        let url = endpoint.url(&self.repository.name, &format!("blobs/sha256:{}", self.digest))?;
+        let mut secrets = endpoint.headers.clone();
+        let tokens = &self.repository.registries.tokens;
+        if let Some(authorization) = tokens.authorization(endpoint, &pull_scope(&self.repository.name)).await {
+            secrets.insert(header::AUTHORIZATION, authorization);
+        }
+        Ok(Target { url, secrets })
+    }
+
+    /// Gets another token in the place of the one that was refused.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
+        let endpoint = self.endpoint()?;
+        if challenge.is_none() {
+            // The host that a redirect led to refused; asked again, the registry redirects anew.
+            return Ok(());
+        }
+        let refused = target.secrets.get(header::AUTHORIZATION);
+        let scope = pull_scope(&self.repository.name);
+        self.repository.registries.tokens.renew(endpoint, &scope, refused, challenge).await
+    }
+
+    /// Has the next endpoint asked.
+    pub(crate) fn turn_away(&self) {
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    fn endpoint(&self) -> Result<&Endpoint, Fault> {
+        let endpoints = &self.repository.endpoints;
+        let turn = self.turn.load(Relaxed).checked_rem(endpoints.len());
+        let endpoint = turn.and_then(|turn| endpoints.get(turn));
+        endpoint.ok_or_else(|| Fault::refused("hosts.toml names no host that has blobs"))
+    }
+}

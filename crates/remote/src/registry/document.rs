@@ -1,0 +1,148 @@
+//! What registries keep beside blobs, in JSON: manifests and indexes.
+
+use std::collections::BTreeMap;
+
+use floe_remote_cache::Digest;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+
+/// The media types of manifests and indexes.
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// The media types that a request for a manifest names.
+pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+/// Texts that say more of something.
+pub(crate) type Annotations = BTreeMap<String, String>;
+
+/// What a reference leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Document {
+    /// One image.
+    Manifest(Manifest),
+    /// An image for each platform.
+    Index(Index),
+}
+
+/// One image, or another artifact.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Manifest {
+    pub(crate) schema_version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) media_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact_type: Option<String>,
+    pub(crate) config: Descriptor,
+    pub(crate) layers: Vec<Descriptor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<Descriptor>,
+    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
+    pub(crate) annotations: Annotations,
+}
+
+/// Several manifests, from which a platform chooses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Index {
+    pub(crate) schema_version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) media_type: Option<String>,
+    pub(crate) manifests: Vec<Descriptor>,
+}
+
+/// What is somewhere else: its kind, its digest and its size.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    pub(crate) media_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact_type: Option<String>,
+    digest: String,
+    pub(crate) size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) platform: Option<Platform>,
+    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
+    pub(crate) annotations: Annotations,
+}
+
+/// What an image runs on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Platform {
+    pub(crate) architecture: String,
+    pub(crate) os: String,
+    #[serde(rename = "os.features", default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) os_features: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    media_type: Option<String>,
+    manifests: Option<serde::de::IgnoredAny>,
+}
+
+impl Document {
+    /// Reads a manifest or an index; its own word for what it is counts, not the server's.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let bad = |error: serde_json::Error| Fault::refused(format!("no manifest: {error}"));
+        let kind: Kind = serde_json::from_slice(bytes).map_err(bad)?;
+        let is_index = match kind.media_type.as_deref() {
+            Some(media_type) => media_type.contains("index") || media_type.contains("manifest.list"),
+            None => kind.manifests.is_some(),
+        };
+        if is_index {
+            serde_json::from_slice(bytes).map(Self::Index).map_err(bad)
+        } else {
+            serde_json::from_slice(bytes).map(Self::Manifest).map_err(bad)
+        }
+    }
+}
+
+impl Descriptor {
+    /// Describes something of this kind.
+    pub(crate) fn new(media_type: &str, digest: &Digest, size: u64) -> Self {
+        Self {
+            media_type: media_type.to_owned(),
+            artifact_type: None,
+            digest: format!("sha256:{digest}"),
+            size,
+            platform: None,
+            annotations: Annotations::new(),
+        }
+    }
+
+    /// The digest of what is described.
+    ///
+    /// # Errors
+    /// It is not a SHA-256.
+    pub(crate) fn digest(&self) -> Result<Digest, Fault> {
+        parse_digest(&self.digest)
+    }
+}
+
+/// A digest of a document.
+///
+/// # Errors
+/// It is not a SHA-256.
+pub(crate) fn parse_digest(text: &str) -> Result<Digest, Fault> {
+    text.parse().map_err(|_| Fault::refused(format!("'{}' is no SHA-256 digest", text.escape_debug())))
+}
+
+/// The name of this machine's processor in platforms.
+pub(crate) fn machine() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}

@@ -1,0 +1,166 @@
+//! containerd's `hosts.toml`: the mirrors of a registry.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use toml::{Table, Value};
+
+/// The longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How many mirrors of one registry are looked at.
+const MIRRORS_MAX: usize = 16;
+
+/// What a `hosts.toml` says of one registry.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct HostsFile {
+    /// The registry itself, where it is not where its name says.
+    pub(crate) server: Option<String>,
+    /// The mirrors, to be asked in this order.
+    pub(crate) mirrors: Vec<Mirror>,
+}
+
+/// A mirror of a registry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mirror {
+    pub(crate) url: String,
+    pub(crate) can_pull: bool,
+    pub(crate) can_resolve: bool,
+    /// Whether the path of the URL is the API's, so that no `/v2` is added.
+    pub(crate) overrides_path: bool,
+    /// Further headers.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl HostsFile {
+    /// The file for a registry in the directories of the user and of the machine; empty where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or asks for what is not supported.
+    pub(crate) fn find(registry: &str) -> Result<Self, String> {
+        let config = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+        let config = config.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+        let own = config.map(|config| config.join("containerd/certs.d"));
+        for directory in own.into_iter().chain([PathBuf::from("/etc/containerd/certs.d")]) {
+            for name in names(registry) {
+                let path = directory.join(name).join("hosts.toml");
+                let failed = |error: String| format!("{}: {error}", path.display());
+                match fs::metadata(&path) {
+                    Err(_) => {}
+                    Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(failed("it is too long".to_owned())),
+                    Ok(_) => {
+                        let text = fs::read_to_string(&path).map_err(|error: io::Error| failed(error.to_string()))?;
+                        return Self::parse(&text).map_err(failed);
+                    }
+                }
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        check(&table)?;
+        let server = table.get("server").map(|value| value.as_str().map(str::to_owned).ok_or("'server' is no text"));
+        let mut mirrors = Vec::new();
+        let hosts = match table.get("host") {
+            None => &Table::new(),
+            Some(hosts) => hosts.as_table().ok_or("'host' is no table")?,
+        };
+        for (url, settings) in hosts.iter().take(MIRRORS_MAX) {
+            let settings = settings.as_table().ok_or("a host that is no table")?;
+            check(settings)?;
+            let can = |what: &str| match settings.get("capabilities").and_then(Value::as_array) {
+                None => true,
+                Some(capabilities) => capabilities.iter().any(|capability| capability.as_str() == Some(what)),
+            };
+            mirrors.push(Mirror {
+                url: if url.contains("://") { url.clone() } else { format!("https://{url}") },
+                can_pull: can("pull"),
+                can_resolve: can("resolve"),
+                overrides_path: settings.get("override_path").and_then(Value::as_bool).unwrap_or(false),
+                headers: settings.get("header").and_then(Value::as_table).map(headers).unwrap_or_default(),
+            });
+        }
+        Ok(Self { server: server.transpose()?, mirrors })
+    }
+}
+
+/// The directories in which containerd looks.
+fn names(registry: &str) -> Vec<String> {
+    let with_port = registry.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let with_port = with_port.map(|(host, port)| format!("{host}_{port}_"));
+    with_port.into_iter().chain([registry.to_owned(), "_default".to_owned()]).collect()
+}
+
+/// Refuses what would be ignored otherwise.
+fn check(settings: &Table) -> Result<(), String> {
+    if settings.get("skip_verify").and_then(Value::as_bool) == Some(true) {
+        return Err("'skip_verify' is not supported: name the registry's certificate with SSL_CERT_FILE".to_owned());
+    }
+    for key in ["ca", "client"] {
+        if settings.contains_key(key) {
+            return Err(format!("'{key}' is not supported: name certificates with SSL_CERT_FILE or SSL_CERT_DIR"));
+        }
+    }
+    Ok(())
+}
+
+fn headers(table: &Table) -> Vec<(String, String)> {
+    let values = |value: &Value| match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(array) => array.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    };
+    table.iter().flat_map(|(name, value)| values(value).into_iter().map(|value| (name.clone(), value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirrors_keep_their_order() {
+        let text = r#"
+            server = "https://registry-1.docker.io"
+            [host."https://zebra.example"]
+            capabilities = ["pull"]
+            [host."http://ant.example:5000/v2/proxy"]
+            override_path = true
+            [host."http://ant.example:5000/v2/proxy".header]
+            x-one = "1"
+            x-two = ["2", "3"]
+        "#;
+        let file = HostsFile::parse(text).expect("sound");
+        assert_eq!(file.server.as_deref(), Some("https://registry-1.docker.io"));
+        let urls: Vec<_> = file.mirrors.iter().map(|mirror| mirror.url.as_str()).collect();
+        assert_eq!(urls, ["https://zebra.example", "http://ant.example:5000/v2/proxy"]);
+        assert!(file.mirrors[0].can_pull && !file.mirrors[0].can_resolve && !file.mirrors[0].overrides_path);
+        assert!(file.mirrors[1].can_resolve && file.mirrors[1].overrides_path);
+        assert_eq!(file.mirrors[1].headers.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused() {
+        for (text, expected) in [
+            ("ca = 'x'", "SSL_CERT_FILE"),
+            ("[host.'https://a']\nskip_verify = true", "skip_verify"),
+            ("[host.'https://a']\nclient = 'x'", "client"),
+            ("host = 1", "no table"),
+            ("server = 1", "no text"),
+            ("[", ""),
+        ] {
+            let error = HostsFile::parse(text).expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        assert_eq!(HostsFile::parse(""), Ok(HostsFile::default()));
+    }
+
+    #[test]
+    fn directories_are_named_as_containerd_names_them() {
+        assert_eq!(names("ghcr.io"), ["ghcr.io", "_default"]);
+        assert_eq!(names("localhost:5000"), ["localhost_5000_", "localhost:5000", "_default"]);
+    }
+}

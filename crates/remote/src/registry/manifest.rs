@@ -1,0 +1,286 @@
+//! Manifests and indexes: which layer of an image is meant.
+
+use floe_remote_cache::{Digest, DigestTable, OBJECT_BYTES_MAX, VerityRoot};
+
+use crate::{
+    LayerChoice,
+    fault::Fault,
+    registry::document::{Annotations, Descriptor, Index, Manifest, Platform, parse_digest},
+};
+
+/// The feature of an image's platform that says that its layers are EROFS.
+pub(crate) const EROFS_FEATURE: &str = "erofs";
+
+/// The media types of layers that are images: containerd's for EROFS, ours for SquashFS, Sylabs' for SIF.
+pub(crate) const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
+pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1";
+
+/// The annotation of a layer with the digest of its table of digests, which is a blob of the same repository.
+pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
+
+/// The annotations of an EROFS layer with a dm-verity hash tree behind the image.
+const VERITY_ROOT_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.root_digest", "org.erofs.dmverity.root-digest"];
+const VERITY_OFFSET_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.hash_offset", "org.erofs.dmverity.hash-offset"];
+
+/// How many layers an error lists.
+const LISTED_LAYERS_MAX: usize = 16;
+
+/// A layer, and what its bytes can be held against.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Layer {
+    pub(crate) media_type: String,
+    pub(crate) digest: Digest,
+    pub(crate) len: u64,
+    pub(crate) verity: Option<VerityRoot>,
+    /// The digest of the table of its digests.
+    pub(crate) table: Option<Digest>,
+}
+
+/// The manifest of an index that fits this machine, one with EROFS layers first.
+///
+/// # Errors
+/// None fits.
+pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fault> {
+    let fits = |platform: &Platform| platform.os == "linux" && platform.architecture == machine;
+    let rank = |descriptor: &Descriptor| match &descriptor.platform {
+        Some(platform) if fits(platform) => {
+            let is_erofs = platform.os_features.iter().any(|feature| feature == EROFS_FEATURE);
+            Some(if is_erofs { 0 } else { 1 })
+        }
+        Some(_) => None,
+        None => Some(2),
+    };
+    let ranked = index.manifests.iter().filter_map(|descriptor| rank(descriptor).map(|rank| (rank, descriptor)));
+    let best = ranked.min_by_key(|(rank, _)| *rank).map(|(_, descriptor)| descriptor);
+    let best = best.ok_or_else(|| {
+        let platforms = index.manifests.iter().filter_map(|descriptor| descriptor.platform.as_ref());
+        let platforms = platforms.take(LISTED_LAYERS_MAX);
+        let platforms = platforms.map(|platform| format!("{}/{}", platform.os, platform.architecture));
+        let platforms = platforms.collect::<Vec<_>>().join(", ");
+        Fault::refused(format!(
+            "it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"
+        ))
+    })?;
+    best.digest()
+}
+
+/// The layer that `choice` means; without a choice the only one that is an image.
+///
+/// # Errors
+/// There is none, there are several, or it cannot be read in place.
+pub(crate) fn choose_layer(manifest: &Manifest, choice: Option<&LayerChoice>) -> Result<Layer, Fault> {
+    let layers = &manifest.layers;
+    let digests = layers.iter().map(Descriptor::digest).collect::<Result<Vec<_>, _>>()?;
+    let listed = || {
+        let shown = layers.iter().enumerate().take(LISTED_LAYERS_MAX);
+        let shown = shown.map(|(index, layer)| format!("#{index} {}", layer.media_type));
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    let index = match choice {
+        Some(LayerChoice::Index(index)) if *index < layers.len() => *index,
+        Some(LayerChoice::Digest(digest)) => {
+            let index = digests.iter().position(|found| found == digest);
+            index.ok_or_else(|| Fault::refused(format!("it has no layer sha256:{digest}; it has {}", listed())))?
+        }
+        Some(LayerChoice::Index(index)) => {
+            return Err(Fault::refused(format!("it has no layer #{index}; it has {}", listed())));
+        }
+        None => match only(layers, is_image).or_else(|| only(layers, is_unknown)) {
+            Some(index) => index,
+            None if layers.is_empty() => return Err(Fault::refused("it has no layers")),
+            None if !layers.iter().any(is_image) => {
+                let advice = "none of its layers is an EROFS or SquashFS image";
+                return Err(Fault::refused(format!("{advice}; they are {}", listed())));
+            }
+            None => return Err(Fault::refused(format!("it has several layers: choose one of {}", listed()))),
+        },
+    };
+    let (Some(layer), Some(digest)) = (layers.get(index), digests.get(index)) else {
+        return Err(Fault::refused("it has no such layer"));
+    };
+    Layer::new(layer, *digest)
+}
+
+impl Layer {
+    fn new(layer: &Descriptor, digest: Digest) -> Result<Self, Fault> {
+        let media_type = layer.media_type.clone();
+        if layer.size > OBJECT_BYTES_MAX {
+            return Err(Fault::refused(format!("the manifest announces {} bytes", layer.size)));
+        }
+        let annotations = &layer.annotations;
+        let verity = verity(annotations)?.filter(|_| !is_compressed(&media_type));
+        if verity.is_some_and(|root| root.hash_offset > layer.size) {
+            return Err(Fault::refused("the manifest places the hash tree past the end of the layer"));
+        }
+        let table = annotations.get(TABLE_ANNOTATION).map(|text| parse_digest(text)).transpose()?;
+        Ok(Self { digest, len: layer.size, verity, table, media_type })
+    }
+
+    /// Whether it can only be used as a whole: it is an archive, or compressed from end to end.
+    pub(crate) fn must_be_pulled(&self) -> Option<&'static str> {
+        if self.media_type.contains("tar") {
+            Some("the layer is a tar archive: pull it and give it to 'floe mkfs'")
+        } else if is_compressed(&self.media_type) {
+            Some("the layer is compressed as a whole: get it with 'floe pull' and use the file")
+        } else {
+            None
+        }
+    }
+}
+
+/// The place of the only layer that is so.
+fn only(layers: &[Descriptor], is_so: impl Fn(&Descriptor) -> bool) -> Option<usize> {
+    let mut places = layers.iter().enumerate().filter(|(_, layer)| is_so(layer)).map(|(place, _)| place);
+    let place = places.next()?;
+    places.next().is_none().then_some(place)
+}
+
+fn is_image(layer: &Descriptor) -> bool {
+    let media_type = &layer.media_type;
+    ["erofs", "squashfs", ".sif"].iter().any(|word| media_type.contains(word))
+}
+
+/// Neither an image nor an archive: an artifact that may be either.
+fn is_unknown(layer: &Descriptor) -> bool {
+    let media_type = &layer.media_type;
+    !is_image(layer) && !media_type.contains("tar") && *media_type != DigestTable::MEDIA_TYPE
+}
+
+pub(crate) fn is_compressed(media_type: &str) -> bool {
+    ["+zstd", "+gzip", ".gzip"].iter().any(|suffix| media_type.ends_with(suffix))
+}
+
+fn verity(annotations: &Annotations) -> Result<Option<VerityRoot>, Fault> {
+    let one_of = |names: [&str; 2]| names.iter().find_map(|name| annotations.get(*name));
+    let (Some(root), Some(offset)) = (one_of(VERITY_ROOT_ANNOTATIONS), one_of(VERITY_OFFSET_ANNOTATIONS)) else {
+        return Ok(None);
+    };
+    let hash_offset = offset.parse().map_err(|_| Fault::refused(format!("'{offset}' is no place of a hash tree")))?;
+    Ok(Some(VerityRoot { root_hash: parse_digest(root)?, hash_offset }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::document::Document;
+
+    fn hex(digit: char) -> String {
+        format!("sha256:{}", digit.to_string().repeat(64))
+    }
+
+    fn manifest(layers: &[(&str, &str)]) -> Manifest {
+        let layer = |(place, (media_type, annotations)): (usize, &(&str, &str))| {
+            let digest = hex(char::from_digit(place as u32, 16).expect("few layers"));
+            format!(r#"{{"mediaType":"{media_type}","digest":"{digest}","size":5000,"annotations":{{{annotations}}}}}"#)
+        };
+        let layers = layers.iter().enumerate().map(layer).collect::<Vec<_>>().join(",");
+        let config = format!(r#"{{"mediaType":"application/vnd.oci.empty.v1+json","digest":"{}","size":2}}"#, hex('f'));
+        let text = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{layers}]}}"#);
+        match Document::parse(text.as_bytes()).expect("a manifest") {
+            Document::Manifest(manifest) => manifest,
+            Document::Index(_) => panic!("an index"),
+        }
+    }
+
+    #[test]
+    fn layers_are_chosen() {
+        let tar = ("application/vnd.oci.image.layer.v1.tar+gzip", "");
+        let (erofs, zstd) = ((EROFS_LAYER, ""), ("application/vnd.erofs.layer.v1+zstd", ""));
+        let sif = ("application/vnd.sylabs.sif.layer.v1.sif", "");
+        let other = ("application/octet-stream", "");
+        let index = LayerChoice::Index;
+        let digest = |digit| LayerChoice::Digest(hex(digit).parse().expect("a digest"));
+        for (layers, choice, expected) in [
+            (&[erofs][..], None, Ok(0)),
+            (&[tar, erofs], None, Ok(1)),
+            (&[sif], None, Ok(0)),
+            (&[other], None, Ok(0)),
+            (&[other, erofs], None, Ok(1)),
+            (&[zstd], None, Ok(0)),
+            (&[erofs, erofs], None, Err("several layers: choose one of #0 application/vnd.erofs")),
+            (&[erofs, erofs], Some(index(1)), Ok(1)),
+            (&[erofs, erofs], Some(digest('1')), Ok(1)),
+            (&[erofs], Some(digest('5')), Err("it has no layer sha256:555")),
+            (&[erofs], Some(index(1)), Err("it has no layer #1; it has #0 ")),
+            (&[tar], None, Err("none of its layers")),
+            (&[other, other], None, Err("none of its layers")),
+            (&[], None, Err("it has no layers")),
+        ] {
+            let chosen = choose_layer(&manifest(layers), choice.as_ref());
+            match (chosen, expected) {
+                (Ok(layer), Ok(place)) => {
+                    assert_eq!(layer.digest.to_string(), place.to_string().repeat(64), "{layers:?} {choice:?}");
+                }
+                (Err(fault), Err(text)) => assert!(fault.message.contains(text), "{layers:?}: {}", fault.message),
+                (chosen, expected) => panic!("{layers:?} {choice:?}: {chosen:?}, expected {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn layers_that_are_no_image_as_they_stand_must_be_pulled() {
+        for (media_type, expected) in [
+            (EROFS_LAYER, false),
+            ("application/vnd.erofs.layer.v1+zstd", true),
+            ("application/vnd.oci.image.layer.v1.tar", true),
+            ("application/vnd.docker.image.rootfs.diff.tar.gzip", true),
+        ] {
+            let layer = choose_layer(&manifest(&[(media_type, "")]), Some(&LayerChoice::Index(0))).expect("a layer");
+            assert_eq!(layer.must_be_pulled().is_some(), expected, "{media_type}");
+        }
+    }
+
+    #[test]
+    fn annotations_say_what_bytes_are_held_against() {
+        let root = |digit| hex(digit).parse::<Digest>().expect("a digest");
+        let verity = |offset: &str| {
+            format!(r#""org.erofs.dmverity.root_digest":"{}","org.erofs.dmverity.hash_offset":"{offset}""#, hex('a'))
+        };
+        let table = format!(r#""{TABLE_ANNOTATION}":"{}""#, hex('b'));
+        let of = |annotations: &str| choose_layer(&manifest(&[(EROFS_LAYER, annotations)]), None);
+        let layer = of(&verity("4096")).expect("sound");
+        assert_eq!(layer.verity, Some(VerityRoot { root_hash: root('a'), hash_offset: 4096 }));
+        assert_eq!(of(&table).expect("sound").table, Some(root('b')));
+        for (annotations, expected) in [
+            (verity("5001"), "past the end"),
+            (verity("-1"), "is no place"),
+            (table.replace("sha256", "sha512"), "is no SHA-256"),
+        ] {
+            let error = of(&annotations).expect_err(&annotations).message;
+            assert!(error.contains(expected), "{annotations}: {error}");
+        }
+    }
+
+    #[test]
+    fn indexes_are_chosen_from_by_platform() {
+        let entry = |digit: char, platform: &str| {
+            let media_type = "application/vnd.oci.image.manifest.v1+json";
+            format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":7{platform}}}"#, hex(digit))
+        };
+        let on =
+            |arch: &str, features: &str| format!(r#","platform":{{"os":"linux","architecture":"{arch}"{features}}}"#);
+        let erofs = r#","os.features":["erofs"]"#;
+        let unknown = r#","platform":{"os":"unknown","architecture":"unknown"}"#.to_owned();
+        for (entries, expected) in [
+            (vec![entry('1', &on("arm64", "")), entry('2', &on("amd64", ""))], Some('2')),
+            (vec![entry('1', &on("amd64", "")), entry('2', &on("amd64", erofs))], Some('2')),
+            (vec![entry('1', &on("arm64", erofs)), entry('2', &unknown)], None),
+            (vec![entry('1', "")], Some('1')),
+            (Vec::new(), None),
+        ] {
+            let text = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, entries.join(","));
+            let Document::Index(index) = Document::parse(text.as_bytes()).expect("an index") else { panic!("{text}") };
+            let chosen = choose_manifest(&index, "amd64").ok().map(|digest| digest.to_string());
+            assert_eq!(chosen, expected.map(|digit| digit.to_string().repeat(64)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_refused() {
+        for text in
+            ["", "{", "[]", "{}", r#"{"mediaType":"x"}"#, r#"{"manifests":1}"#, r#"{"schemaVersion":2,"layers":[]}"#]
+        {
+            assert!(Document::parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

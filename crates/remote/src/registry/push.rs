@@ -1,0 +1,237 @@
+//! Pushing an image: its bytes, a manifest, an index, and the table of its digests as a referrer.
+
+use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, sync::Arc};
+
+use floe_remote_cache::{Digest, DigestTable, VerityRoot};
+use serde_json::json;
+
+use crate::{
+    ImageReference, Network, RemoteLocation, Version,
+    fault::Fault,
+    network::Shared,
+    registry::{
+        document::{Annotations, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
+        endpoint::{Endpoint, repository_of},
+        manifest::{EROFS_FEATURE, EROFS_LAYER, SQUASHFS_LAYER, TABLE_ANNOTATION},
+        resolve::SUBJECT_ANNOTATION,
+        upload::{Content, Upload},
+    },
+};
+
+/// The media types of what accompanies a layer.
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
+/// The longest list of referrers that is added to.
+const REFERRERS_BYTES_MAX: u64 = 4 << 20;
+
+/// Which format an image has that is pushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PushedFormat {
+    /// containerd knows its layers.
+    Erofs,
+    /// Only Floe knows its layers.
+    Squashfs,
+}
+
+/// What was pushed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pushed {
+    /// Where it is, by its digest.
+    pub location: String,
+    /// How many bytes the image has.
+    pub len: u64,
+}
+
+/// A document on its way.
+struct Made {
+    descriptor: Descriptor,
+    digest: Digest,
+    bytes: Vec<u8>,
+}
+
+impl Network {
+    /// Pushes the image in `file` to `location`, with its table of digests, and with the root of the hash tree behind it,
+    /// if there is one. `progress` is told how many bytes of the image are there.
+    ///
+    /// # Errors
+    /// `location` is no tag in a registry, the file cannot be read, or the registry does not take it.
+    pub fn push(
+        &self,
+        file: &File,
+        format: PushedFormat,
+        verity: Option<&VerityRoot>,
+        location: &RemoteLocation,
+        progress: &dyn Fn(u64),
+    ) -> io::Result<Pushed> {
+        let wrong = |message: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{location}: {message}"));
+        let RemoteLocation::Registry(reference) = location else {
+            return Err(wrong("images are pushed to oci://registry/repository:tag"));
+        };
+        let Version::Tag(tag) = &reference.version else {
+            return Err(wrong("what is pushed gets a tag; its digest follows from its content"));
+        };
+        if reference.layer.is_some() {
+            return Err(wrong("what is pushed is an image, not a layer: leave out what is behind '#'"));
+        }
+        let (digest, table) = digests(file)?;
+        let shared = self.shared();
+        let pushed = shared.block_on(push(shared, reference, tag, file, format, verity, &digest, &table, progress));
+        pushed.map_err(|fault| fault.at(location))
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+async fn push(
+    shared: &Arc<Shared>,
+    reference: &ImageReference,
+    tag: &str,
+    file: &File,
+    format: PushedFormat,
+    verity: Option<&VerityRoot>,
+    digest: &Digest,
+    table: &DigestTable,
+    progress: &dyn Fn(u64),
+) -> Result<Pushed, Fault> {
+    let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
+    let upload = Upload::new(&shared.registries, endpoint, repository_of(reference), shared.options.outage);
+    let len = table.object_len();
+    upload.blob(digest, &Content::File { file, len }, progress).await?;
+    let table_bytes = table.to_bytes();
+    upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
+    let os_features = match format {
+        PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
+        PushedFormat::Squashfs => Vec::new(),
+    };
+    let platform = Platform { architecture: machine().to_owned(), os: "linux".to_owned(), os_features };
+    let config = config(&platform, digest)?;
+    upload.blob(&config.digest, &Content::Bytes(&config.bytes), &|_| ()).await?;
+
+    let manifest = made(MANIFEST, &image(config.descriptor, format, digest, len, verity, table))?;
+    upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
+    refer(&upload, &manifest.descriptor, digest, table, table_bytes.len() as u64).await?;
+    let mut entry = manifest.descriptor;
+    entry.platform = Some(platform);
+    let index = Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests: vec![entry] };
+    let index = made(INDEX, &index)?;
+    upload.manifest(tag, INDEX, &index.bytes).await?;
+    let location = ImageReference { version: Version::Digest(index.digest), ..reference.clone() };
+    Ok(Pushed { location: location.to_string(), len })
+}
+
+/// The configuration that container runtimes want.
+fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
+    let mut config = json!({
+        "architecture": platform.architecture,
+        "os": platform.os,
+        "config": {},
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer}")] },
+    });
+    if !platform.os_features.is_empty() {
+        config["os.features"] = json!(platform.os_features);
+    }
+    made(CONFIG, &config)
+}
+
+fn image(
+    config: Descriptor,
+    format: PushedFormat,
+    digest: &Digest,
+    len: u64,
+    verity: Option<&VerityRoot>,
+    table: &DigestTable,
+) -> Manifest {
+    let media_type = match format {
+        PushedFormat::Erofs => EROFS_LAYER,
+        PushedFormat::Squashfs => SQUASHFS_LAYER,
+    };
+    let mut layer = Descriptor::new(media_type, digest, len);
+    layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
+    if let Some(root) = verity {
+        layer.annotations.insert("org.erofs.dmverity.root_digest".to_owned(), format!("sha256:{}", root.root_hash));
+        layer.annotations.insert("org.erofs.dmverity.hash_offset".to_owned(), root.hash_offset.to_string());
+    }
+    Manifest {
+        schema_version: 2,
+        media_type: Some(MANIFEST.to_owned()),
+        artifact_type: None,
+        config,
+        layers: vec![layer],
+        subject: None,
+        annotations: Annotations::new(),
+    }
+}
+
+/// Has the table refer to the image, so that registries keep it, and so that it is found without its digest.
+async fn refer(
+    upload: &Upload,
+    subject: &Descriptor,
+    layer: &Digest,
+    table: &DigestTable,
+    table_len: u64,
+) -> Result<(), Fault> {
+    let empty = made(EMPTY, &json!({}))?;
+    upload.blob(&empty.digest, &Content::Bytes(&empty.bytes), &|_| ()).await?;
+    let mut entry = Descriptor::new(DigestTable::MEDIA_TYPE, table.digest(), table_len);
+    entry.annotations.insert(SUBJECT_ANNOTATION.to_owned(), format!("sha256:{layer}"));
+    let referrer = Manifest {
+        schema_version: 2,
+        media_type: Some(MANIFEST.to_owned()),
+        artifact_type: Some(DigestTable::MEDIA_TYPE.to_owned()),
+        config: empty.descriptor,
+        layers: vec![entry],
+        subject: Some(subject.clone()),
+        annotations: Annotations::new(),
+    };
+    let referrer = made(MANIFEST, &referrer)?;
+    let answer = upload.manifest(&format!("sha256:{}", referrer.digest), MANIFEST, &referrer.bytes).await?;
+    if answer.contains_key("oci-subject") {
+        return Ok(());
+    }
+    // Registries that do not list referrers have a tag for the list, which whoever adds to it writes.
+    let tag = format!("sha256-{}", subject.digest()?);
+    let listed = upload.existing(&tag, REFERRERS_BYTES_MAX).await?;
+    let listed = match listed.as_deref().map(Document::parse) {
+        Some(Ok(Document::Index(index))) => index.manifests,
+        _ => Vec::new(),
+    };
+    let mut entry = referrer.descriptor;
+    entry.artifact_type = Some(DigestTable::MEDIA_TYPE.to_owned());
+    let mut manifests = BTreeMap::new();
+    for known in listed.into_iter().chain([entry]) {
+        manifests.insert(known.digest()?, known);
+    }
+    let manifests = manifests.into_values().collect();
+    let list = made(INDEX, &Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests })?;
+    upload.manifest(&tag, INDEX, &list.bytes).await.map(|_| ())
+}
+
+fn made(media_type: &str, document: &impl serde::Serialize) -> Result<Made, Fault> {
+    let bytes = serde_json::to_vec(document).map_err(|error| Fault::refused(error.to_string()))?;
+    let digest = Digest::of(&bytes);
+    Ok(Made { descriptor: Descriptor::new(media_type, &digest, bytes.len() as u64), digest, bytes })
+}
+
+/// The digest of a file, and the table of its digests, in one pass.
+fn digests(file: &File) -> io::Result<(Digest, DigestTable)> {
+    use sha2::Digest as _;
+
+    struct Reader<'a> {
+        file: &'a File,
+        offset: u64,
+        whole: sha2::Sha256,
+    }
+
+    impl io::Read for Reader<'_> {
+        fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+            let len = self.file.read_at(output, self.offset)?;
+            self.whole.update(&output[..len]);
+            self.offset += len as u64;
+            Ok(len)
+        }
+    }
+
+    let mut reader = Reader { file, offset: 0, whole: sha2::Sha256::new() };
+    let table = DigestTable::of(&mut reader)?;
+    Ok((Digest(reader.whole.finalize().into()), table))
+}

@@ -1,0 +1,277 @@
+//! From a reference to a blob: tag, manifest, index, layer, and what its bytes are held against.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use floe_remote_cache::{Digest, DigestTable, Location, Trust};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+
+use crate::{
+    ImageReference, Version,
+    fault::{Fault, FaultKind},
+    http_client::{Answer, Request},
+    location::LayerChoice,
+    network::Shared,
+    object::table_for,
+    patience::Patience,
+    range_reply::refusal,
+    registry::{
+        BlobOrigin, Registries,
+        document::{ACCEPTED, Descriptor, Document, Manifest, machine},
+        endpoint::{Endpoint, pull_scope, repository_of},
+        manifest::{Layer, choose_layer, choose_manifest},
+    },
+};
+
+/// The longest manifest, as registries have it.
+const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// How many indexes may stand between a reference and its manifest.
+const INDEXES_MAX: usize = 2;
+
+/// How many tables of other layers are looked at.
+const REFERRERS_MAX: usize = 8;
+
+/// A layer that can be read.
+pub(crate) struct ResolvedBlob {
+    pub(crate) origin: BlobOrigin,
+    /// Its URL, with digests in the place of tags.
+    pub(crate) name: String,
+    pub(crate) len: u64,
+    pub(crate) trust: Trust,
+    pub(crate) layer: Layer,
+}
+
+/// A repository at one of its endpoints.
+pub(crate) struct Repository {
+    pub(crate) registries: Registries,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) name: String,
+    registry: String,
+}
+
+impl Registries {
+    /// Finds the layer that a reference means.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn resolve(
+        &self,
+        reference: &ImageReference,
+        shared: &Arc<Shared>,
+    ) -> Result<ResolvedBlob, Fault> {
+        let mut patience = Patience::new(shared.options.outage.at_open());
+        loop {
+            let fault = match self.resolve_once(reference).await {
+                Ok(blob) => return Ok(blob),
+                Err(fault) => fault,
+            };
+            patience.after(fault).await?;
+        }
+    }
+
+    async fn resolve_once(&self, reference: &ImageReference) -> Result<ResolvedBlob, Fault> {
+        let repository = self.repository(reference)?;
+        let (digest, manifest) = repository.manifest(&reference.version).await?;
+        let layer = choose_layer(&manifest, reference.layer.as_ref())?;
+        let trust = repository.trust(&digest, &layer).await?;
+        let name = ImageReference {
+            version: Version::Digest(digest),
+            layer: Some(LayerChoice::Digest(layer.digest)),
+            ..reference.clone()
+        };
+        let len = layer.len;
+        let origin = BlobOrigin::new(repository, layer.digest);
+        Ok(ResolvedBlob { origin, name: name.to_string(), len, trust, layer })
+    }
+
+    /// The repository of a reference, with its mirrors.
+    ///
+    /// # Errors
+    /// The file that names the mirrors cannot be used.
+    pub(crate) fn repository(&self, reference: &ImageReference) -> Result<Repository, Fault> {
+        let endpoints = Endpoint::all(&reference.registry, self.plain_http)?;
+        let (name, registry) = (repository_of(reference), reference.registry.clone());
+        Ok(Repository { registries: self.clone(), endpoints, name, registry })
+    }
+}
+
+impl Repository {
+    /// The manifest of a version for this machine, and its digest.
+    async fn manifest(&self, version: &Version) -> Result<(Digest, Manifest), Fault> {
+        let mut version = version.clone();
+        for _ in 0..=INDEXES_MAX {
+            let (digest, bytes) = self.document(&version).await?;
+            match Document::parse(&bytes)? {
+                Document::Manifest(manifest) => return Ok((digest, manifest)),
+                Document::Index(index) => {
+                    version = Version::Digest(choose_manifest(&index, machine())?);
+                }
+            }
+        }
+        Err(Fault::refused(format!("more than {INDEXES_MAX} indexes within each other")))
+    }
+
+    /// The bytes of a manifest or an index, which have the digest that comes with them.
+    pub(crate) async fn document(&self, version: &Version) -> Result<(Digest, Bytes), Fault> {
+        let name = match version {
+            Version::Tag(tag) => tag.clone(),
+            Version::Digest(digest) => format!("sha256:{digest}"),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let is_tag = matches!(version, Version::Tag(_));
+        let may = |endpoint: &Endpoint| endpoint.can_pull && (!is_tag || endpoint.can_resolve);
+        let expected = match version {
+            Version::Tag(_) => None,
+            Version::Digest(digest) => Some(*digest),
+        };
+        let (found, bytes) =
+            self.get(&format!("manifests/{name}"), &headers, MANIFEST_BYTES_MAX, expected, may).await?;
+        Ok((found, bytes))
+    }
+
+    /// A small blob.
+    pub(crate) async fn blob(&self, digest: &Digest, bytes_max: u64) -> Result<Bytes, Fault> {
+        let path = format!("blobs/sha256:{digest}");
+        let may = |endpoint: &Endpoint| endpoint.can_pull;
+        self.get(&path, &HeaderMap::new(), bytes_max, Some(*digest), may).await.map(|(_, bytes)| bytes)
+    }
+
+    /// Gets something from the first endpoint that has it; what does not have the digest is taken for missing.
+    async fn get(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        bytes_max: u64,
+        expected: Option<Digest>,
+        may: impl Fn(&Endpoint) -> bool,
+    ) -> Result<(Digest, Bytes), Fault> {
+        let mut first_fault: Option<Fault> = None;
+        for endpoint in self.endpoints.iter().filter(|endpoint| may(endpoint)) {
+            let got = self.get_from(endpoint, path, headers, bytes_max).await.and_then(|bytes| {
+                let digest = Digest::of(&bytes);
+                match expected {
+                    Some(expected) if expected != digest => {
+                        Err(Fault::wrong(format!("sha256:{digest} came instead of sha256:{expected}")))
+                    }
+                    _ => Ok((digest, bytes)),
+                }
+            });
+            match got {
+                Ok(got) => return Ok(got),
+                // That a mirror lacks it says nothing; the registry's own word counts, and it is asked last.
+                Err(fault) if first_fault.as_ref().is_none_or(|first| first.kind == FaultKind::Gone) => {
+                    first_fault = Some(fault);
+                }
+                Err(fault) if !matches!(fault.kind, FaultKind::Gone) => first_fault = Some(fault),
+                Err(_) => {}
+            }
+        }
+        Err(first_fault.unwrap_or_else(|| Fault::refused("hosts.toml names no host for this")))
+    }
+
+    async fn get_from(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        headers: &HeaderMap,
+        bytes_max: u64,
+    ) -> Result<Bytes, Fault> {
+        let url = endpoint.url(&self.name, path)?;
+        let request = || Request {
+            method: Method::GET,
+            url: url.clone(),
+            headers: headers.clone(),
+            secrets: endpoint.headers.clone(),
+            body: None,
+        };
+        let answer = self.registries.send(endpoint, &pull_scope(&self.name), request).await?;
+        let status = answer.response.status();
+        if status != StatusCode::OK {
+            return Err(refusal(status, answer.response.headers()));
+        }
+        self.registries.client.body(answer.response, bytes_max).await
+    }
+
+    /// What the bytes of a layer are held against: the hash tree or the table that the manifest names, or else a table that
+    /// refers to the manifest.
+    async fn trust(&self, manifest: &Digest, layer: &Layer) -> Result<Trust, Fault> {
+        if let Some(root) = layer.verity {
+            return Ok(Trust::Verity(root));
+        }
+        let table = match layer.table {
+            Some(digest) => Some(digest),
+            None => self.table_from_referrers(manifest, layer).await,
+        };
+        let Some(digest) = table else {
+            let url = format!("oci://{}/{}@sha256:{}", self.registry, self.name, layer.digest);
+            return Ok(Trust::Location(Location { url, etag: layer.digest.to_string() }));
+        };
+        let bytes = self.blob(&digest, DigestTable::bytes_for(layer.len)).await?;
+        Ok(Trust::Table(Arc::new(table_for(&bytes, &digest, layer.len)?)))
+    }
+
+    /// The digest of the table for a layer among those that refer to its manifest. There need be none, and registries need
+    /// not know of referrers.
+    async fn table_from_referrers(&self, manifest: &Digest, layer: &Layer) -> Option<Digest> {
+        let headers = HeaderMap::new();
+        let may = |endpoint: &Endpoint| endpoint.can_pull;
+        let path = format!("referrers/sha256:{manifest}");
+        let listed = match self.get(&path, &headers, MANIFEST_BYTES_MAX, None, may).await {
+            Ok((_, bytes)) => bytes,
+            // Registries without that part of the API have a tag for the list.
+            Err(_) => self.document(&Version::Tag(format!("sha256-{manifest}"))).await.ok()?.1,
+        };
+        let Ok(Document::Index(index)) = Document::parse(&listed) else { return None };
+        let is_table = |entry: &&Descriptor| entry.artifact_type.as_deref() == Some(DigestTable::MEDIA_TYPE);
+        for entry in index.manifests.iter().filter(is_table).take(REFERRERS_MAX) {
+            let digest = entry.digest().ok()?;
+            let (_, bytes) = self.document(&Version::Digest(digest)).await.ok()?;
+            let Ok(Document::Manifest(referrer)) = Document::parse(&bytes) else { continue };
+            let is_about = |table: &&Descriptor| {
+                let subject = table.annotations.get(SUBJECT_ANNOTATION);
+                subject.is_none_or(|subject| *subject == format!("sha256:{}", layer.digest))
+            };
+            if let Some(table) = referrer.layers.iter().find(is_about) {
+                return table.digest().ok();
+            }
+        }
+        None
+    }
+}
+
+/// The annotation of a table that refers to an image: the digest of the layer that it is for.
+pub(crate) const SUBJECT_ANNOTATION: &str = "dev.floe.digest-table.layer";
+
+impl Registries {
+    /// Sends a request, and once more with another token if that is what was missing.
+    ///
+    /// # Errors
+    /// There is no answer, or no token.
+    pub(crate) async fn send(
+        &self,
+        endpoint: &Endpoint,
+        scope: &str,
+        request: impl Fn() -> Request,
+    ) -> Result<Answer, Fault> {
+        for is_last in [false, true] {
+            let authorization = self.tokens.authorization(endpoint, scope).await;
+            let mut request = request();
+            if let Some(authorization) = &authorization {
+                request.secrets.insert(header::AUTHORIZATION, authorization.clone());
+            }
+            let home = request.url.origin();
+            let answer = self.client.send(request).await?;
+            let status = answer.response.status();
+            if is_last || status != StatusCode::UNAUTHORIZED || answer.url.origin() != home {
+                return Ok(answer);
+            }
+            let FaultKind::Unauthorized { challenge } = refusal(status, answer.response.headers()).kind else {
+                return Ok(answer);
+            };
+            self.tokens.renew(endpoint, scope, authorization.as_ref(), challenge.as_deref()).await?;
+        }
+        Err(Fault::closed())
+    }
+}

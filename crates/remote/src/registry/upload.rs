@@ -1,0 +1,226 @@
+//! Blobs and manifests on their way into a registry.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use bytes::Bytes;
+use floe_remote_cache::Digest;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use url::Url;
+
+use crate::{
+    Outage,
+    fault::{Fault, FaultKind},
+    http_client::{Answer, Request},
+    patience::Patience,
+    range_reply::refusal,
+    registry::{Registries, endpoint::Endpoint},
+};
+
+/// A blob is sent in pieces of so many bytes; what one piece holds is sent at once.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// A repository that takes blobs and manifests.
+pub(crate) struct Upload {
+    registries: Registries,
+    endpoint: Endpoint,
+    repository: String,
+    scope: String,
+    outage: Outage,
+}
+
+/// What a blob is read from.
+pub(crate) enum Content<'a> {
+    Bytes(&'a [u8]),
+    File { file: &'a File, len: u64 },
+}
+
+impl Content<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { len, .. } => *len,
+        }
+    }
+
+    fn piece(&self, offset: u64) -> Result<Bytes, Fault> {
+        let len = usize::try_from(PIECE_BYTES.min(self.len() - offset)).unwrap_or(usize::MAX);
+        match self {
+            Self::Bytes(bytes) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX);
+                Ok(Bytes::copy_from_slice(bytes.get(from..from + len).unwrap_or_default()))
+            }
+            Self::File { file, .. } => {
+                let mut piece = vec![0; len];
+                let read = file.read_exact_at(&mut piece, offset);
+                read.map_err(|error| Fault::refused(format!("the image cannot be read: {error}")))?;
+                Ok(piece.into())
+            }
+        }
+    }
+}
+
+impl Upload {
+    pub(crate) fn new(registries: &Registries, endpoint: Endpoint, repository: String, outage: Outage) -> Self {
+        let scope = format!("repository:{repository}:pull,push");
+        Self { registries: registries.clone(), endpoint, repository, scope, outage }
+    }
+
+    /// Sends a blob unless it is there already. `progress` is told how many bytes of it are there.
+    ///
+    /// # Errors
+    /// The registry does not take it.
+    pub(crate) async fn blob(
+        &self,
+        digest: &Digest,
+        content: &Content<'_>,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Fault> {
+        let mut patience = Patience::new(self.outage);
+        // Where an upload that broke off goes on.
+        let mut place = None;
+        loop {
+            match self.blob_from(digest, content, &mut place, progress).await {
+                Ok(()) => return Ok(()),
+                Err(fault) => {
+                    if !matches!(fault.kind, FaultKind::Transient { .. }) {
+                        place = None;
+                    }
+                    patience.after(fault).await?;
+                }
+            }
+        }
+    }
+
+    async fn blob_from(
+        &self,
+        digest: &Digest,
+        content: &Content<'_>,
+        place: &mut Option<Url>,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Fault> {
+        let url = self.endpoint.url(&self.repository, &format!("blobs/sha256:{digest}"))?;
+        if self.ask(Method::HEAD, &url, &HeaderMap::new(), None).await?.response.status() == StatusCode::OK {
+            progress(content.len());
+            return Ok(());
+        }
+        let mut done = 0;
+        let mut at = match place.take() {
+            Some(url) => {
+                let answer = self.ask(Method::GET, &url, &HeaderMap::new(), None).await?;
+                let answer = expect(answer, StatusCode::NO_CONTENT)?;
+                let range = answer.response.headers().get(header::RANGE).and_then(|value| value.to_str().ok());
+                let last = range.and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse().ok());
+                done = last.map_or(0, |last: u64| last.saturating_add(1));
+                // A range of 0-0 stands for nothing as well as for one byte.
+                if done <= 1 || done > content.len() { self.begin().await? } else { next_place(&answer)? }
+            }
+            None => self.begin().await?,
+        };
+        if done <= 1 || done > content.len() {
+            done = 0;
+        }
+        while content.len() - done > PIECE_BYTES || (done > 0 && done < content.len()) {
+            *place = Some(at.clone());
+            let piece = content.piece(done)?;
+            let last = done + piece.len() as u64 - 1;
+            let headers = [
+                (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+                (header::CONTENT_RANGE, format!("{done}-{last}")),
+            ];
+            let answer = self.ask(Method::PATCH, &at, &header_map(headers)?, Some(piece)).await?;
+            at = next_place(&expect(answer, StatusCode::ACCEPTED)?)?;
+            done = last + 1;
+            progress(done);
+        }
+        let rest = if done < content.len() || content.len() == 0 { content.piece(done)? } else { Bytes::new() };
+        at.query_pairs_mut().append_pair("digest", &format!("sha256:{digest}"));
+        let headers = header_map([(header::CONTENT_TYPE, "application/octet-stream".to_owned())])?;
+        expect(self.ask(Method::PUT, &at, &headers, Some(rest)).await?, StatusCode::CREATED)?;
+        *place = None;
+        progress(content.len());
+        Ok(())
+    }
+
+    /// Puts a manifest or an index under a tag or its digest.
+    ///
+    /// # Errors
+    /// The registry does not take it.
+    pub(crate) async fn manifest(&self, name: &str, media_type: &str, bytes: &[u8]) -> Result<HeaderMap, Fault> {
+        let url = self.endpoint.url(&self.repository, &format!("manifests/{name}"))?;
+        let headers = header_map([(header::CONTENT_TYPE, media_type.to_owned())])?;
+        let mut patience = Patience::new(self.outage);
+        loop {
+            let body = Some(Bytes::copy_from_slice(bytes));
+            let put = self.ask(Method::PUT, &url, &headers, body).await;
+            match put.and_then(|answer| expect(answer, StatusCode::CREATED)) {
+                Ok(answer) => return Ok(answer.response.headers().clone()),
+                Err(fault) => patience.after(fault).await?,
+            };
+        }
+    }
+
+    /// The manifest under a tag, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub(crate) async fn existing(&self, tag: &str, bytes_max: u64) -> Result<Option<Bytes>, Fault> {
+        let url = self.endpoint.url(&self.repository, &format!("manifests/{tag}"))?;
+        let headers = header_map([(header::ACCEPT, super::document::ACCEPTED.to_owned())])?;
+        let answer = self.ask(Method::GET, &url, &headers, None).await?;
+        match answer.response.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::OK => self.registries.client.body(answer.response, bytes_max).await.map(Some),
+            status => Err(refusal(status, answer.response.headers())),
+        }
+    }
+
+    async fn begin(&self) -> Result<Url, Fault> {
+        let url = self.endpoint.url(&self.repository, "blobs/uploads/")?;
+        let answer = self.ask(Method::POST, &url, &HeaderMap::new(), Some(Bytes::new())).await?;
+        next_place(&expect(answer, StatusCode::ACCEPTED)?)
+    }
+
+    async fn ask(&self, method: Method, url: &Url, headers: &HeaderMap, body: Option<Bytes>) -> Result<Answer, Fault> {
+        let is_home = url.origin() == self.endpoint.base.origin();
+        let request = || Request {
+            method: method.clone(),
+            url: url.clone(),
+            headers: headers.clone(),
+            secrets: if is_home { self.endpoint.headers.clone() } else { HeaderMap::new() },
+            body: body.clone(),
+        };
+        if is_home {
+            self.registries.send(&self.endpoint, &self.scope, request).await
+        } else {
+            // Some registries have others take the bytes; the URL says by which right.
+            self.registries.client.send(request()).await
+        }
+    }
+}
+
+fn expect(answer: Answer, status: StatusCode) -> Result<Answer, Fault> {
+    let found = answer.response.status();
+    if found == status {
+        return Ok(answer);
+    }
+    let fault = refusal(found, answer.response.headers());
+    // Another upload may do where this one is gone.
+    let kind = if fault.kind == FaultKind::Gone { Fault::transient("").kind } else { fault.kind };
+    Err(Fault { kind, ..fault })
+}
+
+/// Where an upload goes on.
+fn next_place(answer: &Answer) -> Result<Url, Fault> {
+    let location = answer.response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let place = location.and_then(|location| answer.url.join(location).ok());
+    let place = place.ok_or_else(|| Fault::transient("the registry does not say where an upload goes on"))?;
+    if answer.url.scheme() == "https" && place.scheme() != "https" {
+        return Err(Fault::refused("the registry wants an upload without TLS"));
+    }
+    Ok(place)
+}
+
+fn header_map<const COUNT: usize>(pairs: [(HeaderName, String); COUNT]) -> Result<HeaderMap, Fault> {
+    let parsed = pairs.into_iter().map(|(name, value)| HeaderValue::try_from(value).map(|value| (name, value)));
+    parsed.collect::<Result<_, _>>().map_err(|_| Fault::refused("a header that is none"))
+}

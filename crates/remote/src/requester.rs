@@ -1,0 +1,211 @@
+//! Requests for ranges of one object, until they succeed or patience ends.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use floe_remote_cache::Cause;
+use http::{HeaderMap, HeaderValue, Method, header};
+use tokio::time::timeout;
+
+use crate::{
+    Outage,
+    counters::{Counters, Stage},
+    fault::{Fault, FaultKind},
+    host_limit::HostLimit,
+    http_client::{Answer, Body, Request},
+    network::Shared,
+    origin::{Origin, Target},
+    patience::Patience,
+    range_reply::{RangeReply, Wanted},
+};
+
+/// Requests for ranges of one object, until they succeed or patience ends.
+pub(crate) struct Requester {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) origin: Origin,
+    pub(crate) counters: Counters,
+    /// Where the origin has redirected to, for as long as that works.
+    redirected: Mutex<Option<Target>>,
+    /// The host that was asked last.
+    host: Mutex<Option<String>>,
+}
+
+/// A range that came.
+pub(crate) struct Fetched {
+    pub(crate) reply: RangeReply,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Bytes,
+}
+
+/// What became of one request.
+enum Outcome {
+    Fetched(Fetched),
+    /// Demand wanted its place.
+    MadeWay,
+}
+
+impl Requester {
+    pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
+        Self { shared, origin, counters: Counters::new(), redirected: Mutex::default(), host: Mutex::default() }
+    }
+
+    /// Asks for a range until it comes or patience ends.
+    ///
+    /// # Errors
+    /// What the last attempt met.
+    pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
+        let outage = self.shared.options.outage;
+        // An object of unknown length is being opened.
+        let outage = if wanted.object_len.is_none() { outage.at_open() } else { outage };
+        let fetched = self.fetch_patiently(wanted, cause, outage).await;
+        match &fetched {
+            Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
+            Err(_) => self.counters.failed(),
+        }
+        fetched
+    }
+
+    /// The next attempt asks another mirror, where there is one.
+    pub(crate) fn turn_away(&self) {
+        self.redirect(None);
+        self.origin.turn_away();
+    }
+
+    /// The limit of the host that was asked last.
+    pub(crate) fn limit(&self) -> Option<Arc<HostLimit>> {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        host.as_ref().map(|host| self.shared.limits.of(host))
+    }
+
+    fn redirect(&self, target: Option<Target>) {
+        *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
+    }
+
+    async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause, outage: Outage) -> Result<Fetched, Fault> {
+        let mut patience = Patience::new(outage);
+        loop {
+            let fault = match self.attempt(wanted, cause).await {
+                Ok(Outcome::Fetched(fetched)) => return Ok(fetched),
+                Ok(Outcome::MadeWay) => {
+                    self.counters.made_way();
+                    continue;
+                }
+                Err(fault) => fault,
+            };
+            match &fault.kind {
+                FaultKind::Transient { .. } => {
+                    self.counters.out_of_reach();
+                    self.turn_away();
+                }
+                FaultKind::WrongBytes => {
+                    self.counters.was_wrong();
+                    self.turn_away();
+                }
+                _ => {}
+            }
+            patience.after(fault).await?;
+            self.counters.retried();
+        }
+    }
+
+    /// One request. A refusal of credentials has brought new ones for the next attempt.
+    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Outcome, Fault> {
+        let began = Instant::now();
+        let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_redirected = redirected.is_some();
+        let target = match redirected {
+            Some(target) => target,
+            None => self.origin.target().await?,
+        };
+        self.counters.took(Stage::Resolve, began.elapsed());
+        let host = host_of(&target);
+        let limit = self.shared.limits.of(&host);
+        *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+        let outcome = self.request(&target, &limit, wanted, cause).await;
+        let Err(fault) = outcome else { return outcome };
+        match &fault.kind {
+            FaultKind::Transient { retry_after, is_congestion: true } => {
+                limit.is_congested(*retry_after);
+                self.counters.throttled();
+            }
+            FaultKind::Unauthorized { .. } | FaultKind::Gone | FaultKind::Refused if is_redirected => {
+                // A signature that expired, most likely: the origin knows a newer one.
+                self.redirect(None);
+                self.counters.resolved_again();
+                return Err(Fault { kind: FaultKind::Unauthorized { challenge: None }, message: fault.message });
+            }
+            FaultKind::Unauthorized { challenge } => match self.origin.renew(&target, challenge.as_deref()).await {
+                Ok(()) => self.counters.resolved_again(),
+                Err(renewal) if renewal.message.is_empty() => return Err(Fault::refused(fault.message)),
+                Err(renewal) => {
+                    return Err(Fault { message: format!("{}: {}", fault.message, renewal.message), ..renewal });
+                }
+            },
+            _ => {}
+        }
+        Err(fault)
+    }
+
+    async fn request(
+        &self,
+        target: &Target,
+        limit: &Arc<HostLimit>,
+        wanted: &Wanted<'_>,
+        cause: Cause,
+    ) -> Result<Outcome, Fault> {
+        let queued = Instant::now();
+        let slot = limit.acquire(cause != Cause::Prefetch).await;
+        self.counters.took(Stage::Queue, queued.elapsed());
+        tokio::select! {
+            biased;
+            fetched = self.exchange(target, limit, wanted) => fetched.map(Outcome::Fetched),
+            () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
+        }
+    }
+
+    async fn exchange(&self, target: &Target, limit: &HostLimit, wanted: &Wanted<'_>) -> Result<Fetched, Fault> {
+        let client = &self.shared.client;
+        let sent = Instant::now();
+        let request = Request {
+            method: Method::GET,
+            url: target.url.clone(),
+            headers: headers(wanted)?,
+            secrets: target.secrets.clone(),
+            body: None,
+        };
+        let Answer { response, url } = client.send(request).await?;
+        let headers = response.headers().clone();
+        let reply = RangeReply::judge(response.status(), &headers, wanted)?;
+        let first_byte = sent.elapsed();
+        self.counters.took(Stage::FirstByte, first_byte);
+        if url.origin() != target.url.origin() {
+            self.redirect(Some(Target { url, secrets: HeaderMap::new() }));
+        }
+        let began = Instant::now();
+        let bytes = timeout(reply.time_max(client.stall()), reply.bytes(Body::new(response, client.stall()))).await;
+        let bytes = bytes.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
+        self.counters.took(Stage::Transfer, began.elapsed());
+        limit.went_well(first_byte, began.elapsed(), bytes.len() as u64);
+        Ok(Fetched { reply, headers, bytes })
+    }
+}
+
+/// The host and the port that a target is at.
+fn host_of(target: &Target) -> String {
+    format!("{}:{}", target.url.host_str().unwrap_or_default(), target.url.port_or_known_default().unwrap_or_default())
+}
+
+fn headers(wanted: &Wanted<'_>) -> Result<HeaderMap, Fault> {
+    let mut headers = HeaderMap::new();
+    let last = wanted.range.end().checked_sub(1).ok_or_else(|| Fault::refused("an empty range"))?;
+    let range = HeaderValue::from_str(&format!("bytes={}-{last}", wanted.range.offset()));
+    headers.insert(header::RANGE, range.map_err(|_| Fault::refused("a range that is none"))?);
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Some(etag) = wanted.validator.and_then(|validator| validator.strong_etag()) {
+        headers.insert(header::IF_MATCH, etag.clone());
+    }
+    Ok(headers)
+}
