@@ -3,5 +3,5 @@
 mod attributes;
 pub(crate) mod directory;
 mod errno;
-mod node_numbers;
+pub(crate) mod node_numbers;
 pub(crate) mod served;
