@@ -126,7 +126,7 @@ fn readers(wanted: &[String]) -> Outcome<Vec<Reader>> {
 /// Floe, built as users get it.
 fn release() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    let status = command.args(["build", "--release", "--package", "floe"]).current_dir(workspace_root()).status();
+    let status = command.args(["build", "--release", "--package", "floe-cli"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {
         true => Ok(target_dir().join("release/floe")),
         false => Err(Complaint::new("Floe does not build")),

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 /// Builds the program; gives where it is.
 pub(crate) fn build() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    let status = command.args(["build", "-p", "floe"]).current_dir(workspace_root()).status();
+    let status = command.args(["build", "-p", "floe-cli"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {
         true => Ok(target_dir().join("debug/floe")),
         false => Err(Complaint::new("floe does not build")),

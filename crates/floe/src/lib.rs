@@ -24,6 +24,7 @@ mod open_options;
 mod path_error;
 mod resolve;
 mod sources;
+#[cfg(feature = "mkfs")]
 mod verify;
 mod walk;
 
@@ -49,5 +50,6 @@ pub use likeness::Likeness;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;
+#[cfg(feature = "mkfs")]
 pub use verify::{ImageVerifier, Thoroughness};
 pub use walk::{Walk, WalkEntry, WalkError};

@@ -108,7 +108,7 @@ impl Contest {
         }
         let program = env::var_os("CARGO").unwrap_or("cargo".into());
         let mut command = Command::new(program);
-        command.args(["build", "--release", "--package", "floe"]).current_dir(workspace_root());
+        command.args(["build", "--release", "--package", "floe-cli"]).current_dir(workspace_root());
         if !command.status().during("cargo cannot be run")?.success() {
             return Err(Complaint::new("Floe does not build"));
         }

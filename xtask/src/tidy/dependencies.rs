@@ -20,9 +20,11 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("floe-mkfs", &["floe-image", "floe-codec", "floe-erofs", "floe-squashfs"]),
     ("floe-sandbox", &[]),
     ("floe-lab", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine"]),
+    ("floe", &["floe-image", "floe-codec", "floe-source", "floe-erofs", "floe-squashfs", "floe-engine", "floe-mkfs"]),
     (
-        "floe",
+        "floe-cli",
         &[
+            "floe",
             "floe-image",
             "floe-codec",
             "floe-source",
@@ -100,7 +102,8 @@ mod tests {
             ("floe-engine", "floe-testkit", Some("dev"), 0),
             ("floe-engine", "floe-testkit", None, 1),
             ("floe-image", "floe-codec", None, 1),
-            ("floe", "floe-lab", None, 0),
+            ("floe", "floe-lab", None, 1),
+            ("floe-cli", "floe-lab", None, 0),
             ("floe-fuse", "floe-lab", None, 1),
             ("floe-other", "floe-image", None, 1),
         ] {

@@ -16,7 +16,7 @@ const LINES_MAX: usize = 500;
 const EMPTY_NAMES: [&str; 9] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared", "stuff"];
 
 /// The crates without unsafe code, which must say so to the compiler.
-const SAFE_CRATES: [&str; 5] = ["image", "erofs", "squashfs", "mkfs", "floe"];
+const SAFE_CRATES: [&str; 6] = ["image", "erofs", "squashfs", "mkfs", "floe", "floe-cli"];
 
 /// The formats, whose two halves share only `format.rs`.
 const FORMATS: [&str; 2] = ["erofs", "squashfs"];
@@ -36,11 +36,14 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
         }
     }
     for name in SAFE_CRATES {
-        let entry = root.join("crates").join(name).join("src/lib.rs");
+        let source = root.join("crates").join(name).join("src");
+        let entry = ["lib.rs", "main.rs"].map(|file| source.join(file)).into_iter().find(|file| file.is_file());
+        let entry = entry.unwrap_or(source);
         let text = fs::read_to_string(&entry).during(entry.display())?;
         let has_code = text.lines().any(|line| !line.is_empty() && !line.starts_with("//"));
         if has_code && !text.contains("#![forbid(unsafe_code)]") {
-            lines.push(format!("crates/{name}/src/lib.rs: does not say #![forbid(unsafe_code)]"));
+            let entry = entry.strip_prefix(&root).unwrap_or(&entry);
+            lines.push(format!("{}: does not say #![forbid(unsafe_code)]", entry.display()));
         }
     }
     Ok(lines)
