@@ -77,7 +77,7 @@ impl Notifier {
         self.send(STORE, &NotifyStoreOut { nodeid: node, offset, size, padding: 0 }, [bytes])
     }
 
-    /// Asks for bytes of a file that the kernel has in its page cache. They come as
+    /// Asks for bytes of a file that the kernel has in its page cache, at most as many as the longest write. They come as
     /// [`Operation::Retrieved`](crate::Operation::Retrieved), in a request whose number is `unique`.
     ///
     /// # Errors

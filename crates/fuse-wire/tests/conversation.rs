@@ -6,8 +6,8 @@ mod support;
 
 use std::{
     collections::BTreeSet,
-    fs,
     fmt::Write as _,
+    fs,
     os::{fd::OwnedFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -64,7 +64,8 @@ type Message = (char, Vec<u8>);
 #[test]
 fn a_recorded_conversation_is_answered_as_it_was() {
     let messages = read_recording(&recording());
-    let heard: BTreeSet<Opcode> = messages.iter().filter(|(way, _)| *way == '>').map(|(_, bytes)| opcode(bytes)).collect();
+    let heard: BTreeSet<Opcode> =
+        messages.iter().filter(|(way, _)| *way == '>').map(|(_, bytes)| opcode(bytes)).collect();
     for opcode in OPCODES {
         assert!(heard.contains(&opcode), "{opcode:?} was not recorded");
     }
@@ -108,7 +109,8 @@ fn a_kernel_is_answered_whatever_it_asks() {
     drop(mount);
     drop(serving);
     let messages = messages.lock().expect("no panic").clone();
-    let heard: BTreeSet<Opcode> = messages.iter().filter(|(way, _)| *way == '>').map(|(_, bytes)| opcode(bytes)).collect();
+    let heard: BTreeSet<Opcode> =
+        messages.iter().filter(|(way, _)| *way == '>').map(|(_, bytes)| opcode(bytes)).collect();
     for opcode in OPCODES {
         assert!(heard.contains(&opcode), "{opcode:?} was not asked: {heard:?}");
     }
@@ -146,6 +148,8 @@ fn pass_on(device: Arc<OwnedFd>, socket: Arc<OwnedFd>, messages: &Arc<Mutex<Vec<
 
 /// Has the kernel send every request.
 fn exercise(path: &Path) {
+    // Nothing is known of the root but its number.
+    assert!(rustix::fs::stat(path).expect("attributes").st_ino > 1000);
     let file = path.join("file");
     assert_eq!(fs::metadata(&file).expect("attributes").len(), CONTENT_BYTES as u64);
     assert!(fs::metadata(path.join("missing")).is_err());
@@ -169,17 +173,16 @@ fn exercise(path: &Path) {
     // The sample has the kernel forget five entries while it is asked for this, and then one more is let go.
     assert_eq!(rustix::fs::statvfs(path).expect("statistics").f_blocks, 1234);
     fs::metadata(names[0].path()).expect("it is looked up again");
+    // The open directory goes with the last of its entries.
+    drop(names);
     thread::sleep(Duration::from_millis(100));
     rustix::fs::statvfs(path).expect("statistics");
     let mut reader = Command::new("cat");
     reader.arg(path.join("slow")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut reader = reader.spawn().expect("cat");
     thread::sleep(Duration::from_millis(300));
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&reader),
-        rustix::process::Signal::TERM,
-    )
-    .expect("it is ours");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&reader), rustix::process::Signal::TERM)
+        .expect("it is ours");
     assert!(!reader.wait().expect("it ends").success());
     thread::sleep(Duration::from_millis(100));
 }

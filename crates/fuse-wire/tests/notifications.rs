@@ -2,15 +2,10 @@
 
 mod support;
 
-use std::{
-    fs,
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{fs, sync::mpsc, thread, time::Duration};
 
 use floe_fuse_wire::{
-    Channel, Errno, InitFlags, Notifier, Opcode, Operation, Receipt, Received, Reply, RequestBuffer, ROOT_NODE,
+    Channel, Errno, InitFlags, Notifier, Opcode, Operation, ROOT_NODE, Receipt, Received, Reply, RequestBuffer,
 };
 use rustix::mount::UnmountFlags;
 use support::{CONTENT_BYTES, Sample, TestMount, can_mount, content};
@@ -128,11 +123,12 @@ fn cached_pages_are_retrieved() {
     let (_, retrieved) = asked(
         |mount| assert!(read_file(mount) == content()),
         |_, notifier| {
-            notifier.retrieve(99, FILE, 4096, 5000).expect("it is known");
+            notifier.retrieve(99, FILE, 4096, 4000).expect("it is known");
             thread::sleep(Duration::from_millis(200));
         },
     );
-    assert_eq!(retrieved, [content()[4096..9096].to_vec()]);
+    let [bytes] = &retrieved[..] else { panic!("{} replies", retrieved.len()) };
+    assert!(bytes.len() == 4000 && content()[4096..].starts_with(bytes), "{} bytes", bytes.len());
 }
 
 #[test]

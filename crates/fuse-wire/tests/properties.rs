@@ -8,7 +8,7 @@ use std::{
 use floe_fuse_wire::{
     Channel, DirectoryEntries, DirectoryEntry, Errno, InitFlags, Malformed, Opcode, Operation, Receipt, Received,
     Reply, Request, RequestBuffer, Terms,
-    abi::{Direntplus, Dirent, EntryOut, ForgetOne, InHeader, InitIn, InitOut, OutHeader},
+    abi::{Dirent, Direntplus, EntryOut, ForgetOne, InHeader, InitIn, InitOut, OutHeader},
 };
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};

@@ -4,7 +4,7 @@ use std::io;
 
 use floe_fuse_wire::{
     Agreement, Channel, DirectoryEntries, DirectoryEntry, Errno, InitFlags, Notifier, Opcode, OpenFlags, Operation,
-    Receipt, Received, Reply, Request, RequestBuffer, ROOT_NODE, Terms,
+    ROOT_NODE, Receipt, Received, Reply, Request, RequestBuffer, Terms,
     abi::{Attr, AttrOut, EntryOut, GetxattrOut, IoctlOut, Kstatfs, LseekOut, OpenOut, StatfsOut},
 };
 use zerocopy::IntoBytes;
@@ -172,13 +172,7 @@ fn attributes(node: u64) -> Attr {
 }
 
 fn entry(node: u64) -> EntryOut {
-    EntryOut {
-        nodeid: node,
-        entry_valid: KEEP_S,
-        attr_valid: KEEP_S,
-        attr: attributes(node),
-        ..EntryOut::default()
-    }
+    EntryOut { nodeid: node, entry_valid: KEEP_S, attr_valid: KEEP_S, attr: attributes(node), ..EntryOut::default() }
 }
 
 /// Gives the entries from `offset` on to `add` until there is no room.
@@ -191,8 +185,7 @@ fn list(directory: u64, offset: u64, mut add: impl FnMut(u64, &DirectoryEntry<'_
     };
     for (index, (node, name)) in names.iter().enumerate().skip(offset as usize) {
         let kind = attributes(*node).mode >> 12;
-        let dirent =
-            DirectoryEntry { inode_number: node + 1000, next: index as u64 + 1, kind, name: name.as_bytes() };
+        let dirent = DirectoryEntry { inode_number: node + 1000, next: index as u64 + 1, kind, name: name.as_bytes() };
         if !add(*node, &dirent) {
             break;
         }
