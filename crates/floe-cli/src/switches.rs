@@ -211,10 +211,11 @@ impl Switches {
             }
             "readdir" => {
                 mount.readdir = match value {
+                    "adaptive" => Readdir::Adaptive,
                     "plain" => Readdir::Plain,
                     "plus" => Readdir::Plus,
                     "auto" => Readdir::Auto,
-                    _ => return Err(format!("'{value}' is not plain, plus or auto")),
+                    _ => return Err(format!("'{value}' is not adaptive, plain, plus or auto")),
                 }
             }
             "deadline" => mount.deadline = quantity::limit(value)?,
@@ -323,7 +324,7 @@ mod tests {
             ("threads=0", "-o threads: '0' is not a number from 1 on"),
             ("max_background=70000", "-o max_background: '70000' is not a number from 1 to 65535"),
             ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
-            ("readdir=fast", "-o readdir: 'fast' is not plain, plus or auto"),
+            ("readdir=fast", "-o readdir: 'fast' is not adaptive, plain, plus or auto"),
             ("workers=many", "-o workers: 'many' is not per-cpu, shared or inline"),
             ("sandbox=perhaps", "-o sandbox: 'perhaps' is not off, auto or require"),
             ("linger=1s", "-o linger: 1s is more than 10 ms"),

@@ -65,6 +65,7 @@ pub(crate) fn switches(engine: &EngineOptions, mount: &MountOptions) -> Vec<Swit
         (
             "readdir",
             match mount.readdir {
+                Readdir::Adaptive => "adaptive",
                 Readdir::Plain => "plain",
                 Readdir::Plus => "plus",
                 Readdir::Auto => "auto",

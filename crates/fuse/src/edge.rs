@@ -43,6 +43,7 @@ pub(crate) struct FuseEdge {
     options: MountOptions,
     circumstances: Circumstances,
     needless: NeedlessOpens,
+    has_xattrs: bool,
     /// Who may enter beside root; none: whom the kernel lets in.
     owner: Option<u32>,
 }
@@ -60,7 +61,8 @@ impl FuseEdge {
     ) -> Result<Self, Error> {
         let file_system = Arc::clone(reader.file_system());
         file_system.attr(file_system.root())?;
-        let has_acls = file_system.info().format != "squashfs";
+        let has_xattrs = file_system.has_xattrs();
+        let has_acls = has_xattrs && file_system.info().format != "squashfs";
         let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
@@ -71,6 +73,7 @@ impl FuseEdge {
             options: options.clone(),
             circumstances: Circumstances { checks_permissions, has_acls },
             needless: NeedlessOpens::default(),
+            has_xattrs,
             owner: is_owners.then(|| rustix::process::geteuid().as_raw()),
         })
     }
@@ -129,6 +132,7 @@ impl FuseEdge {
             Operation::Readdir(read) => asked.readdir(&read),
             Operation::Readdirplus(read) => asked.readdirplus(&read),
             Operation::Statfs => asked.statfs(),
+            Operation::Getxattr(..) | Operation::Listxattr(_) if !self.has_xattrs => asked.reply.refuse(Errno::NOSYS),
             Operation::Getxattr(size, name) => asked.getxattr(size, name),
             Operation::Listxattr(size) => asked.listxattr(size),
             Operation::Lseek(seek) => asked.lseek(&seek),
@@ -195,9 +199,13 @@ struct Asked<'edge> {
 
 impl Asked<'_> {
     fn lookup(self, name: &[u8]) {
-        let (parent, name) = (self.header.nodeid, name.to_vec());
+        let (parent, name, caller) = (self.header.nodeid, name.to_vec(), self.header.pid);
+        let served = Arc::clone(&self.edge.served);
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
-        self.answer(find, |reply, entry| reply.with(&entry));
+        self.answer(find, move |reply, entry| {
+            served.note_lookup(caller, parent, &entry);
+            reply.with(&entry);
+        });
     }
 
     fn getattr(self) {
@@ -250,15 +258,17 @@ impl Asked<'_> {
 
     fn readdirplus(self, read: &ReadIn) {
         let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
-        let directory = self.edge.served.nid(node);
+        let (reader, served, lister) = (self.edge.reader.clone(), Arc::clone(&self.edge.served), self.header.pid);
+        let directory = served.nid(node);
+        let allowed = served.allowance(lister, directory);
         let entries = move |served: &Served, file_system: &dyn FileSystem| {
-            Ok(directory::names_and_attributes(file_system, directory, offset, len_max, served)?)
+            Ok(directory::names_and_attributes(file_system, directory, offset, len_max, served, allowed)?)
         };
-        let reader = self.edge.reader.clone();
-        self.answer(entries, move |reply, (entries, files)| {
+        self.answer(entries, move |reply, listed| {
             // Before the answer, as what is listed is read right after it.
-            reader.note_listed(directory, offset == 0, &files);
-            reply.bytes(entries.as_bytes());
+            reader.note_listed(directory, offset == 0, &listed.files);
+            served.listings.end(lister, allowed, listed.left);
+            reply.bytes(listed.entries.as_bytes());
         });
     }
 

@@ -58,14 +58,6 @@ pub trait FileSystem: Send + Sync {
     /// The inode cannot be read or breaks the format.
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
-    /// The inode with this [`Attr::inode_number`], where the number alone tells it, without reading the image; `None`
-    /// where it does not. A format answers either for every number that it gives out or for none; it need not know
-    /// whether the inode exists.
-    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
-        let _ = inode_number;
-        None
-    }
-
     /// The inode that `directory` has under `name`, or `None`. `.` and `..` are found too.
     ///
     /// # Errors
@@ -96,6 +88,11 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// The inode is not a symbolic link, cannot be read or breaks the format.
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>>;
+
+    /// Whether any inode may have extended attributes: false only where the image itself says that none has.
+    fn has_xattrs(&self) -> bool {
+        true
+    }
 
     /// The value of an extended attribute by its full name (`user.comment`), or `None`.
     ///

@@ -80,7 +80,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   read-memory=SIZE       the budget of reads that wait for the source or for decoders [64M]
   reserved-pages=N       how many pages of 4 KiB are held in reserve
   workers=per-cpu|shared|inline
-  priority=auto|fifo[:N]|nice[:N]|normal
+  priority=auto|fifo[:N]|nice[:N]|slice|normal
                          how threads are scheduled; auto: real-time where allowed, those that take
                          requests only while CPUs are short
   sync-decompress=auto|always|never
@@ -96,7 +96,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   device-directory=DIR   where the other extra devices are, under the names that the image gives them
   threads=N, clone_fd, max_background=N
   read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
-  readdir=plus|plain|auto
+  readdir=adaptive|plus|plain|auto
   deadline=TIME|off      when a request that the source holds up gets EIO [60s]
   linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
   allow_other, private   let other users in or not; root's mounts are open, as the kernel's are

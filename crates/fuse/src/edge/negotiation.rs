@@ -48,7 +48,7 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circum
     let mut flags = ALWAYS;
     match options.readdir {
         Readdir::Plain => {}
-        Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
+        Readdir::Adaptive | Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
         Readdir::Auto => flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
     }
     let acl = options.acl && circumstances.has_acls;

@@ -6,7 +6,7 @@ use floe_engine::ListedFile;
 use floe_fuse_wire::{DirectoryEntries, DirectoryEntry, abi::EntryOut};
 use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, FileType, Nid, Result};
 
-use crate::{inodes::attributes::kind, inodes::served::Served};
+use crate::{inodes::attributes::kind, inodes::listings::Allowance, inodes::served::Served};
 
 /// The names of a directory from `offset` on, as many as fit.
 ///
@@ -23,8 +23,16 @@ pub(crate) fn names(
     Ok(entries)
 }
 
-/// The entries of a directory with attributes from `offset` on, as many as fit, and the regular files among them that have
-/// data.
+/// Entries of a directory with attributes.
+pub(crate) struct Listed {
+    pub(crate) entries: DirectoryEntries,
+    /// The regular files with data among those that came with attributes.
+    pub(crate) files: Vec<ListedFile>,
+    /// What is left of what the lister was allowed.
+    pub(crate) left: Allowance,
+}
+
+/// The entries of a directory from `offset` on, as many as fit, with attributes as far as the lister is allowed.
 ///
 /// # Errors
 /// As [`names`].
@@ -34,11 +42,14 @@ pub(crate) fn names_and_attributes(
     offset: u64,
     len_max: usize,
     served: &Served,
-) -> Result<(DirectoryEntries, Vec<ListedFile>)> {
+    allowed: Allowance,
+) -> Result<Listed> {
     let mut entries = DirectoryEntries::new(len_max);
     let mut files = Vec::new();
+    let mut left = allowed;
     visit(file_system, directory, offset, |dirent| {
-        let attr = if matches!(dirent.name, b"." | b"..") {
+        let is_dot = matches!(dirent.name, b"." | b"..");
+        let attr = if is_dot || !left.take(dirent.file_type == FileType::Directory) {
             None
         } else {
             match file_system.attr(dirent.nid) {
@@ -54,7 +65,7 @@ pub(crate) fn names_and_attributes(
         }
         Ok(has_room)
     })?;
-    Ok((entries, files))
+    Ok(Listed { entries, files, left })
 }
 
 fn entry<'name>(dirent: &Dirent<'name>) -> DirectoryEntry<'name> {

@@ -6,11 +6,15 @@ use floe_fuse_wire::{
     Errno,
     abi::{AttrOut, EntryOut},
 };
-use floe_image::{Attr, Error, FileSystem, Nid, SeekTarget};
+use floe_image::{Attr, Error, FileSystem, FileType, Nid, SeekTarget};
 
 use crate::{
-    Access, FaultSink, Keeper, MountOptions, RequestCounts, caller::is_administrator,
-    inodes::attributes::AttributeView, inodes::errno::errno_of, inodes::node_numbers::NodeNumbers,
+    Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts,
+    caller::is_administrator,
+    inodes::attributes::{AttributeView, kind},
+    inodes::errno::errno_of,
+    inodes::listings::{Allowance, Listings},
+    inodes::node_numbers::NodeNumbers,
 };
 
 /// How long the kernel may keep what it was told, in seconds: the image never changes.
@@ -39,6 +43,8 @@ pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
     pub(crate) attributes: AttributeView,
     pub(crate) counts: RequestCounts,
+    pub(crate) listings: Listings,
+    readdir: Readdir,
     faults: Option<FaultSink>,
     keeper: Option<Arc<Keeper>>,
 }
@@ -81,6 +87,8 @@ impl Served {
                 keep_s: if options.access() == Access::OwnerAndRoot { 0 } else { ENDLESS_S },
             },
             counts: RequestCounts::default(),
+            listings: Listings::default(),
+            readdir: options.readdir,
             faults: options.faults.clone(),
             keeper: options.keeper.clone(),
         }
@@ -98,6 +106,16 @@ impl Served {
     /// The inode that a node number means.
     pub(crate) fn nid(&self, node: u64) -> Nid {
         self.nodes.nid(node)
+    }
+
+    /// How many entries with attributes a thread that lists a directory may be given.
+    pub(crate) fn allowance(&self, lister: u32, directory: Nid) -> Allowance {
+        match self.readdir {
+            // The kernel would ask for them all the same.
+            Readdir::Adaptive if self.attributes.keep_s == 0 => Allowance::NONE,
+            Readdir::Adaptive => self.listings.begin(lister, directory),
+            _ => Allowance::ENDLESS,
+        }
     }
 
     /// What the kernel is told of a name with an inode of these attributes behind it.
@@ -124,6 +142,13 @@ impl Served {
             return Err(Errno::LOOP.into());
         }
         Ok(self.entry(&file_system.attr(nid)?))
+    }
+
+    /// Notes that a thread got this answer to a lookup.
+    pub(crate) fn note_lookup(&self, caller: u32, parent: u64, entry: &EntryOut) {
+        if self.readdir == Readdir::Adaptive && entry.nodeid != 0 {
+            self.listings.looked_up(caller, self.nid(parent), kind(FileType::Directory) == entry.attr.mode >> 12);
+        }
     }
 
     pub(crate) fn xattr(
