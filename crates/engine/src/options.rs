@@ -235,13 +235,15 @@ pub enum WorkerMode {
 /// How the threads that decompress are scheduled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// The best that is allowed: real-time at the lowest level, else nice −20, else normal. Threads that take requests or
+    /// The best that is allowed: real-time at the lowest level, else nice −20, else a short slice. Threads that take requests or
     /// wait for a source are real-time only while more threads want to run than there are CPUs.
     Auto,
     /// Real-time, first in first out, at this level (1 to 99).
     Fifo(u8),
     /// Time-shared at this nice level (−20 to 19).
     Nice(i8),
+    /// Time-shared, in slices of 100 µs: its turn comes sooner and ends sooner. Needs no right, but Linux 6.12.
+    Slice,
     /// As the process was started.
     Normal,
 }
@@ -341,6 +343,7 @@ impl FromStr for Priority {
         let (name, level) = value.split_once(':').map_or((value, None), |(name, level)| (name, Some(level)));
         let parsed = match (name, level) {
             ("auto", None) => Some(Self::Auto),
+            ("slice", None) => Some(Self::Slice),
             ("normal", None) => Some(Self::Normal),
             ("fifo", level) => {
                 level.map_or(Ok(1), str::parse).ok().filter(|level| (1..=99).contains(level)).map(Self::Fifo)
@@ -350,7 +353,7 @@ impl FromStr for Priority {
             }
             _ => None,
         };
-        let expected = "auto, fifo, fifo:1 to fifo:99, nice, nice:-20 to nice:19 or normal";
+        let expected = "auto, fifo, fifo:1 to fifo:99, nice, nice:-20 to nice:19, slice or normal";
         parsed.ok_or_else(|| BadValue { value: value.to_owned(), expected })
     }
 }
@@ -361,6 +364,7 @@ impl fmt::Display for Priority {
             Self::Auto => formatter.write_str("auto"),
             Self::Fifo(level) => write!(formatter, "fifo:{level}"),
             Self::Nice(level) => write!(formatter, "nice:{level}"),
+            Self::Slice => formatter.write_str("slice"),
             Self::Normal => formatter.write_str("normal"),
         }
     }
@@ -440,7 +444,7 @@ mod tests {
 
     #[test]
     fn switches_are_read_as_they_are_written() {
-        for value in ["auto", "fifo:1", "fifo:99", "nice:-20", "nice:19", "normal"] {
+        for value in ["auto", "fifo:1", "fifo:99", "nice:-20", "nice:19", "slice", "normal"] {
             assert_eq!(value.parse::<Priority>().expect("a priority").to_string(), value);
         }
         assert_eq!("fifo".parse(), Ok(Priority::Fifo(1)));

@@ -169,21 +169,4 @@ mod tests {
             assert_eq!(without_credentials(Path::new(image)), Path::new(expected.unwrap_or(image)));
         }
     }
-
-    #[test]
-    fn options_are_taken() {
-        let mut options = ImageOptions::default();
-        for (name, value, expected) in [
-            ("outage", Some("eio"), Ok(true)),
-            ("plain-http", None, Ok(true)),
-            ("require-verified", None, Ok(true)),
-            ("outage", None, Ok(false)),
-            ("cache", Some("1"), Ok(false)),
-            ("cache-size", Some("1k"), Ok(true)),
-        ] {
-            assert_eq!(take_option(&mut options, name, value), expected, "{name}");
-        }
-        assert!(take_option(&mut options, "outage", Some("x")).is_err());
-        assert!(options.remote.plain_http && options.require_verified && options.remote.outage == Outage::Eio);
-    }
 }

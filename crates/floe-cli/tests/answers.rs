@@ -6,12 +6,13 @@ use std::{
     fs::{self, File},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use floe_testkit::{
     KernelMount,
     corpus::{Corpus, Format, Materialised},
-    file_system_label,
+    file_system_label, peer,
     skip::{self, Need},
 };
 use rustix::fs::{lgetxattr, llistxattr};
@@ -106,6 +107,39 @@ fn attributes_are_answered_as_by_the_kernel() {
         }
         assert_eq!(served.end(), Vec::<String>::new());
     }
+}
+
+#[test]
+fn an_image_without_attributes_answers_as_the_kernel() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelSquashfs, Need::Peer("mksquashfs")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir_all(folder.path().join("source/directory")).expect("ours");
+    let path = folder.path().join("image");
+    let made = Command::new(peer("mksquashfs").expect("it is there"))
+        .arg(folder.path().join("source"))
+        .arg(&path)
+        .args(["-no-xattrs", "-quiet", "-no-progress"])
+        .output()
+        .expect("it runs");
+    assert!(made.status.success(), "{made:?}");
+    let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
+    let (kernel, served) =
+        (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image).expect("mounted"));
+    let mut room = [0; 100];
+    for path in [".", "directory"] {
+        let mut answers = |root: PathBuf| {
+            let path = root.join(path);
+            [
+                llistxattr(&path, &mut room[..]),
+                lgetxattr(&path, "user.a", &mut room[..]),
+                lgetxattr(&path, "security.capability", &mut room[..]),
+            ]
+        };
+        assert_eq!(answers(served.path()), answers(kernel.path()), "{path}");
+    }
+    assert_eq!(served.end(), Vec::<String>::new());
 }
 
 #[test]

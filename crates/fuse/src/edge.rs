@@ -4,33 +4,29 @@ pub(crate) mod kernel_pages;
 mod negotiation;
 
 use std::{
-    ffi::OsStr,
     io,
-    os::unix::ffi::OsStrExt,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
     sync::Arc,
-    time::SystemTime,
 };
 
 use floe_engine::Reader;
-use floe_image::{Error, FileSystem, FileType};
-use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use floe_fuse_wire::{
+    Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
+    abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
+use floe_image::{Error, FileSystem};
+use zerocopy::IntoBytes;
 
 use crate::{
-    MountOptions, RequestKind,
-    connection::pending::Pending,
+    Access, MountOptions, RequestKind,
+    connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::directory,
-    inodes::served::{Found, NAME_BYTES_MAX, Refusal, Served, Sized},
-    requests::deadline::{Answer, Deadlines, Watched},
-    session_pool::{SessionPool, Turn},
+    inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
+    requests::deadline::{Deadlines, Watched},
+    session_pool::SessionPool,
 };
 
-use self::negotiation::{Circumstances, NeedlessOpens, negotiate};
+use self::negotiation::{Circumstances, NeedlessOpens};
 
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);
@@ -47,6 +43,9 @@ pub(crate) struct FuseEdge {
     options: MountOptions,
     circumstances: Circumstances,
     needless: NeedlessOpens,
+    has_xattrs: bool,
+    /// Who may enter beside root; none: whom the kernel lets in.
+    owner: Option<u32>,
 }
 
 impl FuseEdge {
@@ -61,18 +60,21 @@ impl FuseEdge {
         deadlines: Arc<Deadlines>,
     ) -> Result<Self, Error> {
         let file_system = Arc::clone(reader.file_system());
-        let root = file_system.attr(file_system.root())?;
-        let finds_by_number = file_system.nid_of(root.inode_number).is_some();
-        let has_acls = file_system.info().format != "squashfs";
+        file_system.attr(file_system.root())?;
+        let has_xattrs = file_system.has_xattrs();
+        let has_acls = has_xattrs && file_system.info().format != "squashfs";
         let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
+        let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
             reader,
-            served: Arc::new(Served::new(file_system, &root, options)),
+            served: Arc::new(Served::new(file_system.as_ref(), options)),
             threads,
             deadlines,
             options: options.clone(),
-            circumstances: Circumstances { checks_permissions, finds_by_number, has_acls },
+            circumstances: Circumstances { checks_permissions, has_acls },
             needless: NeedlessOpens::default(),
+            has_xattrs,
+            owner: is_owners.then(|| rustix::process::geteuid().as_raw()),
         })
     }
 
@@ -81,132 +83,163 @@ impl FuseEdge {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
     }
 
-    fn enter(&self, request: &Request) -> Turn<'_> {
-        self.threads.begin(request.pid())
-    }
-
-    /// Answers a request that reads metadata with what `work` gives, which may run twice.
-    fn answer<R: Answer, T: 'static>(
-        &self,
-        request: &Request,
-        reply: R,
-        work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
-        send: impl FnOnce(&Served, R, T) + Send + 'static,
-    ) {
-        let _turn = self.enter(request);
-        let watched = self.deadlines.watch(reply);
-        self.answer_watched(watched, work, send);
-    }
-
-    /// As [`FuseEdge::answer`], where the request is watched already. A panic costs this one request.
-    fn answer_watched<R: Answer, T: 'static>(
-        &self,
-        watched: Watched<R>,
-        work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
-        send: impl FnOnce(&Served, R, T) + Send + 'static,
-    ) {
-        let (served, answering) = (Arc::clone(&self.served), Arc::clone(&self.served));
-        let work = move |file_system: &dyn FileSystem| {
-            let refused = |errno| Ok(Err(errno));
-            match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
-                Ok(Ok(value)) => Ok(Ok(value)),
-                Ok(Err(Refusal::Image(error))) => Err(error),
-                Ok(Err(Refusal::Request(errno))) => refused(errno),
-                Err(_panic) => refused(Errno::EIO),
-            }
-        };
-        self.reader.metadata_then(work, move |result| {
-            let result = result.unwrap_or_else(|error| Err(answering.fault(&error)));
-            if let Some(reply) = watched.take() {
-                match result {
-                    Ok(value) => send(&answering, reply, value),
-                    Err(errno) => reply.refuse(errno),
-                }
-            }
-        });
-    }
-}
-
-fn send_sized(_: &Served, reply: ReplyXattr, sized: Sized) {
-    match sized {
-        Sized::Size(size) => reply.size(size),
-        Sized::Bytes(bytes) => reply.data(&bytes),
-    }
-}
-
-impl Filesystem for FuseEdge {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.needless = negotiate(config, &self.options, self.circumstances);
+    /// Comes to terms with the kernel.
+    ///
+    /// # Errors
+    /// The kernel is too old, or the mount went away.
+    pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<()> {
+        let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.circumstances))?;
+        self.needless = NeedlessOpens::new(&agreement, &self.options);
         Ok(())
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.served.counts.note(RequestKind::Lookup);
-        let name = name.as_bytes().to_vec();
-        let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
-        self.answer(request, reply, find, |served, reply, found| match found {
-            Found::Inode(attr, ttl) => reply.entry_with_ttls(&ttl, &served.keep, &attr, Generation(0)),
-            // Node 0 says that there is no such name, and for how long; ENOENT would not be kept.
-            Found::Nothing => {
-                reply.entry(&served.keep, &served.attributes.blank(0, FileType::Regular), Generation(0));
+    /// Answers requests until the file system is unmounted. The calling thread is the session thread with this index.
+    ///
+    /// # Errors
+    /// The connection failed or was aborted.
+    pub(crate) fn serve(&self, channel: &Channel, thread: usize) -> io::Result<()> {
+        let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        loop {
+            match channel.receive(&mut buffer)? {
+                Receipt::Request(Received { request: Ok(Request { header, operation }), reply }) => {
+                    self.dispatch(Asked { edge: self, thread, header, reply }, operation);
+                }
+                Receipt::Request(Received { request: Err(_), reply }) => reply.refuse(Errno::IO),
+                // Another program may have opened the device so that it does not wait.
+                Receipt::Nothing => channel.wait()?,
+                Receipt::Unmounted => return Ok(()),
             }
+        }
+    }
+
+    fn dispatch(&self, asked: Asked<'_>, operation: Operation<'_>) {
+        let counts = &self.served.counts;
+        if let Some(kind) = RequestKind::of(Opcode(asked.header.opcode)) {
+            counts.note(kind);
+        }
+        if !self.lets_in(&asked.header, &operation) {
+            return asked.reply.refuse(Errno::ACCESS);
+        }
+        match operation {
+            Operation::Lookup(name) => asked.lookup(name),
+            Operation::Getattr(_) => asked.getattr(),
+            Operation::Readlink => asked.readlink(),
+            Operation::Open(_) if self.needless.files => asked.reply.refuse(Errno::NOSYS),
+            Operation::Open(_) => asked.opened(OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH),
+            Operation::Read(read) => asked.read(&read),
+            Operation::Opendir(_) if self.needless.directories => asked.reply.refuse(Errno::NOSYS),
+            Operation::Opendir(_) => asked.opened(OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR),
+            Operation::Readdir(read) => asked.readdir(&read),
+            Operation::Readdirplus(read) => asked.readdirplus(&read),
+            Operation::Statfs => asked.statfs(),
+            Operation::Getxattr(..) | Operation::Listxattr(_) if !self.has_xattrs => asked.reply.refuse(Errno::NOSYS),
+            Operation::Getxattr(size, name) => asked.getxattr(size, name),
+            Operation::Listxattr(size) => asked.listxattr(size),
+            Operation::Lseek(seek) => asked.lseek(&seek),
+            Operation::Ioctl(ioctl, _) => asked.ioctl(&ioctl),
+            // A node's number tells its inode, so nothing is to be forgotten; and the kernel waits for no reply.
+            Operation::Forget(_) | Operation::BatchForget(_) => {}
+            Operation::Release(_) | Operation::Releasedir(_) | Operation::Flush(_) | Operation::Destroy => {
+                asked.reply.done();
+            }
+            Operation::Other(opcode) if changes(opcode) => asked.reply.refuse(Errno::ROFS),
+            // The kernel stops asking for what it is told does not exist.
+            _ => asked.reply.refuse(Errno::NOSYS),
+        }
+    }
+
+    /// Whether whoever asks may enter. Reads of what was opened, and what the kernel asks by itself, are let through.
+    fn lets_in(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
+        let Some(owner) = self.owner else { return true };
+        [0, owner].contains(&header.uid)
+            || matches!(
+                operation,
+                Operation::Read(_)
+                    | Operation::Readdir(_)
+                    | Operation::Readdirplus(_)
+                    | Operation::Release(_)
+                    | Operation::Releasedir(_)
+                    | Operation::Forget(_)
+                    | Operation::BatchForget(_)
+                    | Operation::Destroy
+            )
+    }
+}
+
+/// Whether a request would change the file system. The kernel refuses every change by itself, as long as nobody remounts
+/// with "rw".
+fn changes(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SETATTR
+            | Opcode::SYMLINK
+            | Opcode::MKNOD
+            | Opcode::MKDIR
+            | Opcode::UNLINK
+            | Opcode::RMDIR
+            | Opcode::RENAME
+            | Opcode::RENAME2
+            | Opcode::LINK
+            | Opcode::WRITE
+            | Opcode::SETXATTR
+            | Opcode::REMOVEXATTR
+            | Opcode::CREATE
+            | Opcode::FALLOCATE
+    )
+}
+
+/// A request that was let in.
+struct Asked<'edge> {
+    edge: &'edge FuseEdge,
+    /// The session thread that has taken it.
+    thread: usize,
+    header: InHeader,
+    reply: Reply,
+}
+
+impl Asked<'_> {
+    fn lookup(self, name: &[u8]) {
+        let (parent, name, caller) = (self.header.nodeid, name.to_vec(), self.header.pid);
+        let served = Arc::clone(&self.edge.served);
+        let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
+        self.answer(find, move |reply, entry| {
+            served.note_lookup(caller, parent, &entry);
+            reply.with(&entry);
         });
     }
 
-    fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.served.counts.note(RequestKind::Forget);
-        self.served.nodes.forget(node.0, lookups);
+    fn getattr(self) {
+        let node = self.header.nodeid;
+        self.answer(move |served, file_system| served.attr(file_system, node), |reply, attr| reply.with(&attr));
     }
 
-    fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.served.counts.note(RequestKind::Getattr);
-        let attr = move |served: &Served, file_system: &dyn FileSystem| served.attr(file_system, node);
-        self.answer(request, reply, attr, |served, reply, attr| reply.attr(&served.keep, &attr));
+    fn readlink(self) {
+        let node = self.header.nodeid;
+        let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node))?);
+        self.answer(target, |reply, target| reply.bytes(&target));
     }
 
-    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        self.served.counts.note(RequestKind::Readlink);
-        let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node)?)?);
-        self.answer(request, reply, target, |_, reply, target| reply.data(&target));
+    fn opened(self, flags: OpenFlags) {
+        self.reply.with(&OpenOut { open_flags: flags.bits(), ..OpenOut::default() });
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.served.counts.note(RequestKind::Open);
-        match self.needless.files {
-            true => reply.error(Errno::ENOSYS),
-            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
-        }
-    }
-
-    fn read(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        len: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.served.counts.note(RequestKind::Read);
-        let nid = match self.served.nid(node) {
-            Ok(nid) => nid,
-            Err(errno) => return reply.error(errno),
-        };
-        if let Some(reads) = &self.options.reads {
+    fn read(self, read: &ReadIn) {
+        let edge = self.edge;
+        let nid = edge.served.nid(self.header.nodeid);
+        let (offset, len) = (read.offset, read.size);
+        if let Some(reads) = &edge.options.reads {
             reads(nid, offset, len);
         }
-        let _turn = self.enter(request);
-        let watched = self.deadlines.watch(reply);
-        let served = Arc::clone(&self.served);
+        let _turn = edge.threads.begin(self.thread, self.header.pid);
+        let watched = edge.deadlines.watch(self.thread, self.reply);
+        let served = Arc::clone(&edge.served);
         let read = || {
-            self.reader.read_then(nid, offset, len, move |result| {
+            edge.reader.read_then(nid, offset, len, move |result| {
                 let result = result.map_err(|error| served.fault(&error));
                 if let Some(reply) = watched.take() {
                     match result {
-                        Ok(bytes) => reply.data(bytes),
-                        Err(errno) => reply.error(errno),
+                        Ok(bytes) => reply.bytes(bytes),
+                        Err(errno) => reply.refuse(errno),
                     }
                 }
             });
@@ -215,175 +248,111 @@ impl Filesystem for FuseEdge {
         let _ = catch_unwind(AssertUnwindSafe(read));
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.served.counts.note(RequestKind::Opendir);
-        match self.needless.directories {
-            true => reply.error(Errno::ENOSYS),
-            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
-        }
+    fn readdir(self, read: &ReadIn) {
+        let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        let names = move |served: &Served, file_system: &dyn FileSystem| {
+            Ok(directory::names(file_system, served.nid(node), offset, len_max)?)
+        };
+        self.answer(names, |reply, entries| reply.bytes(entries.as_bytes()));
     }
 
-    fn readdir(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.served.counts.note(RequestKind::Readdir);
-        let _turn = self.enter(request);
-        let watched = self.deadlines.watch(reply);
-        let filling = watched.filling();
-        let fill = move |served: &Served, file_system: &dyn FileSystem| {
-            Ok(directory::fill(file_system, served.nid(node)?, offset, &filling)?)
+    fn readdirplus(self, read: &ReadIn) {
+        let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        let (reader, served, lister) = (self.edge.reader.clone(), Arc::clone(&self.edge.served), self.header.pid);
+        let directory = served.nid(node);
+        let allowed = served.allowance(lister, directory);
+        let entries = move |served: &Served, file_system: &dyn FileSystem| {
+            Ok(directory::names_and_attributes(file_system, directory, offset, len_max, served, allowed)?)
         };
-        self.answer_watched(watched, fill, |_, reply, ()| reply.ok());
-    }
-
-    fn readdirplus(&self, request: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        self.served.counts.note(RequestKind::Readdirplus);
-        let _turn = self.enter(request);
-        let watched = self.deadlines.watch(reply);
-        let filling = watched.filling();
-        let fill = move |served: &Served, file_system: &dyn FileSystem| {
-            let directory = served.nid(node)?;
-            Ok((directory, directory::fill_plus(file_system, directory, offset, served, &filling)?))
-        };
-        let reader = self.reader.clone();
-        self.answer_watched(watched, fill, move |_, reply, (directory, files)| {
+        self.answer(entries, move |reply, listed| {
             // Before the answer, as what is listed is read right after it.
-            reader.note_listed(directory, offset == 0, &files);
-            reply.ok();
+            reader.note_listed(directory, offset == 0, &listed.files);
+            served.listings.end(lister, allowed, listed.left);
+            reply.bytes(listed.entries.as_bytes());
         });
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.served.counts.note(RequestKind::Statfs);
-        let info = self.reader.file_system().info();
+    fn statfs(self) {
+        let info = self.edge.reader.file_system().info();
         // The kernel's EROFS says that there is room for more inodes without an end; its SquashFS, that there is none.
         let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
-        let inode_free = inode_max.saturating_sub(info.inode_count);
-        let name_bytes_max = NAME_BYTES_MAX as u32;
-        let block_size = info.block_size;
-        reply.statfs(info.block_count, 0, 0, inode_max, inode_free, block_size, name_bytes_max, block_size);
+        let st = Kstatfs {
+            blocks: info.block_count,
+            files: inode_max,
+            ffree: inode_max.saturating_sub(info.inode_count),
+            bsize: info.block_size,
+            namelen: NAME_BYTES_MAX as u32,
+            frsize: info.block_size,
+            ..Kstatfs::default()
+        };
+        self.reply.with(&StatfsOut { st });
     }
 
-    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.served.counts.note(RequestKind::Getxattr);
-        let name = name.as_bytes().to_vec();
-        let value = move |served: &Served, file_system: &dyn FileSystem| served.xattr(file_system, node, &name, size);
-        self.answer(request, reply, value, send_sized);
+    fn getxattr(self, size_max: u32, name: &[u8]) {
+        let (node, name) = (self.header.nodeid, name.to_vec());
+        let value =
+            move |served: &Served, file_system: &dyn FileSystem| served.xattr(file_system, node, &name, size_max);
+        self.answer(value, send_sized);
     }
 
-    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        self.served.counts.note(RequestKind::Listxattr);
-        let caller = request.pid();
-        let names =
-            move |served: &Served, file_system: &dyn FileSystem| served.xattr_names(file_system, node, caller, size);
-        self.answer(request, reply, names, send_sized);
+    fn listxattr(self, size_max: u32) {
+        let (node, caller) = (self.header.nodeid, self.header.pid);
+        let names = move |served: &Served, file_system: &dyn FileSystem| {
+            served.xattr_names(file_system, node, caller, size_max)
+        };
+        self.answer(names, send_sized);
     }
 
-    fn lseek(&self, request: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.served.counts.note(RequestKind::Lseek);
+    fn lseek(self, seek: &LseekIn) {
+        let (node, offset, whence) = (self.header.nodeid, seek.offset, seek.whence);
         let seek = move |served: &Served, file_system: &dyn FileSystem| served.seek(file_system, node, offset, whence);
-        self.answer(request, reply, seek, |_, reply, offset| reply.offset(offset));
+        self.answer(seek, |reply, offset| reply.with(&LseekOut { offset }));
     }
 
-    fn ioctl(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: IoctlFlags,
-        command: u32,
-        _: &[u8],
-        out_bytes_max: u32,
-        reply: ReplyIoctl,
-    ) {
-        let info = self.reader.file_system().info();
+    fn ioctl(self, ioctl: &IoctlIn) {
+        let info = self.edge.reader.file_system().info();
         // As with the kernel's mounts: SquashFS has no labels, EROFS may have an empty one.
-        if command != GET_LABEL || info.format == "squashfs" {
-            return reply.error(Errno::ENOTTY);
+        if ioctl.cmd != GET_LABEL || info.format == "squashfs" {
+            return self.reply.refuse(Errno::NOTTY);
         }
         let mut label = info.label;
-        label.truncate((out_bytes_max as usize).saturating_sub(1));
+        label.truncate((ioctl.out_size as usize).saturating_sub(1));
         label.push(0);
-        reply.ioctl(0, &label);
+        self.reply.pieces([IoctlOut::default().as_bytes(), &label]);
     }
 
-    // The kernel refuses every change by itself, as long as nobody remounts with "rw".
-
-    fn setattr(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u64>,
-        _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
+    /// Answers a request that reads metadata with what `work` gives, which may run twice. A panic costs this one request.
+    fn answer<T: 'static>(
+        self,
+        work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
+        send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
-        reply.error(Errno::EROFS);
+        let edge = self.edge;
+        let _turn = edge.threads.begin(self.thread, self.header.pid);
+        let watched: Watched = edge.deadlines.watch(self.thread, self.reply);
+        let (served, answering) = (Arc::clone(&edge.served), Arc::clone(&edge.served));
+        let work =
+            move |file_system: &dyn FileSystem| match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
+                Ok(Ok(value)) => Ok(Ok(value)),
+                Ok(Err(Refusal::Image(error))) => Err(error),
+                Ok(Err(Refusal::Request(errno))) => Ok(Err(errno)),
+                Err(_panic) => Ok(Err(Errno::IO)),
+            };
+        edge.reader.metadata_then(work, move |result| {
+            let result = result.unwrap_or_else(|error| Err(answering.fault(&error)));
+            if let Some(reply) = watched.take() {
+                match result {
+                    Ok(value) => send(reply, value),
+                    Err(errno) => reply.refuse(errno),
+                }
+            }
+        });
     }
+}
 
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn rename(&self, _: &Request, _: INodeNo, _: &OsStr, _: INodeNo, _: &OsStr, _: RenameFlags, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
+fn send_sized(reply: Reply, sized: Sized) {
+    match sized {
+        Sized::Size(size) => reply.with(&GetxattrOut { size, padding: 0 }),
+        Sized::Bytes(bytes) => reply.bytes(&bytes),
     }
 }

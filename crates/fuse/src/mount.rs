@@ -3,21 +3,21 @@
 use std::{
     io,
     num::NonZero,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, channel},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
     time::Duration,
 };
 
 use floe_engine::Reader;
-use fuser::{Session, SessionACL};
+use floe_fuse_wire::{Channel, Notifier};
 
 use crate::{
-    Access, Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
-    connection::device_sys,
+    Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
@@ -129,36 +129,28 @@ impl Drop for Mount {
     }
 }
 
-/// Comes to terms with the kernel and starts the threads: those of the session, one that waits for them, and the
-/// watchdog.
+/// Comes to terms with the kernel and starts the threads: those of the session and the watchdog.
 fn serve(
-    edge: FuseEdge,
+    mut edge: FuseEdge,
     device: OwnedFd,
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
     unmounter: &Unmounter,
 ) -> Result<Receiver<Ended>, MountError> {
+    let channel = Channel::new(device);
+    edge.negotiate(&channel).map_err(MountError::Handshake)?;
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
-    let mut config = fuser::Config::default();
-    config.n_threads = Some(NonZero::get(options.threads));
-    config.clone_fd = options.clone_fd;
-    let allowed = match options.access() {
-        Access::OwnerAndRoot => SessionACL::RootAndOwner,
-        // The kernel lets in whom the mount lets in.
-        Access::Owner | Access::All => SessionACL::All,
-    };
-    let session = Session::from_fd(edge, device, allowed, config).map_err(MountError::Handshake)?;
     let file_system = Arc::clone(reader.file_system());
-    reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served, file_system }));
-    let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
-    if let Ok(device) = device_sys::join(session.as_fd()) {
-        pending.look_at(device);
+    reader.set_page_cache(Box::new(KernelPages { notifier: Notifier::new(channel.clone()), served, file_system }));
+    let rescue = channel.join_without_waiting().ok().map(Rescue::new);
+    if let Ok(channel) = channel.join_without_waiting() {
+        pending.look_at(channel);
     }
-    let (ended, receiver) = channel();
-    let (session_ended, session_end) = channel();
-    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-        thread::Builder::new().name(name.to_owned()).spawn(work).map_err(MountError::Threads)
+    let (ended, receiver) = mpsc::channel();
+    let (session_ended, session_end) = mpsc::channel();
+    let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
     };
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
@@ -170,21 +162,54 @@ fn serve(
             let _ = watchdog_ended.send(Ended::Stuck);
         }
     };
-    spawn("floe-watch", Box::new(work))?;
-    let unmounter = unmounter.clone();
-    spawn(
-        "floe-session",
-        Box::new(move || {
-            let result = session.run();
-            drop(session_ended);
-            if result.is_ok() {
-                unmounter.note_end();
-            }
-            // Nobody may be waiting any more.
-            let _ = ended.send(result.map_or_else(Ended::Failed, |()| Ended::Unmounted));
-        }),
-    )?;
+    spawn("floe-watch".to_owned(), Box::new(work))?;
+    let session = Arc::new(Session {
+        edge,
+        failure: Mutex::new(None),
+        unmounter: unmounter.clone(),
+        ended,
+        _watched: session_ended,
+    });
+    for thread in 0..NonZero::get(options.threads) {
+        let channel = match options.clone_fd {
+            true => channel.join().map_err(MountError::Handshake)?,
+            false => channel.clone(),
+        };
+        let session = Arc::clone(&session);
+        spawn(format!("floe-fuse/{thread}"), Box::new(move || session.serve(&channel, thread)))?;
+    }
     Ok(receiver)
+}
+
+/// What the session threads share. The last of them drops it, and so tells that the session has ended.
+struct Session {
+    edge: FuseEdge,
+    /// What ended the first thread that failed.
+    failure: Mutex<Option<io::Error>>,
+    unmounter: Unmounter,
+    ended: Sender<Ended>,
+    /// The watchdog sees that it is gone.
+    _watched: Sender<()>,
+}
+
+impl Session {
+    fn serve(&self, channel: &Channel, thread: usize) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.edge.serve(channel, thread)));
+        if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked"))) {
+            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let failure = self.failure.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if failure.is_none() {
+            self.unmounter.note_end();
+        }
+        // Nobody may be waiting any more.
+        let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
+    }
 }
 
 /// How a session ended.
@@ -197,12 +222,7 @@ enum Watched {
 }
 
 /// Keeps deadlines until the session has ended, or does not end by itself.
-fn watch(
-    deadlines: &Deadlines,
-    counts: &RequestCounts,
-    mut rescue: Option<Rescue>,
-    session_end: &Receiver<()>,
-) -> Watched {
+fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, session_end: &Receiver<()>) -> Watched {
     let tick = deadlines.tick_interval();
     let mut since_tick = Duration::ZERO;
     let mut since_disconnected = Duration::ZERO;
@@ -218,7 +238,7 @@ fn watch(
             since_tick = Duration::ZERO;
             counts.note_overdue(deadlines.tick());
         }
-        let Some(rescue) = &mut rescue else { continue };
+        let Some(rescue) = &rescue else { continue };
         if rescue.is_disconnected() {
             since_disconnected += interval;
             if since_disconnected >= END_PATIENCE {

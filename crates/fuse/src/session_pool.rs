@@ -44,10 +44,10 @@ impl SessionPool {
         &self.pending
     }
 
-    /// Begins a request of the thread `caller`. The threads that take requests decompress what is cheap, so the engine
-    /// schedules them, and counts them as working until the turn ends.
-    pub(crate) fn begin(&self, caller: u32) -> Turn<'_> {
-        let visit = self.deadlines.enter();
+    /// Begins a request of `caller`, which `thread` has taken. The threads that take requests decompress what is cheap, so
+    /// the engine schedules them, and counts them as working until the turn ends.
+    pub(crate) fn begin(&self, thread: usize, caller: u32) -> Turn<'_> {
+        let visit = self.deadlines.enter(thread);
         let working = self.reader.engine().adopt_this_thread();
         self.listeners.begin();
         has_answered();

@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use floe_fuse::{MountOptions, Readdir};
+use floe_fuse::{MountOptions, Readdir, RequestKind};
 use floe_image::{DeviceNumber, FileType};
 use floe_testkit::skip::{self, Need};
 use support::{Fault, Numbering, TestMount, TreeFileSystem, can_mount};
@@ -402,4 +402,94 @@ fn statistics_are_those_of_the_image() {
     assert_eq!((stat.f_blocks, stat.f_bfree, stat.f_bavail), (1234, 0, 0));
     assert_eq!((stat.f_bsize, stat.f_frsize, stat.f_namemax), (4096, 4096, 255));
     assert!(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+}
+
+/// A tree of so many directories of so many files.
+fn wide(directories: usize, files: usize) -> TreeFileSystem {
+    let mut tree = TreeFileSystem::new(Numbering::Learnt);
+    for directory in 0..directories {
+        tree.directory(&directory.to_string());
+        for file in 0..files {
+            tree.file(&format!("{directory}/{file:05}"), &[]);
+        }
+    }
+    tree
+}
+
+/// Walks the tree; gives how many files it has, and then how many lookups it took.
+fn walk(mount: &TestMount, directories: usize, stats: bool) -> (usize, u64) {
+    let lookups = || mount.counts().of(RequestKind::Lookup);
+    let before = lookups();
+    let mut found = 0;
+    for directory in 0..directories {
+        let path = mount.file(&directory.to_string());
+        for (name, _) in entries(&path).iter().filter(|(name, _)| !name.starts_with('.')) {
+            found += 1;
+            if stats {
+                fs::symlink_metadata(path.join(name)).expect("attributes");
+            }
+        }
+    }
+    (found, lookups() - before)
+}
+
+#[test]
+fn those_who_list_get_attributes_if_they_use_them() {
+    if !can_mount() {
+        return;
+    }
+    const DIRECTORIES: usize = 20;
+    const FILES: usize = 1000;
+    const ALL: u64 = (DIRECTORIES * FILES) as u64;
+    for (readdir, stats, attr_max, lookup_max) in [
+        // Other tests drop the caches of the machine meanwhile.
+        (Readdir::Adaptive, false, ALL / 4, 1000),
+        (Readdir::Adaptive, true, 2 * ALL, ALL / 8),
+        (Readdir::Plus, false, 2 * ALL, 1000),
+        (Readdir::Plain, true, 2 * ALL, 2 * ALL),
+    ] {
+        let mount = TestMount::new(wide(DIRECTORIES, FILES), &options(readdir));
+        let (found, lookups) = walk(&mount, DIRECTORIES, stats);
+        let attrs = mount.tree.calls.attr.load(Relaxed);
+        assert_eq!(found as u64, ALL);
+        assert!(attrs <= attr_max && lookups <= lookup_max, "{readdir:?} {stats}: {attrs} attr, {lookups} lookups");
+        assert!((attrs >= ALL) == (stats || readdir == Readdir::Plus), "{readdir:?} {stats}: {attrs} attr");
+    }
+}
+
+#[test]
+fn listing_what_is_corrupt_has_the_kernel_forget_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let mut tree = wide(1, 100);
+    for index in 0..100 {
+        let file = tree.file(&format!("0/corrupt-{index}"), &[]);
+        tree.fault(file, Fault::CorruptAttr);
+    }
+    let mount = TestMount::new(tree, &options(Readdir::Plus));
+    assert_eq!(walk(&mount, 1, false).0, 200);
+    assert_eq!(mount.counts().of(RequestKind::Forget), 0);
+}
+
+#[test]
+fn without_attributes_in_the_image_the_kernel_stops_asking() {
+    if !can_mount() {
+        return;
+    }
+    for has_xattrs in [true, false] {
+        let mut tree = sample(Numbering::Nids);
+        tree.has_xattrs = has_xattrs;
+        let mount = TestMount::new(tree, &MountOptions::default());
+        let mut room = [0; 100];
+        for _ in 0..10 {
+            let value = rustix::fs::getxattr(mount.file("file"), "user.comment", &mut room[..]);
+            let list = rustix::fs::listxattr(mount.file("file"), &mut room[..]);
+            let expected = if has_xattrs { [Ok(7), Ok(29)] } else { [Err(rustix::io::Errno::OPNOTSUPP); 2] };
+            assert_eq!([value, list], expected);
+        }
+        let requests = [RequestKind::Getxattr, RequestKind::Listxattr].map(|kind| mount.counts().of(kind));
+        // The kernel may ask for more by itself.
+        assert!(if has_xattrs { requests >= [10, 10] } else { requests == [1, 1] }, "{requests:?}");
+    }
 }

@@ -58,13 +58,6 @@ pub trait FileSystem: Send + Sync {
     /// The inode cannot be read or breaks the format.
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
-    /// The inode with this [`Attr::inode_number`] if the number alone determines it, without reading the image. A
-    /// format returns `Some` for every number that it issues or for none; it does not check that the inode exists.
-    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
-        let _ = inode_number;
-        None
-    }
-
     /// The inode called `name` in `directory`, or `None`. `.` and `..` are found too.
     ///
     /// # Errors
@@ -96,6 +89,11 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// The inode is not a symbolic link, cannot be read or breaks the format.
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>>;
+
+    /// Whether any inode may have extended attributes: false only where the image itself says that none has.
+    fn has_xattrs(&self) -> bool {
+        true
+    }
 
     /// The value of an extended attribute by its full name (`user.comment`), or `None`.
     ///

@@ -85,6 +85,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sched_setscheduler,
     libc::SYS_sched_getparam,
     libc::SYS_sched_setparam,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_setattr,
     libc::SYS_getpriority,
     libc::SYS_setpriority,
     // Identity and environment.

@@ -74,7 +74,7 @@ impl Round<'_> {
             any(&["cache=0", "cache=1M", "cache=64M"]),
             any(&["reserved-pages=0", "reserved-pages=64", "reserved-pages=1024"]),
             any(&["threads=1", "threads=2", "threads=6"]),
-            any(&["clone_fd", "readdir=plain", "readdir=auto"]),
+            any(&["clone_fd", "readdir=plain", "readdir=plus", "readdir=auto"]),
         ];
         let mounted = Mounted::new(self.program, &self.files, &switches.join(","))?;
         let known = self.known(&mounted.path())?;

@@ -6,6 +6,23 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::Priority;
 
+/// How long a thread with [`Priority::Slice`] runs before another's turn comes, in nanoseconds: the least that Linux takes.
+const SLICE_NS: u64 = 100_000;
+
+/// `struct sched_attr` of sched_setattr(2), in its first form.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
 /// A thread of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ThreadId(libc::pid_t);
@@ -27,9 +44,10 @@ pub(crate) fn nice_level(thread: ThreadId) -> i8 {
 /// Schedules a thread as `priority` says, or as near to it as is allowed; gives what it got.
 pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
     let attempts: &[Priority] = match priority {
-        Priority::Auto => &[Priority::Fifo(1), Priority::Nice(-20)],
-        Priority::Fifo(_) => &[priority, Priority::Nice(-20)],
-        Priority::Nice(_) => &[priority],
+        Priority::Auto => &[Priority::Fifo(1), Priority::Nice(-20), Priority::Slice],
+        Priority::Fifo(_) => &[priority, Priority::Nice(-20), Priority::Slice],
+        Priority::Nice(_) => &[priority, Priority::Slice],
+        Priority::Slice => &[priority],
         Priority::Normal => &[],
     };
     attempts.iter().copied().find(|attempt| apply(thread, *attempt).is_ok()).unwrap_or(Priority::Normal)
@@ -38,6 +56,7 @@ pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
 /// Takes a thread back to time sharing at a nice level.
 pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
     let _ = set_real_time(thread, None);
+    let _ = set_slice(thread, 0);
     let _ = apply(thread, Priority::Nice(nice_level));
 }
 
@@ -78,10 +97,57 @@ fn apply(thread: ThreadId, priority: Priority) -> io::Result<()> {
             // SAFETY: the call has no memory of ours; with PRIO_PROCESS, Linux takes a thread for a process.
             check(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.0.unsigned_abs(), level.into()) })
         }
+        Priority::Slice => set_slice(thread, SLICE_NS),
         Priority::Auto | Priority::Normal => Ok(()),
     }
 }
 
+/// Sets how long a time-shared thread runs before another's turn comes; 0 for the kernel's choice.
+fn set_slice(thread: ThreadId, slice_ns: u64) -> io::Result<()> {
+    let size = size_of::<Attributes>() as u32;
+    let nice = nice_level(thread).into();
+    let wanted =
+        Attributes { size, policy: libc::SCHED_OTHER as u32, nice, runtime: slice_ns, ..Attributes::default() };
+    // SAFETY: `wanted` is the structure that the call reads, says its own size, and lives through the call.
+    check_call(unsafe { libc::syscall(libc::SYS_sched_setattr, thread.0, &raw const wanted, 0) })?;
+    // Before 6.12, Linux takes no notice of it.
+    if slice_ns == 0 || slice(thread)? == slice_ns { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// How long a time-shared thread runs before another's turn comes, in nanoseconds.
+fn slice(thread: ThreadId) -> io::Result<u64> {
+    let mut found = Attributes::default();
+    // SAFETY: `found` has the room that the call is told of, and lives through the call.
+    check_call(unsafe {
+        libc::syscall(libc::SYS_sched_getattr, thread.0, &raw mut found, size_of::<Attributes>(), 0)
+    })?;
+    Ok(found.runtime)
+}
+
+fn check_call(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, not(miri), not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_slice_is_set_and_taken_back() {
+        let ended = std::thread::spawn(|| {
+            let thread = ThreadId::current();
+            let before = slice(thread).expect("the thread is there");
+            match schedule(thread, Priority::Slice) {
+                Priority::Slice => assert_eq!(slice(thread).ok(), Some(SLICE_NS)),
+                got => return floe_testkit::skip::skipped(&format!("this kernel has no slices: {got}")),
+            }
+            unschedule(thread, nice_level(thread));
+            assert_eq!(slice(thread).ok(), Some(before));
+        });
+        ended.join().expect("no panic");
+    }
 }

@@ -10,7 +10,7 @@ use floe_image::{
 use super::{
     content,
     directory::Directory,
-    inode::{self, Inode},
+    inode::Inode,
     map::Mapper,
     superblock::Superblock,
     volume::Volume,
@@ -90,10 +90,6 @@ impl FileSystem for Erofs {
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
         Ok(self.inode(nid)?.attr(&self.volume))
-    }
-
-    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
-        Some(inode::nid_of(&self.volume, inode_number))
     }
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {

@@ -159,23 +159,11 @@ pub(super) fn inode_number(volume: &Volume, nid: Nid) -> u64 {
     }
 }
 
-/// The inode with this inode number; the inverse of [`inode_number`].
-pub(super) fn nid_of(volume: &Volume, inode_number: u64) -> Nid {
-    Nid(match volume.superblock.metabox {
-        None => inode_number,
-        Some(_) => metabox_nid(inode_number),
-    })
-}
-
 /// The upper 32 bits of an inode number.
 const UPPER_HALF: u64 = !0 << 32;
 
 fn metabox_inode_number(nid: u64) -> u64 {
     (nid << 1) & UPPER_HALF | nid & 0x7fff_ffff | (nid >> DIRENT_NID_METABOX_BIT) << 31
-}
-
-fn metabox_nid(inode_number: u64) -> u64 {
-    (inode_number & UPPER_HALF) >> 1 | inode_number & 0x7fff_ffff | (inode_number >> 31 & 1) << DIRENT_NID_METABOX_BIT
 }
 
 /// The fields that both forms of an inode have.
@@ -267,7 +255,7 @@ impl RawInode {
 
 #[cfg(test)]
 mod tests {
-    use super::{metabox_inode_number, metabox_nid};
+    use super::metabox_inode_number;
 
     #[test]
     fn metabox_inode_numbers_move_the_top_bit_to_bit_31() {
@@ -279,7 +267,6 @@ mod tests {
             (1 << 63 | 0x1_8000_0001, 0x3_8000_0001),
         ] {
             assert_eq!(metabox_inode_number(nid), expected, "{nid:#x}");
-            assert_eq!(metabox_nid(expected), nid, "{nid:#x}");
         }
     }
 }

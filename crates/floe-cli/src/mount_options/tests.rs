@@ -215,7 +215,7 @@ fn wrong_options_are_told() {
         ("noacl=maybe", "-o noacl: 'maybe' is not on or off"),
         ("max_background=70000", "-o max_background: '70000' is not a number from 1 to 65535"),
         ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
-        ("readdir=fast", "-o readdir: 'fast' is not plain, plus or auto"),
+        ("readdir=fast", "-o readdir: 'fast' is not adaptive, plain, plus or auto"),
         ("workers=many", "-o workers: 'many' is not per-cpu, shared or inline"),
         ("sandbox=perhaps", "-o sandbox: 'perhaps' is not off, auto or require"),
         ("busy-polling=1s", "-o busy-polling: 1s is more than 10ms"),

@@ -1,18 +1,16 @@
 //! A look at the connection to the kernel, from beside the session.
 
-use std::{os::fd::OwnedFd, sync::OnceLock};
+use std::sync::OnceLock;
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use floe_fuse_wire::{Channel, Errno, RequestBuffer};
+use rustix::event::PollFlags;
 
 use super::REQUEST_BYTES_MAX;
 
 /// Shows whether requests wait for a session thread, and whether the connection has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    device: OnceLock<OwnedFd>,
+    channel: OnceLock<Channel>,
 }
 
 /// How the kernel has ended a connection.
@@ -25,9 +23,9 @@ pub(crate) enum ConnectionEnd {
 }
 
 impl Pending {
-    /// Names the descriptor that shows it. Only the first counts.
-    pub(crate) fn look_at(&self, device: OwnedFd) {
-        let _ = self.device.set(device);
+    /// Names the channel that shows it, which never waits. Only the first counts.
+    pub(crate) fn look_at(&self, channel: Channel) {
+        let _ = self.channel.set(channel);
     }
 
     /// Whether a read of the device would not wait, be it for the end of the connection; `None` before there is one.
@@ -41,22 +39,18 @@ impl Pending {
         if !self.events()?.contains(PollFlags::ERR) {
             return None;
         }
-        // The connection has ended, so no request is taken here. The kernel looks at the room before it does at that.
-        let mut room = vec![0; REQUEST_BYTES_MAX];
-        match rustix::io::read(self.device.get()?, &mut room[..]) {
-            Err(Errno::CONNABORTED) => Some(ConnectionEnd::Aborted),
+        // The connection has ended, so no request is taken here.
+        match self.channel.get()?.receive(&mut RequestBuffer::new(REQUEST_BYTES_MAX)) {
+            Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {
+                Some(ConnectionEnd::Aborted)
+            }
             _ => Some(ConnectionEnd::Unmounted),
         }
     }
 
     /// What could be done now without waiting.
     fn events(&self) -> Option<PollFlags> {
-        let mut descriptors = [PollFd::new(self.device.get()?, PollFlags::IN)];
-        match poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(0) => Some(PollFlags::empty()),
-            Ok(_) => Some(descriptors[0].revents()),
-            // That something waits is the safe answer.
-            Err(_) => Some(PollFlags::IN),
-        }
+        // That something waits is the safe answer.
+        Some(self.channel.get()?.events().unwrap_or(PollFlags::IN))
     }
 }

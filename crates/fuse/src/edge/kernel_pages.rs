@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use floe_engine::{PageCache, machine_page_bytes};
+use floe_fuse_wire::Notifier;
 use floe_image::{FileSystem, Nid};
-use fuser::{INodeNo, Notifier};
 
 use crate::inodes::served::Served;
 
@@ -25,9 +25,8 @@ impl PageCache for KernelPages {
         let len_max = if is_whole { attr.size } else { len_before_last_page(attr.size, offset, self.page_bytes()) };
         let len = len_max.min(bytes.len() as u64) as usize;
         // The kernel refuses what it does not know: a file that it has forgotten meanwhile.
-        let node = self.served.nodes.node_of(nid);
-        let is_stored =
-            len > 0 && node.is_ok_and(|node| self.notifier.store(INodeNo(node), offset, &bytes[..len]).is_ok());
+        let node = self.served.nodes.node(nid);
+        let is_stored = len > 0 && self.notifier.store(node, offset, &bytes[..len]).is_ok();
         if is_stored { len } else { 0 }
     }
 

@@ -2,24 +2,28 @@
 
 use std::num::NonZero;
 
-use fuser::{InitFlags, KernelConfig};
+use floe_engine::machine_page_bytes;
+use floe_fuse_wire::{Agreement, InitFlags, Offer, Terms};
 
-use crate::{Access, MountOptions, Readdir, connection::WRITE_BYTES_MAX};
+use crate::{
+    Access, MountOptions, Readdir,
+    connection::{READ_BYTES_MAX, WRITE_BYTES_MAX},
+};
 
 /// What a read-only file system that never changes can always use, where the kernel has it.
-const ALWAYS: [InitFlags; 10] = [
+const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     // Tells an aborted connection, whose mount is still there, from an unmounted one.
-    InitFlags::FUSE_ABORT_ERROR,
-    InitFlags::FUSE_ASYNC_READ,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    InitFlags::FUSE_NO_OPEN_SUPPORT,
-    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-    InitFlags::FUSE_MAX_PAGES,
-    InitFlags::FUSE_HAS_RESEND,
-];
+    .union(InitFlags::ABORT_ERROR)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::EXPLICIT_INVAL_DATA)
+    // A node's number tells its inode, so that the kernel may forget it and come back with the number alone.
+    .union(InitFlags::EXPORT_SUPPORT)
+    .union(InitFlags::NO_OPEN_SUPPORT)
+    .union(InitFlags::NO_OPENDIR_SUPPORT)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::HAS_RESEND);
 
 /// Which opens the kernel stops sending once it is told that there is nothing to open.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,50 +39,50 @@ pub(crate) struct NeedlessOpens {
 pub(crate) struct Circumstances {
     /// Whether it was mounted with `default_permissions`.
     pub(crate) checks_permissions: bool,
-    /// Whether an inode is found by its number alone.
-    pub(crate) finds_by_number: bool,
     /// Whether the format has access control lists.
     pub(crate) has_acls: bool,
 }
 
 /// Asks for everything that serves `options`.
-pub(crate) fn negotiate(
-    config: &mut KernelConfig,
-    options: &MountOptions,
-    circumstances: Circumstances,
-) -> NeedlessOpens {
-    let mut wanted = ALWAYS.to_vec();
+pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circumstances) -> Terms {
+    let mut flags = ALWAYS;
     match options.readdir {
         Readdir::Plain => {}
-        Readdir::Plus => wanted.push(InitFlags::FUSE_DO_READDIRPLUS),
-        Readdir::Auto => wanted.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]),
+        Readdir::Adaptive | Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
+        Readdir::Auto => flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
     }
     let acl = options.acl && circumstances.has_acls;
     if acl {
-        wanted.push(InitFlags::FUSE_POSIX_ACL);
+        flags |= InitFlags::POSIX_ACL;
     }
     if circumstances.checks_permissions || acl {
         // The kernel refuses the mount if it does not check permissions itself; access control lists make it.
-        wanted.push(InitFlags::FUSE_ALLOW_IDMAP);
+        flags |= InitFlags::ALLOW_IDMAP;
     }
-    if circumstances.finds_by_number {
-        wanted.push(InitFlags::FUSE_EXPORT_SUPPORT);
-    }
-    for flag in wanted {
-        // A kernel without it does without it.
-        let _ = config.add_capabilities(flag);
-    }
-    let _ = config.set_max_write(WRITE_BYTES_MAX);
     let background = NonZero::get(options.background_max);
-    let _ = config.set_max_background(background);
-    let _ = config.set_congestion_threshold((background / 4 * 3).max(1));
-    if options.access() == Access::OwnerAndRoot {
-        // Where the kernel does not ask, nobody can be refused.
-        return NeedlessOpens::default();
+    Terms {
+        flags,
+        read_ahead_bytes_max: offer.read_ahead_bytes_max,
+        background_max: background,
+        congestion_threshold: (background / 4 * 3).max(1),
+        write_bytes_max: WRITE_BYTES_MAX,
+        pages_max: u16::try_from(READ_BYTES_MAX as usize / machine_page_bytes()).unwrap_or(u16::MAX).max(1),
+        time_granularity_ns: 1,
+        // A kernel that aborts the connection leaves a dead mount; the deadline answers each request by itself.
+        request_timeout_s: 0,
     }
-    let capabilities = config.capabilities();
-    NeedlessOpens {
-        files: capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT),
-        directories: capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT),
+}
+
+impl NeedlessOpens {
+    /// Those that the kernel knows how to leave out.
+    pub(crate) fn new(agreement: &Agreement, options: &MountOptions) -> Self {
+        if options.access() == Access::OwnerAndRoot {
+            // Where the kernel does not ask, nobody can be refused.
+            return Self::default();
+        }
+        Self {
+            files: agreement.flags.contains(InitFlags::NO_OPEN_SUPPORT),
+            directories: agreement.flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
+        }
     }
 }

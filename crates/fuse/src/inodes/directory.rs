@@ -1,103 +1,97 @@
 //! Entries of directories, straight from the format into the reply.
 
-use std::{ffi::OsStr, ops::ControlFlow, os::unix::ffi::OsStrExt};
+use std::ops::ControlFlow;
 
 use floe_engine::ListedFile;
-use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, Nid, Result};
-use fuser::{FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use floe_fuse_wire::{DirectoryEntries, DirectoryEntry, abi::EntryOut};
+use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, FileType, Nid, Result};
 
-use crate::{
-    inodes::attributes::{AttributeView, kind},
-    inodes::served::Served,
-    requests::deadline::Filling,
-};
+use crate::{inodes::attributes::kind, inodes::listings::Allowance, inodes::served::Served};
 
-/// Fills a reply with names from `offset` on.
+/// The names of a directory from `offset` on, as many as fit.
 ///
 /// # Errors
-/// The directory cannot be read and nothing was filled in. Where something was, the next request meets the fault.
-pub(crate) fn fill(
+/// The directory cannot be read and nothing was found. Where something was, the next request meets the fault.
+pub(crate) fn names(
     file_system: &dyn FileSystem,
     directory: Nid,
     offset: u64,
-    reply: &Filling<ReplyDirectory>,
-) -> Result<()> {
-    visit(file_system, directory, offset, |entry| {
-        let name = OsStr::from_bytes(entry.name);
-        Ok(reply.with(|reply| reply.add(INodeNo(entry.inode_number), entry.next.0, kind(entry.file_type), name)))
-    })
+    len_max: usize,
+) -> Result<DirectoryEntries> {
+    let mut entries = DirectoryEntries::new(len_max);
+    visit(file_system, directory, offset, |dirent| Ok(entries.add(&entry(&dirent))))?;
+    Ok(entries)
 }
 
-/// Fills a reply with names and attributes from `offset` on; gives the regular files among them that have data.
+/// Entries of a directory with attributes.
+pub(crate) struct Listed {
+    pub(crate) entries: DirectoryEntries,
+    /// The regular files with data among those that came with attributes.
+    pub(crate) files: Vec<ListedFile>,
+    /// What is left of what the lister was allowed.
+    pub(crate) left: Allowance,
+}
+
+/// The entries of a directory from `offset` on, as many as fit, with attributes as far as the lister is allowed.
 ///
 /// # Errors
-/// As [`fill`].
-pub(crate) fn fill_plus(
+/// As [`names`].
+pub(crate) fn names_and_attributes(
     file_system: &dyn FileSystem,
     directory: Nid,
     offset: u64,
+    len_max: usize,
     served: &Served,
-    reply: &Filling<ReplyDirectoryPlus>,
-) -> Result<Vec<ListedFile>> {
+    allowed: Allowance,
+) -> Result<Listed> {
+    let mut entries = DirectoryEntries::new(len_max);
     let mut files = Vec::new();
-    visit(file_system, directory, offset, |entry| {
-        let is_dot = matches!(entry.name, b"." | b"..");
-        let attr = if is_dot { refused(&entry, &served.attributes) } else { entry_attr(file_system, &entry, served)? };
-        let name = OsStr::from_bytes(entry.name);
-        let is_full = reply.with(|reply| reply.add(attr.ino, entry.next.0, name, &served.keep, &attr, Generation(0)));
-        if is_full != Some(false) && !is_dot {
-            served.nodes.forget(attr.ino.0, 1);
-        } else if attr.kind == fuser::FileType::RegularFile && !matches!(attr.size, 0 | u64::MAX) {
-            files.push(ListedFile { nid: entry.nid, size: attr.size });
+    let mut left = allowed;
+    visit(file_system, directory, offset, |dirent| {
+        let is_dot = matches!(dirent.name, b"." | b"..");
+        let attr = if is_dot || !left.take(dirent.file_type == FileType::Directory) {
+            None
+        } else {
+            match file_system.attr(dirent.nid) {
+                Err(error @ Error::WouldBlock) => return Err(error),
+                // A corrupt inode is listed; whoever wants more of it meets the fault.
+                attr => attr.ok(),
+            }
+        };
+        let node = attr.as_ref().map_or(EntryOut::default(), |attr| served.entry(attr));
+        let has_room = entries.add_with_node(&entry(&dirent), &node);
+        if let Some(attr) = attr.filter(|attr| has_room && attr.file_type == FileType::Regular && attr.size > 0) {
+            files.push(ListedFile { nid: attr.nid, size: attr.size });
         }
-        Ok(is_full)
+        Ok(has_room)
     })?;
-    Ok(files)
+    Ok(Listed { entries, files, left })
 }
 
-/// The attributes to give with an entry. The kernel then knows the inode, or will say that it has forgotten it.
-///
-/// The number in them is shown as `d_ino` and taken as the node number. Where an inode has another node number, or no
-/// attributes because it is corrupt, the kernel must not take it: whoever wants more looks the name up.
-///
-/// # Errors
-/// The attributes are not at hand, and may not be waited for here.
-fn entry_attr(file_system: &dyn FileSystem, entry: &Dirent<'_>, served: &Served) -> Result<FileAttr> {
-    let (nodes, attributes) = (&served.nodes, &served.attributes);
-    match file_system.attr(entry.nid) {
-        Err(error @ Error::WouldBlock) => return Err(error),
-        Ok(attr) if attr.inode_number == entry.inode_number => match nodes.learn(&attr) {
-            Ok(node) if node == entry.inode_number => return Ok(attributes.file_attr(&attr, node)),
-            Ok(node) => nodes.forget(node, 1),
-            Err(_) => {}
-        },
-        _ => {}
+fn entry<'name>(dirent: &Dirent<'name>) -> DirectoryEntry<'name> {
+    DirectoryEntry {
+        inode_number: dirent.inode_number,
+        next: dirent.next.0,
+        kind: kind(dirent.file_type),
+        name: dirent.name,
     }
-    nodes.owe_forget(entry.inode_number, entry.nid);
-    Ok(refused(entry, attributes))
 }
 
-/// Attributes that the kernel refuses, because no size is so large: it shows the name, the number and the type, and
-/// learns nothing.
-fn refused(entry: &Dirent<'_>, attributes: &AttributeView) -> FileAttr {
-    FileAttr { size: u64::MAX, ..attributes.blank(entry.inode_number, entry.file_type) }
-}
-
-/// Visits entries until `add` says that the reply is full (`true`), gone (`None`) or cannot be filled further.
+/// Visits entries until `add` says that there is no room left, or fails.
 fn visit(
     file_system: &dyn FileSystem,
     directory: Nid,
     offset: u64,
-    mut add: impl FnMut(Dirent<'_>) -> Result<Option<bool>>,
+    mut add: impl FnMut(Dirent<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut is_empty = true;
     let mut failed = Ok(());
-    let result = file_system.read_dir(directory, DirectoryCursor(offset), &mut |entry| match add(entry) {
-        Ok(Some(false)) => {
+    let result = file_system.read_dir(directory, DirectoryCursor(offset), &mut |dirent| match add(dirent) {
+        Ok(true) => {
             is_empty = false;
             ControlFlow::Continue(())
         }
-        Ok(_) => ControlFlow::Break(()),
+        Ok(false) => ControlFlow::Break(()),
         Err(error) => {
             failed = Err(error);
             ControlFlow::Break(())

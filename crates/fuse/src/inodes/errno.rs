@@ -1,11 +1,11 @@
 //! The one place where errors become errno.
 
+use floe_fuse_wire::Errno;
 use floe_image::Error;
-use fuser::Errno;
 
 /// What the client of a failed request is told: the numbers that the kernel's own mount gives for the same fault.
 pub(crate) fn errno_of(error: &Error) -> Errno {
-    Errno::from_i32(match error {
+    Errno::from_raw_os_error(match error {
         // The kernel's EFSCORRUPTED.
         Error::Corrupt { .. } => libc::EUCLEAN,
         Error::Unsupported { .. } => libc::EOPNOTSUPP,
@@ -35,7 +35,7 @@ mod tests {
             (Error::Cancelled, libc::EIO),
             (Error::io(DeviceId(0), 0, io::ErrorKind::NotFound.into()), libc::EIO),
         ] {
-            assert_eq!(errno_of(&error).code(), expected, "{error}");
+            assert_eq!(errno_of(&error).raw_os_error(), expected, "{error}");
         }
     }
 }

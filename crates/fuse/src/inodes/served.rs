@@ -1,17 +1,24 @@
 //! What the requests that read metadata find.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use floe_image::{Attr, Error, FileSystem, Nid, SeekTarget};
-use fuser::{Errno, FileAttr, INodeNo};
+use floe_fuse_wire::{
+    Errno,
+    abi::{AttrOut, EntryOut},
+};
+use floe_image::{Attr, Error, FileSystem, FileType, Nid, SeekTarget};
 
 use crate::{
-    Access, FaultSink, Keeper, MountOptions, RequestCounts, caller::is_administrator,
-    inodes::attributes::AttributeView, inodes::errno::errno_of, inodes::node_numbers::NodeNumbers,
+    Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts,
+    caller::is_administrator,
+    inodes::attributes::{AttributeView, kind},
+    inodes::errno::errno_of,
+    inodes::listings::{Allowance, Listings},
+    inodes::node_numbers::NodeNumbers,
 };
 
-/// How long the kernel may keep what it was told: the image never changes.
-const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
+/// How long the kernel may keep what it was told, in seconds: the image never changes.
+const ENDLESS_S: u64 = u32::MAX as u64;
 
 /// The longest name that `statfs` tells of, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -21,6 +28,9 @@ const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", TRUSTED];
 
 /// The only attributes outside of them, which SquashFS does not have.
 const ACCESS_CONTROL_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+const SEEK_DATA: u32 = libc::SEEK_DATA as u32;
+const SEEK_HOLE: u32 = libc::SEEK_HOLE as u32;
 
 /// What only an administrator may see in a list of extended attributes.
 const TRUSTED: &[u8] = b"trusted.";
@@ -33,8 +43,8 @@ pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
     pub(crate) attributes: AttributeView,
     pub(crate) counts: RequestCounts,
-    /// How long the kernel may keep names and attributes.
-    pub(crate) keep: Duration,
+    pub(crate) listings: Listings,
+    readdir: Readdir,
     faults: Option<FaultSink>,
     keeper: Option<Arc<Keeper>>,
 }
@@ -59,14 +69,6 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What a lookup found.
-pub(crate) enum Found {
-    /// An inode, and how long its attributes may be kept.
-    Inode(FileAttr, Duration),
-    /// Nothing, which may be kept too.
-    Nothing,
-}
-
 /// The size of an extended attribute or of their list, or the bytes themselves.
 pub(crate) enum Sized {
     Size(u32),
@@ -74,14 +76,19 @@ pub(crate) enum Sized {
 }
 
 impl Served {
-    /// A file system whose root has these attributes.
-    pub(crate) fn new(file_system: Arc<dyn FileSystem>, root: &Attr, options: &MountOptions) -> Self {
-        let block_size = file_system.info().block_size.clamp(512, 4096);
+    /// What is served of a file system.
+    pub(crate) fn new(file_system: &dyn FileSystem, options: &MountOptions) -> Self {
         Self {
-            nodes: NodeNumbers::new(file_system, root.inode_number),
-            attributes: AttributeView { block_size, uid: options.uid, gid: options.gid },
+            nodes: NodeNumbers::new(file_system.root()),
+            attributes: AttributeView {
+                block_size: file_system.info().block_size.clamp(512, 4096),
+                uid: options.uid,
+                gid: options.gid,
+                keep_s: if options.access() == Access::OwnerAndRoot { 0 } else { ENDLESS_S },
+            },
             counts: RequestCounts::default(),
-            keep: if options.access() == Access::OwnerAndRoot { Duration::ZERO } else { ENDLESS },
+            listings: Listings::default(),
+            readdir: options.readdir,
             faults: options.faults.clone(),
             keeper: options.keeper.clone(),
         }
@@ -97,52 +104,74 @@ impl Served {
     }
 
     /// The inode that a node number means.
-    pub(crate) fn nid(&self, node: INodeNo) -> Result<Nid, Errno> {
-        self.nodes.nid(node.0).ok_or(Errno::ESTALE)
+    pub(crate) fn nid(&self, node: u64) -> Nid {
+        self.nodes.nid(node)
     }
 
-    pub(crate) fn attr(&self, file_system: &dyn FileSystem, node: INodeNo) -> Result<FileAttr, Refusal> {
-        let attr = file_system.attr(self.nid(node)?)?;
-        Ok(self.attributes.file_attr(&attr, attr.inode_number))
+    /// How many entries with attributes a thread that lists a directory may be given.
+    pub(crate) fn allowance(&self, lister: u32, directory: Nid) -> Allowance {
+        match self.readdir {
+            // The kernel would ask for them all the same.
+            Readdir::Adaptive if self.attributes.keep_s == 0 => Allowance::NONE,
+            Readdir::Adaptive => self.listings.begin(lister, directory),
+            _ => Allowance::ENDLESS,
+        }
     }
 
-    pub(crate) fn find(&self, file_system: &dyn FileSystem, parent: INodeNo, name: &[u8]) -> Result<Found, Refusal> {
-        let parent = self.nid(parent)?;
+    /// What the kernel is told of a name with an inode of these attributes behind it.
+    pub(crate) fn entry(&self, attr: &Attr) -> EntryOut {
+        self.attributes.entry(attr, self.nodes.node(attr.nid))
+    }
+
+    pub(crate) fn attr(&self, file_system: &dyn FileSystem, node: u64) -> Result<AttrOut, Refusal> {
+        Ok(self.attributes.reply(&file_system.attr(self.nid(node))?))
+    }
+
+    pub(crate) fn find(&self, file_system: &dyn FileSystem, parent: u64, name: &[u8]) -> Result<EntryOut, Refusal> {
+        let parent = self.nid(parent);
         // The kernel asks for the node itself when it has forgotten all but its number.
         let found = if name == b"." { Some(parent) } else { file_system.lookup(parent, name)? };
         let Some(nid) = found else {
-            return if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG.into()) } else { Ok(Found::Nothing) };
+            return if name.len() > NAME_BYTES_MAX {
+                Err(Errno::NAMETOOLONG.into())
+            } else {
+                Ok(self.attributes.nothing())
+            };
         };
         if nid == file_system.root() && name != b"." && name != b".." {
-            return Err(Errno::ELOOP.into());
+            return Err(Errno::LOOP.into());
         }
-        let attr = file_system.attr(nid)?;
-        let node = self.nodes.learn(&attr)?;
-        let ttl = if NodeNumbers::is_alias(node) { Duration::ZERO } else { self.keep };
-        Ok(Found::Inode(self.attributes.file_attr(&attr, node), ttl))
+        Ok(self.entry(&file_system.attr(nid)?))
+    }
+
+    /// Notes that a thread got this answer to a lookup.
+    pub(crate) fn note_lookup(&self, caller: u32, parent: u64, entry: &EntryOut) {
+        if self.readdir == Readdir::Adaptive && entry.nodeid != 0 {
+            self.listings.looked_up(caller, self.nid(parent), kind(FileType::Directory) == entry.attr.mode >> 12);
+        }
     }
 
     pub(crate) fn xattr(
         &self,
         file_system: &dyn FileSystem,
-        node: INodeNo,
+        node: u64,
         name: &[u8],
         size_max: u32,
     ) -> Result<Sized, Refusal> {
         check_xattr_name(file_system.info().format, name)?;
-        let value = file_system.xattr(self.nid(node)?, name)?;
-        Ok(sized(value.ok_or(Errno::ENODATA)?, size_max)?)
+        let value = file_system.xattr(self.nid(node), name)?;
+        Ok(sized(value.ok_or(Errno::NODATA)?, size_max)?)
     }
 
     /// The list as `listxattr` gives it; `caller` is the thread that asks.
     pub(crate) fn xattr_names(
         &self,
         file_system: &dyn FileSystem,
-        node: INodeNo,
+        node: u64,
         caller: u32,
         size_max: u32,
     ) -> Result<Sized, Refusal> {
-        let mut names = file_system.xattr_names(self.nid(node)?)?;
+        let mut names = file_system.xattr_names(self.nid(node))?;
         let may_see_all = || match &self.keeper {
             Some(keeper) => keeper.is_administrator(caller),
             None => is_administrator(caller),
@@ -161,36 +190,34 @@ impl Served {
     pub(crate) fn seek(
         &self,
         file_system: &dyn FileSystem,
-        node: INodeNo,
-        offset: i64,
-        whence: i32,
-    ) -> Result<i64, Refusal> {
+        node: u64,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, Refusal> {
         let target = match whence {
-            libc::SEEK_DATA => SeekTarget::Data,
-            libc::SEEK_HOLE => SeekTarget::Hole,
-            _ => return Err(Errno::EINVAL.into()),
+            SEEK_DATA => SeekTarget::Data,
+            SEEK_HOLE => SeekTarget::Hole,
+            _ => return Err(Errno::INVAL.into()),
         };
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let found = file_system.seek(self.nid(node)?, offset, target)?.ok_or(Errno::ENXIO)?;
-        Ok(i64::try_from(found).map_err(|_| Errno::EOVERFLOW)?)
+        Ok(file_system.seek(self.nid(node), offset, target)?.ok_or(Errno::NXIO)?)
     }
 }
 
 /// Refuses names that are in no namespace of the format, as the kernel's mounts do. Names that are too long never get here.
 fn check_xattr_name(format: &str, name: &[u8]) -> Result<(), Errno> {
     match NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
-        Some(b"") => Err(Errno::EINVAL),
+        Some(b"") => Err(Errno::INVAL),
         Some(_) => Ok(()),
         None if ACCESS_CONTROL_LISTS.contains(&name) && format != "squashfs" => Ok(()),
-        None => Err(Errno::EOPNOTSUPP),
+        None => Err(Errno::OPNOTSUPP),
     }
 }
 
 fn sized(bytes: Vec<u8>, size_max: u32) -> Result<Sized, Errno> {
-    let size = u32::try_from(bytes.len()).map_err(|_| Errno::E2BIG)?;
+    let size = u32::try_from(bytes.len()).map_err(|_| Errno::TOOBIG)?;
     match size_max {
         0 => Ok(Sized::Size(size)),
-        size_max if size > size_max => Err(Errno::ERANGE),
+        size_max if size > size_max => Err(Errno::RANGE),
         _ => Ok(Sized::Bytes(bytes)),
     }
 }

@@ -10,11 +10,12 @@ use std::{
     process::{Command, Stdio},
 };
 
+use floe_fuse_wire::DEVICE;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 
-use crate::{Access, MountError, MountOptions, connection::device_sys::DEVICE, mounting::mountpoint::Connected};
+use crate::{Access, MountError, MountOptions, mounting::mountpoint::Connected};
 
 /// The variable that names the socket on which fusermount3 sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";

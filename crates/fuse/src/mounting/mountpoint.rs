@@ -6,12 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe_fuse_wire as wire;
 use rustix::mount::{MountFlags, mount};
 
-use crate::{
-    Access, MountError, MountOptions, MountTable, connection::device_sys, mounting::fusermount,
-    mounting::fusermount::AutoUnmount,
-};
+use crate::{Access, MountError, MountOptions, MountTable, mounting::fusermount, mounting::fusermount::AutoUnmount};
 
 /// Where an image is mounted.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl Mountpoint {
     pub fn find(path: &Path) -> Result<Self, MountError> {
         if let Ok(number) = path.strip_prefix("/dev/fd") {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
-                Ok(number) => device_sys::duplicate(number).and_then(|descriptor| {
+                Ok(number) => wire::duplicate(number).and_then(|descriptor| {
                     check_device(&descriptor)?;
                     Ok(Self::Descriptor(descriptor))
                 }),
@@ -98,7 +96,7 @@ pub(crate) fn connect(directory: &Path, options: &MountOptions) -> Result<Connec
     if !may_mount || options.auto_unmount {
         return fusermount::mount(directory, options);
     }
-    let device = device_sys::open().map_err(MountError::Device)?;
+    let device = wire::open().map_err(MountError::Device)?;
     match mount_directly(directory, &device, options) {
         Ok(()) => Ok(Connected { device, auto_unmount: None }),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => match fusermount::mount(directory, options) {

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use floe_fuse_wire::Opcode;
 use floe_image::Error;
 
 /// A kind of request that the kernel makes.
@@ -60,6 +61,26 @@ impl RequestKind {
         Self::Listxattr,
         Self::Lseek,
     ];
+
+    /// The kind that an opcode is counted as; none where it is not counted.
+    pub(crate) const fn of(opcode: Opcode) -> Option<Self> {
+        Some(match opcode {
+            Opcode::LOOKUP => Self::Lookup,
+            Opcode::FORGET | Opcode::BATCH_FORGET => Self::Forget,
+            Opcode::GETATTR => Self::Getattr,
+            Opcode::READLINK => Self::Readlink,
+            Opcode::OPEN => Self::Open,
+            Opcode::READ => Self::Read,
+            Opcode::OPENDIR => Self::Opendir,
+            Opcode::READDIR => Self::Readdir,
+            Opcode::READDIRPLUS => Self::Readdirplus,
+            Opcode::STATFS => Self::Statfs,
+            Opcode::GETXATTR => Self::Getxattr,
+            Opcode::LISTXATTR => Self::Listxattr,
+            Opcode::LSEEK => Self::Lseek,
+            _ => return None,
+        })
+    }
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {

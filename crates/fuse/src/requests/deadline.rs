@@ -2,41 +2,22 @@
 
 use std::{
     cell::Cell,
-    ffi::CString,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
-            AtomicU64, AtomicUsize,
+            AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
     time::Duration,
 };
 
-use fuser::Errno;
+use floe_fuse_wire::{Errno, Reply};
 
 /// A deadline passes after this many ticks of the coarse clock, so that it is kept to about an eighth.
 const TICKS_PER_DEADLINE: u64 = 8;
 
 const SHARD_COUNT: usize = 8;
-
-/// A reply that can refuse its request.
-pub(crate) trait Answer: Send + 'static {
-    /// Answers with an error.
-    fn refuse(self, errno: Errno);
-}
-
-macro_rules! answer {
-    ($($reply:ident)*) => {
-        $(impl Answer for fuser::$reply {
-            fn refuse(self, errno: Errno) {
-                self.error(errno);
-            }
-        })*
-    };
-}
-
-answer! { ReplyAttr ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEntry ReplyLseek ReplyXattr }
 
 /// The requests that are under way, and the session threads that serve them.
 ///
@@ -46,32 +27,15 @@ pub(crate) struct Deadlines {
     deadline: Option<Duration>,
     clock: AtomicU64,
     shards: [Mutex<UnderWay>; SHARD_COUNT],
-    next_shard: AtomicUsize,
     /// For each session thread one more than the tick at which it began with its request, or 0 where it has none.
     threads: Box<[AtomicU64]>,
-    next_thread: AtomicUsize,
 }
 
+/// Places of replies that are owed. A place whose reply was taken stays until its [`Watched`] is gone.
 #[derive(Default)]
 struct UnderWay {
-    requests: Vec<Option<(u64, Arc<dyn Overdue>)>>,
+    places: Vec<Option<(u64, Reply)>>,
     free: Vec<usize>,
-}
-
-/// A request that can be answered without knowing what it asks.
-trait Overdue: Send + Sync {
-    fn refuse(&self, errno: Errno) -> bool;
-}
-
-impl<R: Answer> Overdue for Mutex<Option<R>> {
-    fn refuse(&self, errno: Errno) -> bool {
-        let reply = self.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let was_open = reply.is_some();
-        if let Some(reply) = reply {
-            reply.refuse(errno);
-        }
-        was_open
-    }
 }
 
 impl Deadlines {
@@ -81,9 +45,7 @@ impl Deadlines {
             deadline,
             clock: AtomicU64::new(0),
             shards: Default::default(),
-            next_shard: AtomicUsize::new(0),
             threads: (0..thread_count).map(|_| AtomicU64::new(0)).collect(),
-            next_thread: AtomicUsize::new(0),
         }
     }
 
@@ -92,42 +54,27 @@ impl Deadlines {
         self.deadline.map(|deadline| (deadline / TICKS_PER_DEADLINE as u32).max(Duration::from_millis(1)))
     }
 
-    /// Watches over a request from now on, until its reply is taken.
-    pub(crate) fn watch<R: Answer>(self: &Arc<Self>, reply: R) -> Watched<R> {
-        let reply = Arc::new(Mutex::new(Some(reply)));
-        let place = self.deadline.is_some().then(|| {
-            let shard = SHARD.with(|shard| {
-                if shard.get() == usize::MAX {
-                    shard.set(self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT);
+    /// Watches over a request that a session thread has taken, from now on until its reply is taken.
+    pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> Watched {
+        let shard = thread % SHARD_COUNT;
+        let place = match self.deadline {
+            None => Place::Held(reply),
+            Some(_) => {
+                let entry = Some((self.clock.load(Relaxed), reply));
+                let mut under_way = lock(&self.shards[shard]);
+                let index = under_way.free.pop().unwrap_or(under_way.places.len());
+                match under_way.places.get_mut(index) {
+                    Some(place) => *place = entry,
+                    None => under_way.places.push(entry),
                 }
-                shard.get()
-            });
-            let entry = Some((self.clock.load(Relaxed), Arc::clone(&reply) as Arc<dyn Overdue>));
-            let mut under_way = lock(&self.shards[shard]);
-            let index = match under_way.free.pop() {
-                Some(index) => {
-                    under_way.requests[index] = entry;
-                    index
-                }
-                None => {
-                    under_way.requests.push(entry);
-                    under_way.requests.len() - 1
-                }
-            };
-            (shard, index)
-        });
-        Watched { reply, place: Place { deadlines: Arc::clone(self), watched: place } }
+                Place::Listed(index)
+            }
+        };
+        Watched { deadlines: Arc::clone(self), shard, place }
     }
 
-    /// Says that the calling thread, which takes requests, is busy until the visit is dropped.
-    pub(crate) fn enter(&self) -> Visit<'_> {
-        let thread = THREAD.with(|thread| {
-            if thread.get() == usize::MAX {
-                thread.set(self.next_thread.fetch_add(1, Relaxed));
-                name_this_thread(thread.get());
-            }
-            thread.get()
-        });
+    /// Says that a session thread is busy until the visit is dropped.
+    pub(crate) fn enter(&self, thread: usize) -> Visit<'_> {
         let busy_since = self.threads.get(thread);
         if let Some(busy_since) = busy_since {
             busy_since.store(self.clock.load(Relaxed) + 1, Release);
@@ -138,15 +85,17 @@ impl Deadlines {
     /// Moves the clock on and answers `EIO` to the requests whose deadline has passed; gives how many.
     pub(crate) fn tick(&self) -> usize {
         let now = self.clock.fetch_add(1, Relaxed) + 1;
-        let mut overdue: Vec<Arc<dyn Overdue>> = Vec::new();
+        let mut overdue = Vec::new();
         for shard in &self.shards {
-            let under_way = lock(shard);
-            let requests = under_way.requests.iter().flatten();
-            overdue.extend(
-                requests.filter(|(since, _)| now - since > TICKS_PER_DEADLINE).map(|(_, reply)| Arc::clone(reply)),
-            );
+            for place in &mut lock(shard).places {
+                if place.as_ref().is_some_and(|(since, _)| now - since > TICKS_PER_DEADLINE) {
+                    overdue.extend(place.take());
+                }
+            }
         }
-        overdue.into_iter().filter(|request| request.refuse(Errno::EIO)).count()
+        let count = overdue.len();
+        overdue.into_iter().for_each(|(_, reply)| reply.refuse(Errno::IO));
+        count
     }
 
     /// Whether every session thread has been busy with one request for longer than the deadline, so that none is left to
@@ -161,19 +110,7 @@ impl Deadlines {
     }
 }
 
-/// Gives a session thread, which the crate `fuser` has started, the name that tools show.
-fn name_this_thread(index: usize) {
-    if let Ok(name) = CString::new(format!("floe-fuse/{index}")) {
-        // Only a help to whoever looks.
-        let _ = rustix::thread::set_name(&name);
-    }
-}
-
 thread_local! {
-    /// Which shard this thread puts its requests in.
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// Which session thread this is.
-    static THREAD: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether this thread has answered a request since it was last asked.
     static HAS_ANSWERED: Cell<bool> = const { Cell::new(false) };
 }
@@ -184,51 +121,45 @@ pub(crate) fn has_answered() -> bool {
 }
 
 /// The reply of a request that has a deadline. Where it is dropped without being taken, the request gets `EIO`.
-pub(crate) struct Watched<R: Answer> {
-    reply: Arc<Mutex<Option<R>>>,
+pub(crate) struct Watched {
+    deadlines: Arc<Deadlines>,
+    shard: usize,
     place: Place,
 }
 
-impl<R: Answer> Watched<R> {
+/// Where a reply is.
+enum Place {
+    /// Here, as there is no deadline.
+    Held(Reply),
+    /// Among those under way in its shard, unless its deadline has passed.
+    Listed(usize),
+    Taken,
+}
+
+impl Watched {
     /// The reply, unless the deadline has passed.
-    pub(crate) fn take(self) -> Option<R> {
-        drop(self.place);
-        lock(&self.reply).take()
+    pub(crate) fn take(mut self) -> Option<Reply> {
+        self.remove()
     }
 
-    /// A way to fill the reply while it is watched.
-    pub(crate) fn filling(&self) -> Filling<R> {
-        Filling { reply: Arc::clone(&self.reply) }
-    }
-}
-
-/// A way to fill a reply that another holds.
-pub(crate) struct Filling<R: Answer> {
-    reply: Arc<Mutex<Option<R>>>,
-}
-
-impl<R: Answer> Filling<R> {
-    /// Adds to the reply; none where it was answered, because the deadline has passed.
-    pub(crate) fn with<T>(&self, add: impl FnOnce(&mut R) -> T) -> Option<T> {
-        lock(&self.reply).as_mut().map(add)
+    fn remove(&mut self) -> Option<Reply> {
+        match std::mem::replace(&mut self.place, Place::Taken) {
+            Place::Held(reply) => Some(reply),
+            Place::Listed(index) => {
+                let mut under_way = lock(&self.deadlines.shards[self.shard]);
+                under_way.free.push(index);
+                under_way.places[index].take().map(|(_, reply)| reply)
+            }
+            Place::Taken => None,
+        }
     }
 }
 
-/// Where a request stands among those under way.
-struct Place {
-    deadlines: Arc<Deadlines>,
-    /// The shard and the index in it; none where there is no deadline.
-    watched: Option<(usize, usize)>,
-}
-
-impl Drop for Place {
+impl Drop for Watched {
     fn drop(&mut self) {
         HAS_ANSWERED.set(true);
-        if let Some((shard, index)) = self.watched {
-            let mut under_way = lock(&self.deadlines.shards[shard]);
-            under_way.requests[index] = None;
-            under_way.free.push(index);
-        }
+        // Without its lock, as it may have to be answered.
+        drop(self.remove());
     }
 }
 
@@ -251,37 +182,61 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::os::fd::OwnedFd;
+
+    use floe_fuse_wire::{Channel, Receipt, RequestBuffer};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, send, socketpair};
 
     use super::*;
 
-    struct Noted(Sender<i32>);
-
-    impl Answer for Noted {
-        fn refuse(self, errno: Errno) {
-            self.0.send(errno.code()).expect("the test listens");
+    /// A request that is watched, and the kernel's end of its channel.
+    fn request(deadlines: &Arc<Deadlines>) -> (Watched, OwnedFd) {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
+        let (ours, kernel) = pair.expect("two sockets");
+        // STATFS, which has a header alone.
+        let words: [u32; 10] = [40, 17, 7, 0, 1, 0, 0, 0, 0, 0];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        send(&kernel, &bytes, rustix::net::SendFlags::empty()).expect("there is room");
+        match Channel::new(ours).receive(&mut RequestBuffer::new(0)).expect("a request") {
+            Receipt::Request(received) => (deadlines.watch(0, received.reply), kernel),
+            other => panic!("{other:?}"),
         }
     }
 
-    fn request(deadlines: &Arc<Deadlines>) -> (Watched<Noted>, Receiver<i32>) {
-        let (sender, receiver) = channel();
-        (deadlines.watch(Noted(sender)), receiver)
+    /// The error in the reply that the kernel got, if it got one.
+    fn refusal(kernel: &OwnedFd) -> Option<i32> {
+        let mut reply = [0; 16];
+        let (len, _) = recv(kernel, &mut reply[..], RecvFlags::empty()).ok()?;
+        (len == 16).then(|| -i32::from_ne_bytes([reply[4], reply[5], reply[6], reply[7]]))
     }
 
     #[test]
     fn a_request_is_refused_once_its_deadline_has_passed() {
         let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 1));
-        let (early, refused_early) = request(&deadlines);
+        let (early, early_kernel) = request(&deadlines);
         for _ in 0..TICKS_PER_DEADLINE {
             assert_eq!(deadlines.tick(), 0);
         }
-        let (late, refused_late) = request(&deadlines);
+        let (late, late_kernel) = request(&deadlines);
         assert_eq!(deadlines.tick(), 1);
-        assert_eq!(refused_early.try_recv(), Ok(libc::EIO));
-        assert!(refused_late.try_recv().is_err());
+        assert_eq!(refusal(&early_kernel), Some(libc::EIO));
+        assert_eq!(refusal(&late_kernel), None);
         assert!(early.take().is_none(), "it was answered");
-        assert!(late.take().is_some(), "it was not");
+        late.take().expect("it was not").done();
+        assert_eq!(refusal(&late_kernel), Some(0));
         assert_eq!((0..20).map(|_| deadlines.tick()).sum::<usize>(), 0, "nothing is under way");
+    }
+
+    #[test]
+    fn a_request_that_nobody_answers_is_refused() {
+        for deadline in [None, Some(Duration::from_secs(8))] {
+            let deadlines = Arc::new(Deadlines::new(deadline, 1));
+            let (watched, kernel) = request(&deadlines);
+            has_answered();
+            drop(watched);
+            assert_eq!(refusal(&kernel), Some(libc::EIO), "{deadline:?}");
+            assert!(has_answered());
+        }
     }
 
     #[test]
@@ -291,42 +246,30 @@ mod tests {
             let requests = [request(&deadlines), request(&deadlines)];
             drop(requests);
         }
-        let places: usize = deadlines.shards.iter().map(|shard| lock(shard).requests.len()).sum();
+        let places: usize = deadlines.shards.iter().map(|shard| lock(shard).places.len()).sum();
         assert_eq!(places, 2);
     }
 
     #[test]
     fn threads_are_stuck_when_none_is_left() {
-        let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 2));
-        let barrier = std::sync::Barrier::new(2);
-        std::thread::scope(|scope| {
-            let visit = deadlines.enter();
-            scope.spawn(|| {
-                for _ in 0..20 {
-                    deadlines.tick();
-                }
-                assert!(!deadlines.all_threads_are_stuck(), "one is idle");
-                let _visit = deadlines.enter();
-                assert!(!deadlines.all_threads_are_stuck(), "one has just begun");
-                for _ in 0..20 {
-                    deadlines.tick();
-                }
-                assert!(deadlines.all_threads_are_stuck());
-                barrier.wait();
-                barrier.wait();
-                assert!(!deadlines.all_threads_are_stuck(), "one is done");
-            });
-            barrier.wait();
-            drop(visit);
-            barrier.wait();
-        });
+        let deadlines = Deadlines::new(Some(Duration::from_secs(8)), 2);
+        let tick = || (0..20).for_each(|_| _ = deadlines.tick());
+        let first = deadlines.enter(0);
+        tick();
+        assert!(!deadlines.all_threads_are_stuck(), "one is idle");
+        let _second = deadlines.enter(1);
+        assert!(!deadlines.all_threads_are_stuck(), "one has just begun");
+        tick();
+        assert!(deadlines.all_threads_are_stuck());
+        drop(first);
+        assert!(!deadlines.all_threads_are_stuck(), "one is done");
     }
 
     #[test]
     fn without_a_deadline_nothing_is_kept() {
         let deadlines = Arc::new(Deadlines::new(None, 1));
-        let (watched, _refused) = request(&deadlines);
-        assert!(watched.place.watched.is_none());
+        let (_watched, _kernel) = request(&deadlines);
+        assert!(deadlines.shards.iter().all(|shard| lock(shard).places.is_empty()));
         assert_eq!(deadlines.tick_interval(), None);
     }
 }

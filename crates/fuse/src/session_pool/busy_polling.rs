@@ -104,6 +104,8 @@ impl BusyPolling {
 mod tests {
     use std::os::fd::OwnedFd;
 
+    use floe_fuse_wire::Channel;
+
     use super::*;
 
     fn busy_polling(time_max: Duration) -> (BusyPolling, OwnedFd) {
@@ -111,7 +113,7 @@ mod tests {
         let polling = BusyPolling::new(Some(time_max), Arc::clone(&pending), || false);
         let polling = BusyPolling { time_max: Some(time_max), ..polling };
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
-        pending.look_at(ours);
+        pending.look_at(Channel::new(ours));
         (polling, theirs)
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, Reader};
-use floe_fuse::{Detach, Mount, MountOptions, Mountpoint, Unmounter};
+use floe_fuse::{Detach, Mount, MountOptions, Mountpoint, RequestCounts, Unmounter};
 use floe_testkit::skip::{Need, ready};
 pub(crate) use gate::{Gate, GatedSource};
 pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
@@ -51,6 +51,10 @@ impl TestMount {
 
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.path().join(path)
+    }
+
+    pub(crate) fn counts(&self) -> RequestCounts {
+        self.mount.as_ref().expect("it was not taken").request_counts()
     }
 
     pub(crate) fn unmounter(&self) -> Unmounter {

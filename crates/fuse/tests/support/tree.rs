@@ -51,6 +51,8 @@ pub(crate) struct TreeFileSystem {
     nodes: Vec<Node>,
     image: Vec<u8>,
     pub(crate) calls: Calls,
+    /// Whether it says that there may be extended attributes.
+    pub(crate) has_xattrs: bool,
     /// Lookups and attributes wait here.
     pub(crate) gate: Option<Arc<Gate>>,
 }
@@ -71,7 +73,14 @@ const ROOT_NUMBER: u64 = 36;
 
 impl TreeFileSystem {
     pub(crate) fn new(numbering: Numbering) -> Self {
-        let mut tree = Self { numbering, nodes: Vec::new(), image: Vec::new(), calls: Calls::default(), gate: None };
+        let mut tree = Self {
+            numbering,
+            nodes: Vec::new(),
+            image: Vec::new(),
+            calls: Calls::default(),
+            has_xattrs: true,
+            gate: None,
+        };
         tree.push(0, FileType::Directory, 0o755);
         tree
     }
@@ -276,10 +285,6 @@ impl FileSystem for TreeFileSystem {
         }
     }
 
-    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
-        (self.numbering == Numbering::Nids).then_some(Nid(inode_number))
-    }
-
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
         self.calls.lookup.fetch_add(1, Relaxed);
         self.pass()?;
@@ -323,6 +328,10 @@ impl FileSystem for TreeFileSystem {
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
         self.calls.read_link.fetch_add(1, Relaxed);
         Ok(self.node(nid)?.1.target.clone())
+    }
+
+    fn has_xattrs(&self) -> bool {
+        self.has_xattrs
     }
 
     fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {

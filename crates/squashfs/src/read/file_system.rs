@@ -145,6 +145,10 @@ impl FileSystem for Squashfs {
         Ok(bytes)
     }
 
+    fn has_xattrs(&self) -> bool {
+        self.xattrs.is_some()
+    }
+
     fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(None) };

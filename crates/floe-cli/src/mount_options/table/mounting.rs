@@ -25,20 +25,22 @@ pub(super) const IMAGE: &[OptionRow] = &[
 pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "readdir",
-        text("plain|plus|auto", |to, value| {
+        text("adaptive|plain|plus|auto", |to, value| {
             to.mount.readdir = match value {
+                "adaptive" => Readdir::Adaptive,
                 "plain" => Readdir::Plain,
                 "plus" => Readdir::Plus,
                 "auto" => Readdir::Auto,
-                _ => return Err(format!("'{value}' is not plain, plus or auto")),
+                _ => return Err(format!("'{value}' is not adaptive, plain, plus or auto")),
             };
             Ok(())
         }),
-        "whether directories are read with the attributes of their entries",
+        "whether directories are read with the attributes of their entries; adaptive: once a reader is seen to ask for them",
     )
-    .default("plus")
+    .default("adaptive")
     .shown(|now| {
         match now.mount.readdir {
+            Readdir::Adaptive => "adaptive",
             Readdir::Plain => "plain",
             Readdir::Plus => "plus",
             Readdir::Auto => "auto",

@@ -91,7 +91,7 @@ pub(super) const THREADS: &[OptionRow] = &[
     .tunable(),
     row(
         "priority",
-        text("auto|fifo[:N]|nice[:N]|normal", |to, value| put(&mut to.open.engine.priority, value)),
+        text("auto|fifo[:N]|nice[:N]|slice|normal", |to, value| put(&mut to.open.engine.priority, value)),
         "how threads are scheduled; auto: real-time where allowed, but threads that take requests only while CPUs are \
          short",
     )

@@ -2,16 +2,17 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use rustix::{
     fs::{Mode, OFlags},
+    io::Errno,
     ioctl::{self, Opcode, Setter},
 };
 
 /// The device.
-pub(crate) const DEVICE: &str = "/dev/fuse";
+pub const DEVICE: &str = "/dev/fuse";
 
 /// `FUSE_DEV_IOC_CLONE`: the argument is the descriptor whose connection is joined.
 const CLONE: Opcode = ioctl::opcode::read::<u32>(229, 0);
@@ -20,18 +21,13 @@ const CLONE: Opcode = ioctl::opcode::read::<u32>(229, 0);
 ///
 /// # Errors
 /// There is no such device, or it is not for this user.
-pub(crate) fn open() -> io::Result<OwnedFd> {
+pub fn open() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Another way to the connection of `device`, which never waits in a read. Requests that are read there must be answered
-/// there.
-///
-/// # Errors
-/// The device cannot be opened again, or is not mounted.
-pub(crate) fn join(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let joined = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+/// Another descriptor of the connection of `device`.
+pub(crate) fn join(device: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+    let joined = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())?;
     let number = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
     // SAFETY: the opcode is FUSE_DEV_IOC_CLONE, which reads a 32-bit descriptor number through its argument and keeps no
     // pointer to it.
@@ -43,9 +39,9 @@ pub(crate) fn join(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Nothing is open under that number.
-pub(crate) fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
+        return Err(Errno::BADF.into());
     }
     // SAFETY: the borrow lasts for this one call, which fails with EBADF where nothing is open under the number. The
     // number is not -1.

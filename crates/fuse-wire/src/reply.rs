@@ -1,0 +1,98 @@
+//! Replies to the kernel.
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::{Channel, abi::OutHeader};
+
+/// The kernel takes no error number from here on.
+const ERRNO_END: i32 = 512;
+
+/// How many pieces a reply has at most, without its header.
+const PIECES_MAX: usize = 7;
+
+/// The reply to one request, which is sent exactly once and from any thread. One that is dropped answers `EIO`.
+#[derive(Debug)]
+#[must_use = "a reply that is dropped answers EIO"]
+pub struct Reply {
+    channel: Channel,
+    unique: u64,
+    /// Whether the kernel still waits for it.
+    is_owed: bool,
+}
+
+impl Reply {
+    /// The reply to the request with this number, which came through this channel.
+    pub(crate) fn new(channel: Channel, unique: u64, is_owed: bool) -> Self {
+        Self { channel, unique, is_owed }
+    }
+
+    /// The number of its request.
+    pub fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    /// Answers without saying more.
+    pub fn done(self) {
+        self.pieces([]);
+    }
+
+    /// Answers with an error.
+    pub fn refuse(mut self, errno: Errno) {
+        self.send_error(errno);
+    }
+
+    /// Answers with a structure of the protocol.
+    pub fn with<T: IntoBytes + Immutable>(self, structure: &T) {
+        self.pieces([structure.as_bytes()]);
+    }
+
+    /// Answers with bytes.
+    pub fn bytes(self, bytes: &[u8]) {
+        self.pieces([bytes]);
+    }
+
+    /// Answers with pieces, one after the other. The kernel copies them from where they are.
+    pub fn pieces<const COUNT: usize>(mut self, pieces: [&[u8]; COUNT]) {
+        const { assert!(COUNT <= PIECES_MAX) };
+        if !std::mem::replace(&mut self.is_owed, false) {
+            return;
+        }
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>() + size_of::<OutHeader>();
+        let Ok(len) = u32::try_from(len) else { return self.send_error(Errno::IO) };
+        let header = OutHeader { len, error: 0, unique: self.unique };
+        let mut slices = [IoSlice::new(&[]); PIECES_MAX + 1];
+        slices[0] = IoSlice::new(header.as_bytes());
+        for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+        }
+        match self.channel.send(&slices[..=COUNT]) {
+            // ENOENT: whoever asked was killed. ENODEV: the mount is gone. Nobody waits any more.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
+            // A reply that the kernel could not take must not leave its client waiting without end.
+            Err(_) => {
+                self.is_owed = true;
+                self.send_error(Errno::IO);
+            }
+        }
+    }
+
+    fn send_error(&mut self, errno: Errno) {
+        if !std::mem::replace(&mut self.is_owed, false) {
+            return;
+        }
+        let number = errno.raw_os_error();
+        let number = if (1..ERRNO_END).contains(&number) { number } else { Errno::IO.raw_os_error() };
+        let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -number, unique: self.unique };
+        // Nobody waits if it cannot be sent: see above.
+        let _ = self.channel.send(&[IoSlice::new(header.as_bytes())]);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.send_error(Errno::IO);
+    }
+}

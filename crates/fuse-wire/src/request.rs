@@ -1,0 +1,184 @@
+//! Requests of the kernel.
+
+use std::fmt;
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::{
+    Opcode,
+    abi::{
+        AccessIn, BatchForgetIn, FlushIn, ForgetIn, ForgetOne, GetattrIn, GetxattrIn, InHeader, InitIn, InterruptIn,
+        IoctlIn, LseekIn, NotifyRetrieveIn, OpenIn, ReadIn, ReleaseIn, UNIQUE_RESEND,
+    },
+};
+
+/// A request of the kernel.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Request<'bytes> {
+    /// Who asks, for which node.
+    pub header: InHeader,
+    /// What is asked.
+    pub operation: Operation<'bytes>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Operation<'bytes> {
+    /// The node under a name in a directory.
+    Lookup(&'bytes [u8]),
+    /// The kernel has forgotten the node as many times as this. Wants no reply.
+    Forget(u64),
+    /// The kernel has forgotten several nodes. Wants no reply.
+    BatchForget(&'bytes [ForgetOne]),
+    /// Attributes.
+    Getattr(GetattrIn),
+    /// The target of a symbolic link.
+    Readlink,
+    /// Opens a file.
+    Open(OpenIn),
+    /// Bytes of a file.
+    Read(ReadIn),
+    /// Statistics of the file system.
+    Statfs,
+    /// Closes a file.
+    Release(ReleaseIn),
+    /// The value of an extended attribute; how many bytes there is room for, where 0 asks for the size.
+    Getxattr(u32, &'bytes [u8]),
+    /// The names of all extended attributes; as above.
+    Listxattr(u32),
+    /// One of the descriptors of an open file was closed.
+    Flush(FlushIn),
+    /// The first request of a connection.
+    Init(InitIn),
+    /// Opens a directory.
+    Opendir(OpenIn),
+    /// Entries of a directory.
+    Readdir(ReadIn),
+    /// Entries of a directory with attributes.
+    Readdirplus(ReadIn),
+    /// Closes a directory.
+    Releasedir(ReleaseIn),
+    /// Whether the caller may use a node.
+    Access(AccessIn),
+    /// The caller of another request waits no more.
+    Interrupt(InterruptIn),
+    /// The last request of a connection.
+    Destroy,
+    /// An `ioctl`, and the bytes that came with it.
+    Ioctl(IoctlIn, &'bytes [u8]),
+    /// The next data or hole of a file.
+    Lseek(LseekIn),
+    /// What [`Notifier::retrieve`](crate::Notifier::retrieve) asked for. Wants no reply.
+    Retrieved(NotifyRetrieveIn, &'bytes [u8]),
+    /// Anything else; most of it would change the file system.
+    Other(Opcode),
+}
+
+/// Why bytes are not a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    /// There is no whole header, or its length is not that of the request.
+    Header,
+    /// The structure that the opcode has is cut off, or a name has no end.
+    Body(InHeader),
+}
+
+impl<'bytes> Request<'bytes> {
+    /// The request that these bytes are.
+    ///
+    /// # Errors
+    /// The bytes break the protocol.
+    pub fn parse(bytes: &'bytes [u8]) -> Result<Self, Malformed> {
+        let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Malformed::Header)?;
+        if usize::try_from(header.len) != Ok(bytes.len()) {
+            return Err(Malformed::Header);
+        }
+        // Extensions, which only requests that create something have, stand at the end in words of 8 bytes.
+        let extensions = usize::from(header.total_extlen) * 8;
+        let body = body.len().checked_sub(extensions).and_then(|len| body.get(..len));
+        match body.and_then(|body| Operation::parse(Opcode(header.opcode), body)) {
+            Some(operation) => Ok(Self { header, operation }),
+            None => Err(Malformed::Body(header)),
+        }
+    }
+
+    /// Whether the request was sent before: the server was told of it, or one before it.
+    pub fn is_resent(&self) -> bool {
+        self.header.unique & UNIQUE_RESEND != 0
+    }
+}
+
+impl<'bytes> Operation<'bytes> {
+    fn parse(opcode: Opcode, body: &'bytes [u8]) -> Option<Self> {
+        Some(match opcode {
+            Opcode::LOOKUP => Self::Lookup(name(body)?),
+            Opcode::FORGET => Self::Forget(leading::<ForgetIn>(body)?.0.nlookup),
+            Opcode::BATCH_FORGET => {
+                let (batch, rest) = leading::<BatchForgetIn>(body)?;
+                let count = usize::try_from(batch.count).ok()?;
+                Self::BatchForget(<[ForgetOne]>::ref_from_prefix_with_elems(rest, count).ok()?.0)
+            }
+            Opcode::GETATTR => Self::Getattr(leading(body)?.0),
+            Opcode::READLINK => Self::Readlink,
+            Opcode::OPEN => Self::Open(leading(body)?.0),
+            Opcode::READ => Self::Read(leading(body)?.0),
+            Opcode::STATFS => Self::Statfs,
+            Opcode::RELEASE => Self::Release(leading(body)?.0),
+            Opcode::GETXATTR => {
+                let (sizes, rest) = leading::<GetxattrIn>(body)?;
+                Self::Getxattr(sizes.size, name(rest)?)
+            }
+            Opcode::LISTXATTR => Self::Listxattr(leading::<GetxattrIn>(body)?.0.size),
+            Opcode::FLUSH => Self::Flush(leading(body)?.0),
+            Opcode::INIT => Self::Init(init(body)?),
+            Opcode::OPENDIR => Self::Opendir(leading(body)?.0),
+            Opcode::READDIR => Self::Readdir(leading(body)?.0),
+            Opcode::READDIRPLUS => Self::Readdirplus(leading(body)?.0),
+            Opcode::RELEASEDIR => Self::Releasedir(leading(body)?.0),
+            Opcode::ACCESS => Self::Access(leading(body)?.0),
+            Opcode::INTERRUPT => Self::Interrupt(leading(body)?.0),
+            Opcode::DESTROY => Self::Destroy,
+            Opcode::IOCTL => {
+                let (ioctl, rest) = leading::<IoctlIn>(body)?;
+                Self::Ioctl(ioctl, rest.get(..usize::try_from(ioctl.in_size).ok()?)?)
+            }
+            Opcode::LSEEK => Self::Lseek(leading(body)?.0),
+            Opcode::NOTIFY_REPLY => {
+                let (retrieved, rest) = leading::<NotifyRetrieveIn>(body)?;
+                Self::Retrieved(retrieved, rest.get(..usize::try_from(retrieved.size).ok()?)?)
+            }
+            opcode => Self::Other(opcode),
+        })
+    }
+}
+
+/// The structure at the beginning, and what follows.
+fn leading<T: FromBytes>(body: &[u8]) -> Option<(T, &[u8])> {
+    T::read_from_prefix(body).ok()
+}
+
+/// The name at the beginning, without the zero byte at its end.
+fn name(body: &[u8]) -> Option<&[u8]> {
+    body.split(|byte| *byte == 0).next().filter(|name| name.len() < body.len())
+}
+
+/// INIT: before version 7.36 it is shorter.
+fn init(body: &[u8]) -> Option<InitIn> {
+    const LEN_MIN: usize = 16;
+    let mut init = InitIn::new_zeroed();
+    let len = body.len().min(size_of::<InitIn>());
+    init.as_mut_bytes().get_mut(..len)?.copy_from_slice(body.get(..len)?);
+    (len >= LEN_MIN).then_some(init)
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header => formatter.write_str("the kernel sent a request without a whole header"),
+            Self::Body(header) => write!(formatter, "the kernel sent half of a request ({:?})", Opcode(header.opcode)),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
