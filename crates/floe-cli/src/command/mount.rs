@@ -86,7 +86,7 @@ Options for -o, beside those of mount(8) and of FUSE that a read-only image has 
   sync-decompress=auto|always|never
   read-around, noread-around, readahead-alloc=best-effort|wait
   prefetch=all|none|KIND+KIND...
-                         the kinds: sequential, directory, clustered, rest-of-block, drop-behind [all]
+                         the kinds: sequential, directory, rest-of-block, drop-behind [all]
   fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
   overflow=SIZE|off      when the cache is full, keep costly blocks that many files share, decoded, in a file
                          without a name [off]
