@@ -20,7 +20,7 @@ use floe_image::{
 };
 
 use crate::{
-    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, PrefetchKind, Stage, WorkerStatus, Working,
+    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus, Working,
     cache::{
         block_cache::{BlockCache, Key},
         metadata_cache::MetadataCache,
@@ -31,6 +31,7 @@ use crate::{
     memory::{admission::Admission, byte_budget::ByteBudget, page_pool::PagePool},
     metrics::{decode_marks::DecodeMarks, gauge::Gauge, latency::Latencies},
     options::METADATA_BLOCK_BYTES,
+    prefetch::controller::Controller,
     threads::{real_time, workers::Workers},
 };
 
@@ -45,6 +46,7 @@ pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
 /// One image's sources and what all reads of it share.
 pub struct Engine {
     pub(crate) sources: Sources,
+    pub(crate) prefetch: Arc<Controller>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) spill_file: SpillFile,
@@ -79,9 +81,10 @@ impl Engine {
         let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers =
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
-        let fetch_around_bytes = if options.read_around { options.fetch_around_bytes } else { 0 };
+        let prefetch = Arc::new(Controller::new(options));
         Ok(Arc::new(Self {
-            sources: Sources::new(sources, fetch_around_bytes),
+            sources: Sources::new(sources, Arc::clone(&prefetch)),
+            prefetch,
             workers,
             latencies,
             costs: DecodeCosts::new(),
@@ -199,9 +202,7 @@ impl Engine {
     /// The source fails or ends before; it would have to be waited for, and `blocking` does not allow that.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8], blocking: Blocking) -> Result<()> {
         let fetch = || self.sources.fetch_data(device, offset, output, blocking);
-        if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)?
-            && self.switches.has(PrefetchKind::DropBehind)
-        {
+        if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)? {
             self.workers.run_around(Box::new(move || spent.release()));
         }
         Ok(())

@@ -1,4 +1,3 @@
 //! Fetches stored bytes from the sources.
 
-mod drop_behind;
 pub(crate) mod sources;

@@ -38,6 +38,6 @@ pub use options::{
     BadValue, EngineOptions, MetadataCacheDesign, PrefetchKind, PrefetchSet, Priority, ReadaheadAlloc, SyncDecompress,
     WorkerMode,
 };
-pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::PageCache};
+pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::Sink};
 pub use read::reader::Reader;
 pub use threads::{cpu_pressure::Working, worker::WorkerStatus};

@@ -8,4 +8,5 @@ pub(crate) mod page_pool;
 pub(crate) mod page_run_sys;
 pub(crate) mod pages_sys;
 mod preemption_sys;
+pub(crate) mod prefetch_budget;
 pub(crate) mod pressure;

@@ -118,8 +118,6 @@ pub enum PrefetchKind {
     Sequential,
     /// The next small files of a directory that is read in order, into the kernel's page cache.
     Directory,
-    /// The rest of a region of a file with clustered reads, into the kernel's page cache.
-    Clustered,
     /// The rest of a block of which a read wanted only a part, into the kernel's page cache.
     RestOfBlock,
     /// Drops stored bytes from the page cache once all of them were decoded.
@@ -132,15 +130,13 @@ pub struct PrefetchSet(u8);
 
 impl PrefetchKind {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Sequential, Self::Directory, Self::Clustered, Self::RestOfBlock, Self::DropBehind];
+    pub const ALL: [Self; 4] = [Self::Sequential, Self::Directory, Self::RestOfBlock, Self::DropBehind];
 
     /// The name in options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
             Self::Directory => "directory",
-            Self::Clustered => "clustered",
             Self::RestOfBlock => "rest-of-block",
             Self::DropBehind => "drop-behind",
         }
@@ -178,7 +174,7 @@ impl FromStr for PrefetchSet {
 
     /// `all`, `none`, or names with `+` between them.
     fn from_str(value: &str) -> Result<Self, BadValue> {
-        let expected = "all, none, or some of sequential+directory+clustered+rest-of-block+drop-behind";
+        let expected = "all, none, or some of sequential+directory+rest-of-block+drop-behind";
         let bad = || BadValue { value: value.to_owned(), expected };
         match value {
             "all" => Ok(Self::ALL),
@@ -464,7 +460,7 @@ mod tests {
         for value in ["best-effort", "wait"] {
             assert_eq!(value.parse::<ReadaheadAlloc>().expect("a switch").to_string(), value);
         }
-        for value in ["all", "none", "sequential", "directory+drop-behind", "clustered+rest-of-block"] {
+        for value in ["all", "none", "sequential", "directory+drop-behind", "directory+rest-of-block"] {
             assert_eq!(value.parse::<PrefetchSet>().expect("a set").to_string(), value);
         }
         for value in ["", "+", "some", "all+none", "sequential+"] {

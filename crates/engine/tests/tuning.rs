@@ -43,7 +43,7 @@ fn any_options(random: &mut Random) -> EngineOptions {
         priority: [Priority::Auto, Priority::Nice(5), Priority::Normal][one_of(3)],
         sync_decompress: [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never][one_of(3)],
         read_around: one_of(2) == 0,
-        prefetch: ["all", "none", "sequential+directory", "clustered+rest-of-block"][one_of(4)].parse().expect("a set"),
+        prefetch: ["all", "none", "sequential+directory", "directory+rest-of-block"][one_of(4)].parse().expect("a set"),
         fetch_around_bytes: [0, 64 << 10][one_of(2)],
         decoder_bytes: 32 << 20,
         read_bytes: 64 << 20,

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, PoisonError,
+        Arc, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -14,7 +14,10 @@ use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, Sto
 use crate::{
     PageRun,
     cache::flight::{Flight, FlightCounters},
-    memory::page_pool::{Effort, PagePool},
+    memory::{
+        page_pool::{Effort, PagePool},
+        prefetch_budget::Unused,
+    },
     sync::{Mutex, MutexGuard},
 };
 
@@ -35,8 +38,6 @@ pub(crate) struct BlockCache {
     misses: AtomicU64,
     joins: AtomicU64,
     evictions: AtomicU64,
-    ahead_used: AtomicU64,
-    ahead_wasted: AtomicU64,
 }
 
 /// What the block cache has done so far.
@@ -60,13 +61,16 @@ pub(crate) struct CachedBlock {
     /// Whether the block has no more data than these bytes.
     is_complete: bool,
     was_used: AtomicBool,
-    /// Whether it was decoded before anybody asked for it, and nobody has since.
-    is_ahead: AtomicBool,
+    /// There if it was decoded before anybody asked for it.
+    ahead: OnceLock<Arc<Unused>>,
+    /// There while it waits to be given to the page cache.
+    held: Mutex<Weak<Unused>>,
 }
 
 impl CachedBlock {
     pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
-        Self { pages, len, is_complete, was_used: AtomicBool::new(false), is_ahead: AtomicBool::new(false) }
+        let (was_used, ahead, held) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
+        Self { pages, len, is_complete, was_used, ahead, held }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -74,9 +78,18 @@ impl CachedBlock {
     }
 
     /// Says that it was decoded before anybody asked for it. It stays a round longer, as its use is to come.
-    pub(crate) fn mark_ahead(&self) {
-        self.is_ahead.store(true, Relaxed);
+    pub(crate) fn mark_ahead(&self, unused: Arc<Unused>) {
+        let _ = self.ahead.set(unused);
         self.was_used.store(true, Relaxed);
+    }
+
+    /// Holds it by a claim, which counts once however many hold it: the one that there is, or the one that `claim` gives.
+    pub(crate) fn hold(&self, claim: impl FnOnce() -> Option<Arc<Unused>>) -> Option<Arc<Unused>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(unused) = held.upgrade() {
+            return Some(unused);
+        }
+        claim().inspect(|unused| *held = Arc::downgrade(unused))
     }
 
     /// Says that whoever has wanted it has all of it: it may be the first to go.
@@ -181,14 +194,7 @@ impl BlockCache {
             misses: AtomicU64::new(0),
             joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-            ahead_used: AtomicU64::new(0),
-            ahead_wasted: AtomicU64::new(0),
         }
-    }
-
-    /// How many blocks that were decoded before anybody asked for them were used, and how many left without.
-    pub(crate) fn ahead_used_and_wasted(&self) -> (u64, u64) {
-        (self.ahead_used.load(Relaxed), self.ahead_wasted.load(Relaxed))
     }
 
     /// Whether a block is worth to be cached. One that takes most of the budget would drive all others out.
@@ -263,8 +269,8 @@ impl BlockCache {
     fn note_hit(&self, cached: &CachedBlock) {
         cached.was_used.store(true, Relaxed);
         self.hits.fetch_add(1, Relaxed);
-        if cached.is_ahead.load(Relaxed) && cached.is_ahead.swap(false, Relaxed) {
-            self.ahead_used.fetch_add(1, Relaxed);
+        if let Some(unused) = cached.ahead.get() {
+            unused.note_used();
         }
     }
 
@@ -315,9 +321,8 @@ impl BlockCache {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
             let dropped = self.lock(index).evict();
             match dropped {
-                Some(block) => {
+                Some(_) => {
                     self.evictions.fetch_add(1, Relaxed);
-                    self.ahead_wasted.fetch_add(block.is_ahead.load(Relaxed).into(), Relaxed);
                     *idle_shards = 0;
                     return true;
                 }

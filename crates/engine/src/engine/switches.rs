@@ -2,24 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-use crate::{EngineOptions, PrefetchKind, PrefetchSet, ReadaheadAlloc, SyncDecompress, memory::page_pool::Effort};
+use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, memory::page_pool::Effort};
 
 /// The switches that are looked at for every read, and that may be moved at any time.
 #[derive(Debug)]
 pub(crate) struct Switches {
     sync_decompress: AtomicU8,
-    /// The kinds of prefetch that there are.
-    prefetch: AtomicU8,
     readahead_waits: AtomicBool,
 }
 
 impl Switches {
     pub(crate) fn new(options: &EngineOptions) -> Self {
-        let switches = Self {
-            sync_decompress: AtomicU8::new(0),
-            prefetch: AtomicU8::new(0),
-            readahead_waits: AtomicBool::new(false),
-        };
+        let switches = Self { sync_decompress: AtomicU8::new(0), readahead_waits: AtomicBool::new(false) };
         switches.set(options);
         switches
     }
@@ -32,8 +26,6 @@ impl Switches {
             SyncDecompress::Never => 2,
         };
         self.sync_decompress.store(place, Relaxed);
-        let prefetch = if options.read_around { options.prefetch } else { options.prefetch.without_reading() };
-        self.prefetch.store(prefetch.bits(), Relaxed);
         self.readahead_waits.store(options.readahead_alloc == ReadaheadAlloc::Wait, Relaxed);
     }
 
@@ -43,11 +35,6 @@ impl Switches {
             1 => SyncDecompress::Always,
             _ => SyncDecompress::Never,
         }
-    }
-
-    /// Whether there is a kind of prefetch.
-    pub(crate) fn has(&self, kind: PrefetchKind) -> bool {
-        PrefetchSet::from_bits(self.prefetch.load(Relaxed)).has(kind)
     }
 
     pub(crate) fn readahead_alloc(&self) -> ReadaheadAlloc {

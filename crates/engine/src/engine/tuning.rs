@@ -75,8 +75,7 @@ impl Engine {
         }
         // What is left can always be moved.
         self.switches.set(wanted);
-        let around_bytes = if wanted.read_around { wanted.fetch_around_bytes } else { 0 };
-        self.sources.set_fault_around(around_bytes);
+        self.prefetch.set(wanted);
         *options = wanted.clone();
         Ok(())
     }

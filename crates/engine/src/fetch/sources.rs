@@ -1,22 +1,26 @@
 //! The sources of one image, and how bytes are got from them.
 
-use std::sync::{
-    Arc, PoisonError, RwLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
 };
 
 use floe_image::{ByteRange, DeviceId, Error, ImageSource, Place, Result};
 
-use crate::{Blocking, fetch::drop_behind::DropBehind, prefetch::detectors::fault_around::FaultAround};
+use crate::{
+    Blocking,
+    prefetch::controller::{Controller, Purpose},
+};
 
 /// The sources of one image: the image itself, its extra devices, and those that a format makes of them.
 pub(crate) struct Sources {
     devices: RwLock<Vec<Arc<dyn ImageSource>>>,
     /// Sources that are made of the other ones, numbered from the last number down.
     derived: RwLock<Vec<Arc<dyn ImageSource>>>,
-    data_around: FaultAround,
-    metadata_around: FaultAround,
-    drop_behind: DropBehind,
+    prefetch: Arc<Controller>,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
 }
@@ -35,14 +39,12 @@ impl Spent {
 }
 
 impl Sources {
-    /// The sources of an image; misses bring windows of `fault_around_bytes`.
-    pub(crate) fn new(devices: Vec<Arc<dyn ImageSource>>, fault_around_bytes: u64) -> Self {
+    /// The sources of an image; the controller is told of each read, and says what misses bring besides.
+    pub(crate) fn new(devices: Vec<Arc<dyn ImageSource>>, prefetch: Arc<Controller>) -> Self {
         Self {
             devices: RwLock::new(devices),
             derived: RwLock::default(),
-            data_around: FaultAround::new(fault_around_bytes),
-            metadata_around: FaultAround::new(fault_around_bytes),
-            drop_behind: DropBehind::new(),
+            prefetch,
             fetches: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
         }
@@ -76,17 +78,6 @@ impl Sources {
         self.source(device).map(|source| source.len())
     }
 
-    /// Has misses bring windows of another size from now on.
-    pub(crate) fn set_fault_around(&self, window_bytes: u64) {
-        self.data_around.set(window_bytes);
-        self.metadata_around.set(window_bytes);
-    }
-
-    /// Whether reads of file data stand near each other of late, so that what is beside them will be wanted.
-    pub(crate) fn data_is_dense(&self) -> bool {
-        self.data_around.is_worthwhile()
-    }
-
     /// Says that bytes of a source will be read soon.
     pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
         if let Ok(source) = self.source(device) {
@@ -105,10 +96,10 @@ impl Sources {
         output: &mut [u8],
         blocking: Blocking,
     ) -> Result<Option<Spent>> {
-        fill(self.source(device)?.as_ref(), &self.data_around, device, offset, output, blocking)?;
+        self.fill(Purpose::Data, device, offset, output, blocking)?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
-        let spent = self.drop_behind.note(device, ByteRange::new(offset, output.len() as u64));
+        let spent = self.prefetch.note_decoded(device, ByteRange::new(offset, output.len() as u64));
         spent.map(|(device, range)| Ok(Spent { source: self.source(device)?, range })).transpose()
     }
 
@@ -123,7 +114,7 @@ impl Sources {
         output: &mut [u8],
         blocking: Blocking,
     ) -> Result<()> {
-        fill(self.source(device)?.as_ref(), &self.metadata_around, device, offset, output, blocking)
+        self.fill(Purpose::Metadata, device, offset, output, blocking)
     }
 
     /// Fetches of file data so far, and the bytes that they brought.
@@ -144,34 +135,38 @@ impl Sources {
         let source = derived.get(usize::from(u16::MAX - device.0)).map(Arc::clone);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
-}
 
-/// Fills `output` from a source; where waiting is allowed, what stands around comes with a miss.
-fn fill(
-    source: &dyn ImageSource,
-    around: &FaultAround,
-    device: DeviceId,
-    offset: u64,
-    output: &mut [u8],
-    blocking: Blocking,
-) -> Result<()> {
-    let wanted = ByteRange::new(offset, output.len() as u64);
-    let read = match blocking {
-        Blocking::Allowed => {
-            if let Some(window) = around.note_miss(device, wanted) {
-                source.will_need(window.offset(), window.len());
+    /// Fills `output`; where waiting is allowed, what stands around comes with a miss.
+    fn fill(
+        &self,
+        purpose: Purpose,
+        device: DeviceId,
+        offset: u64,
+        output: &mut [u8],
+        blocking: Blocking,
+    ) -> Result<()> {
+        let (source, wanted) = (self.source(device)?, ByteRange::new(offset, output.len() as u64));
+        let read = match blocking {
+            Blocking::Allowed => {
+                let miss = self.prefetch.note_miss(purpose, device, wanted);
+                if let Some(window) = miss.window {
+                    source.will_need(window.offset(), window.len());
+                }
+                let started = Instant::now();
+                let read = source.read_at(offset, output).map(|()| true);
+                self.prefetch.note_waited(miss, output.len(), started.elapsed());
+                read
             }
-            source.read_at(offset, output).map(|()| true)
+            Blocking::Never => source.try_read_at(offset, output).inspect(|is_read| {
+                if *is_read {
+                    self.prefetch.note_hit(purpose, device, wanted);
+                }
+            }),
+        };
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::WouldBlock),
+            Err(error) => Err(Error::io(device, offset, error)),
         }
-        Blocking::Never => source.try_read_at(offset, output).inspect(|is_read| {
-            if *is_read {
-                around.note_hit(device, wanted);
-            }
-        }),
-    };
-    match read {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::WouldBlock),
-        Err(error) => Err(Error::io(device, offset, error)),
     }
 }

@@ -1,113 +1,292 @@
-//! Decides what is prefetched, and how much may wait.
+//! Decides what is prefetched, and how much.
 
 use std::{
+    collections::VecDeque,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use floe_image::{ByteRange, Nid};
+use floe_image::{ByteRange, DeviceId, Nid};
 
 use crate::{
-    PrefetchKind, ReadAroundCounters,
-    cache::block_cache::Key,
+    EngineOptions, PrefetchKind, PrefetchSet, ReadAroundCounters,
+    memory::prefetch_budget::{Feedback, PrefetchBudget, Unused},
     metrics::gauge::{Counted, Gauge},
     prefetch::{
         counters::Counts,
         detectors::{
-            clustered::HotRegions,
+            density::{Density, Window},
             directory::{AheadFile, ListedFile, Walks},
+            drop_behind::DropBehind,
             sequential::{Ahead, Streams},
         },
-        held_blocks::{Held, HeldBlocks},
-        sink::PageCache,
+        miss_cost::MissCost,
+        sink::Sink,
+        thresholds::*,
     },
 };
 
-/// The most pieces of work that wait at one time; more are dropped.
-const WAITING_MAX: usize = 64;
-
-/// Of a block that takes at least so long to decode, the rest is given to the page cache soon: copying takes a fraction of
-/// that.
-pub(crate) const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
-
-/// Of a block that takes at least so long to decode, it is even while reads are scattered.
-pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
-
-/// So many bytes are decoded ahead of a reader before it is looked where the reader is, and whether memory is short.
-pub(crate) const AHEAD_STEP_BYTES: usize = 256 << 10;
-
-/// Blocks that wait to be given to the page cache take at most this part of the cache of decoded blocks.
-const HELD_PART: u64 = 4;
-
-/// The prefetch of one reader: sequential and directory readahead, clustered reads, and the rest of decoded blocks.
+/// The prefetch of one image: the detectors' reports come in, and what is to be prefetched comes out.
 ///
-/// The thread `floe-around` does the work at normal priority, with best-effort pages; work may be dropped. Costly blocks go to
-/// the page cache through `floe-store`, which decoders cannot starve, if more than one waits.
-#[derive(Default)]
-pub(crate) struct Prefetch {
-    page_cache: OnceLock<Box<dyn PageCache>>,
+/// `read/read_around` does it: on the thread `floe-around`, at normal priority, with best-effort pages; work may be dropped.
+pub(crate) struct Controller {
+    kinds: AtomicU8,
+    fault_around_bytes: AtomicU64,
+    page_cache: OnceLock<Box<dyn Sink>>,
     streams: Mutex<Streams>,
-    hot_regions: HotRegions,
-    walks: Walks,
+    walks: Mutex<KnownWalks>,
+    data: Density,
+    metadata: Density,
+    decoded: DropBehind,
+    miss_cost: MissCost,
+    /// Of all bytes that were prefetched and not used yet.
+    budget: Arc<PrefetchBudget>,
+    file_feedback: Arc<Feedback>,
+    directory_feedback: Arc<Feedback>,
     waiting: AtomicUsize,
-    held: Arc<HeldBlocks>,
     /// Pieces of work that read more than was asked for, waiting or under way.
     reading_on: Gauge,
+    /// Blocks of which the rest waits to be stored.
+    storing: Gauge,
     pub(crate) counts: Counts,
 }
 
-/// What a read makes worth prefetching.
 #[derive(Default)]
-pub(crate) struct Beside {
-    /// The next files of a directory walk.
-    pub(crate) files: Vec<AheadFile>,
-    /// The region of the file with clustered reads.
-    pub(crate) region: Option<ByteRange>,
+struct KnownWalks {
+    walks: Walks,
+    /// Where the batches begin of which it is not known whether they were used.
+    batches: VecDeque<(usize, Arc<Unused>)>,
 }
 
-impl Prefetch {
-    pub(crate) fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
+/// What is short. Windows are the smallest while memory is, and smaller while CPUs are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pressure {
+    None,
+    Cpus,
+    Memory,
+}
+
+/// What a read of a source is for. Either stands densely or not by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Data,
+    Metadata,
+}
+
+/// A read that may have to wait for its source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Miss {
+    /// What the source is to bring besides.
+    pub(crate) window: Option<ByteRange>,
+    /// Whether the source was asked for it before.
+    was_asked: bool,
+}
+
+/// When the rest of a block goes to the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StoreRest {
+    /// When the machine has time.
+    Later,
+    /// Soon; the block is held until then.
+    Soon,
+}
+
+impl Controller {
+    pub(crate) fn new(options: &EngineOptions) -> Self {
+        let controller = Self {
+            kinds: AtomicU8::new(0),
+            fault_around_bytes: AtomicU64::new(0),
+            page_cache: OnceLock::new(),
+            streams: Mutex::default(),
+            walks: Mutex::default(),
+            data: Density::default(),
+            metadata: Density::default(),
+            decoded: DropBehind::new(),
+            miss_cost: MissCost::default(),
+            budget: Arc::default(),
+            file_feedback: Feedback::new(WHOLE, JUDGED_BYTES),
+            directory_feedback: Feedback::new(
+                (DIRECTORY_WINDOW_MIN * u64::from(WHOLE) / WINDOW_MAX) as u32,
+                JUDGED_BYTES,
+            ),
+            waiting: AtomicUsize::new(0),
+            reading_on: Gauge::default(),
+            storing: Gauge::default(),
+            counts: Counts::default(),
+        };
+        controller.set(options);
+        controller
+    }
+
+    /// Heeds other options from now on.
+    pub(crate) fn set(&self, options: &EngineOptions) {
+        let kinds = if options.read_around { options.prefetch } else { options.prefetch.without_reading() };
+        self.kinds.store(kinds.bits(), Relaxed);
+        self.fault_around_bytes.store(if options.read_around { options.fetch_around_bytes } else { 0 }, Relaxed);
+        self.budget.set_max(options.cache_bytes / BUDGET_PART);
+    }
+
+    /// Whether there is a kind of prefetch.
+    pub(crate) fn has(&self, kind: PrefetchKind) -> bool {
+        PrefetchSet::from_bits(self.kinds.load(Relaxed)).has(kind)
+    }
+
+    pub(crate) fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
         // A second one would be told of the same bytes: the first stays.
         let _ = self.page_cache.set(page_cache);
     }
 
-    pub(crate) fn page_cache(&self) -> Option<&dyn PageCache> {
+    pub(crate) fn page_cache(&self) -> Option<&dyn Sink> {
         self.page_cache.get().map(Box::as_ref)
     }
 
-    pub(crate) fn counters(&self, used_blocks: u64, wasted_blocks: u64) -> ReadAroundCounters {
+    pub(crate) fn counters(&self) -> ReadAroundCounters {
+        let (used_blocks, wasted_blocks) = self.file_feedback.used_and_wasted();
         self.counts.so_far(used_blocks, wasted_blocks)
     }
 
-    /// Records a read that begins; returns the window to decode ahead of a sequential reader.
-    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).note(nid, range)
+    /// Whether a miss costs so much that the source is told of a window before it is read.
+    pub(crate) fn is_far(&self) -> bool {
+        self.miss_cost.window_bytes() > 0
     }
 
-    /// Returns what a read that is not sequential makes worth prefetching.
-    pub(crate) fn beside(&self, nid: Nid, range: ByteRange, has: impl Fn(PrefetchKind) -> bool) -> Beside {
-        if self.page_cache.get().is_none() {
-            return Beside::default();
+    /// Notes a read that begins; returns the window to decode ahead of a sequential reader.
+    pub(crate) fn note_read(&self, nid: Nid, range: ByteRange, pressure: impl FnOnce() -> Pressure) -> Option<Ahead> {
+        if !self.has(PrefetchKind::Sequential) {
+            return None;
         }
-        let files = match range.offset() {
-            0 if has(PrefetchKind::Directory) => self.walks.note_read(nid),
-            _ => Vec::new(),
+        let mut streams = lock(&self.streams);
+        let stream = streams.note(nid, range);
+        if stream.run < RUN_MIN {
+            return None;
+        }
+        let max = self.window(&self.file_feedback, pressure()).max(FILE_WINDOW_MIN);
+        let window = (FILE_WINDOW_MIN << (stream.run - 1).min(16)).max(2 * range.len());
+        let window = window.min(max).min(self.budget.max_bytes() / 2);
+        let (start, end) = (stream.ahead_end.max(stream.next), stream.next + window);
+        // Small steps are not worth the work: the next one comes when half of the window is used up.
+        if start + window / 2 > end || window == 0 {
+            return None;
+        }
+        Some(stream.read_ahead(ByteRange::between(start, end)))
+    }
+
+    /// Notes the first read of a file; gives the next files of a directory walk.
+    pub(crate) fn next_files(&self, nid: Nid, pressure: impl FnOnce() -> Pressure) -> Vec<AheadFile> {
+        if self.page_cache.get().is_none() || !self.has(PrefetchKind::Directory) {
+            return Vec::new();
+        }
+        let KnownWalks { walks, batches } = &mut *lock(&self.walks);
+        let Some(arrival) = walks.note_read(nid) else { return Vec::new() };
+        while arrival.is_milestone && batches.front().is_some_and(|(first, _)| *first <= arrival.position) {
+            batches.pop_front().into_iter().for_each(|(_, batch)| batch.note_used());
+        }
+        if arrival.walking_share < WALK_SHARE_MIN {
+            batches.clear();
+            return Vec::new();
+        }
+        let window = self.window(&self.directory_feedback, pressure()).max(DIRECTORY_WINDOW_MIN);
+        let batch = walks.batch_after(arrival.position, window);
+        let bytes = batch.iter().map(|ahead| ahead.file.size).sum();
+        let first = batch.first().map(|ahead| ahead.position);
+        batches.extend(first.and_then(|first| Some((first, self.budget.claim(bytes, &self.directory_feedback)?))));
+        if batches.len() > BATCHES_MAX {
+            batches.pop_front();
+        }
+        batch
+    }
+
+    /// What may be prefetched at one time of the kind with this feedback.
+    fn window(&self, feedback: &Feedback, pressure: Pressure) -> u64 {
+        let near = match pressure {
+            Pressure::Memory => return 0,
+            Pressure::Cpus => WINDOW_MAX / SHORT_CPU_PART,
+            Pressure::None => WINDOW_MAX,
         };
-        let region = has(PrefetchKind::Clustered).then(|| self.hot_regions.note(nid, range)).flatten();
-        Beside { files, region }
+        feedback.part_of(near.max(self.miss_cost.window_bytes()))
     }
 
     /// Notes files of a directory that readers were told of.
     pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
-        self.walks.note_listed(directory, is_beginning, files);
+        if self.has(PrefetchKind::Directory) {
+            lock(&self.walks).walks.note_listed(directory, is_beginning, files);
+        }
     }
 
-    /// Whether nobody has come to a file that is to be read ahead.
+    /// Whether nobody has come to a file that is to be prefetched.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
-        self.walks.is_wanted(ahead)
+        lock(&self.walks).walks.is_wanted(ahead)
+    }
+
+    /// Whether reads of file data stand near each other of late, so that what is beside them will be wanted.
+    fn data_is_dense(&self) -> bool {
+        self.data.near_share() >= DENSE_SHARE_MIN
+    }
+
+    /// Notes that a read of a source was in memory.
+    pub(crate) fn note_hit(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange) {
+        if let Some((window, _)) = self.window_around(device, wanted) {
+            self.density(purpose).note(window);
+        }
+    }
+
+    /// Notes that a read of a source was not in memory, before it waits.
+    pub(crate) fn note_miss(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange) -> Miss {
+        let Some((window, range)) = self.window_around(device, wanted) else {
+            return Miss { window: None, was_asked: false };
+        };
+        let density = self.density(purpose);
+        let is_dense = density.near_share() >= DENSE_SHARE_MIN;
+        let was_asked = density.note(window).was_asked;
+        let is_asked = is_dense && !was_asked && self.fault_around_bytes.load(Relaxed) > 0;
+        if is_asked {
+            density.note_asked(window);
+        }
+        Miss { window: is_asked.then_some(range), was_asked }
+    }
+
+    /// Notes how long that read took.
+    pub(crate) fn note_waited(&self, miss: Miss, len: usize, waited: Duration) {
+        if !miss.was_asked {
+            self.miss_cost.learn(len, miss.window.map_or(0, |window| window.len()), waited);
+        }
+    }
+
+    /// The window around a read of a source; `None` where it is as large.
+    fn window_around(&self, device: DeviceId, wanted: ByteRange) -> Option<(Window, ByteRange)> {
+        let near = match self.fault_around_bytes.load(Relaxed) {
+            0 => WATCHED_BYTES,
+            window_bytes => window_bytes,
+        };
+        // In powers of two, so that windows are mostly found again while the estimate moves.
+        let window_bytes = near << (self.miss_cost.window_bytes() / near).checked_ilog2().unwrap_or(0);
+        let number = wanted.offset().checked_div(window_bytes).filter(|_| wanted.len() < window_bytes)?;
+        let range = ByteRange::new(number * window_bytes, window_bytes);
+        Some((Window { owner: device.0.into(), number }, range))
+    }
+
+    fn density(&self, purpose: Purpose) -> &Density {
+        match purpose {
+            Purpose::Data => &self.data,
+            Purpose::Metadata => &self.metadata,
+        }
+    }
+
+    /// Notes stored bytes that were read to be decoded; gives what may leave the page cache.
+    pub(crate) fn note_decoded(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
+        self.decoded.note(device, range).filter(|_| self.has(PrefetchKind::DropBehind))
+    }
+
+    /// Whether the rest of a block that takes so long to decode is to be stored, and when. While reads are scattered nobody
+    /// will ask for it soon: only blocks that many files share are stored then, which may be worth keeping, and those that
+    /// are so costly that storing the rest hardly matters.
+    pub(crate) fn store_rest(&self, decode_cost: Duration, is_shared: bool) -> Option<StoreRest> {
+        let is_worthwhile = is_shared || decode_cost >= STORED_ALWAYS_DECODE || self.data_is_dense();
+        let when = if decode_cost >= STORED_SOON_DECODE { StoreRest::Soon } else { StoreRest::Later };
+        is_worthwhile.then_some(when)
     }
 
     /// Room for one more piece of work that waits; counted as dropped where there is none.
@@ -130,22 +309,40 @@ impl Prefetch {
         self.reading_on.now() > 0
     }
 
-    /// Holds a block of `len` bytes until the page cache was given the rest of it; counted as dropped where too much of a
-    /// cache of `cache_bytes` is held already.
-    pub(crate) fn hold(&self, key: Key, len: u64, cache_bytes: u64) -> Option<Held> {
-        let held = self.held.hold(key, len, cache_bytes / HELD_PART);
+    /// Claims bytes that are decoded ahead of a reader; `None` where there is no room for them.
+    pub(crate) fn claim_ahead(&self, bytes: u64) -> Option<Arc<Unused>> {
+        self.budget.claim(bytes, &self.file_feedback)
+    }
+
+    /// Holds a block of `bytes` until the page cache has the rest of it; counted as dropped where there is no room for that.
+    pub(crate) fn hold(&self, bytes: u64) -> Option<Arc<Unused>> {
+        let held = self.budget.hold(bytes);
         if held.is_none() {
             self.counts.dropped();
         }
         held
     }
+
+    /// Counts a block that waits to be stored; says whether it is the only one.
+    pub(crate) fn stores_rest(&self) -> (Counted, bool) {
+        let counted = self.storing.enter();
+        let is_alone = self.storing.now() == 1;
+        (counted, is_alone)
+    }
 }
 
 /// A piece of work that waits; no longer once this is dropped.
-pub(crate) struct Admitted(Arc<Prefetch>);
+pub(crate) struct Admitted(Arc<Controller>);
 
 impl Drop for Admitted {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
 }
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,8 +1,14 @@
 //! Counters of prefetch.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use crate::prefetch::detectors::sequential::Ahead;
+use crate::{
+    memory::prefetch_budget::Unused,
+    prefetch::{controller::Controller, detectors::sequential::Ahead},
+};
 
 /// What read-around has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -11,7 +17,7 @@ pub struct ReadAroundCounters {
     pub ahead_blocks: u64,
     /// Of them, those that somebody asked for later.
     pub used_blocks: u64,
-    /// Of them, those that left the cache without having been asked for.
+    /// Of them, those that nobody asked for before they left the cache, or before newer ones needed their budget.
     pub wasted_blocks: u64,
     /// Blocks left to a later demand read, because their pages would have cost waiting.
     pub given_up: u64,
@@ -34,6 +40,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn given_up(&self, count: usize) {
+        self.given_up.fetch_add(count as u64, Relaxed);
+    }
+
     pub(crate) fn dropped(&self) {
         self.dropped.fetch_add(1, Relaxed);
     }
@@ -58,7 +68,7 @@ impl Counts {
 /// A window that is decoded ahead of a reader, for as long as it is worth it.
 pub(crate) struct AheadGuard<'window> {
     pub(crate) window: &'window Ahead,
-    pub(crate) counts: &'window Counts,
+    pub(crate) controller: &'window Controller,
 }
 
 impl AheadGuard<'_> {
@@ -67,19 +77,24 @@ impl AheadGuard<'_> {
     pub(crate) fn wants(&self, end: usize) -> bool {
         let is_wanted = !self.window.is_cancelled() && end as u64 > self.window.passed_bytes();
         if !is_wanted {
-            self.counts.cancelled.fetch_add(1, Relaxed);
+            self.controller.counts.cancelled.fetch_add(1, Relaxed);
         }
         is_wanted
     }
 
+    /// Claims the bytes of a block that is decoded now; `None` where there is no room for them.
+    pub(crate) fn claim(&self, bytes: u64) -> Option<Arc<Unused>> {
+        self.controller.claim_ahead(bytes)
+    }
+
     /// Counts a block that was decoded.
     pub(crate) fn decoded(&self) {
-        self.counts.ahead_blocks.fetch_add(1, Relaxed);
+        self.controller.counts.ahead_blocks.fetch_add(1, Relaxed);
     }
 
     /// Counts blocks that are left to a later demand read; always true.
     pub(crate) fn give_up(&self, count: usize) -> bool {
-        self.counts.given_up.fetch_add(count as u64, Relaxed);
+        self.controller.counts.given_up(count);
         true
     }
 }

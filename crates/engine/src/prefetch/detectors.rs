@@ -1,6 +1,6 @@
-//! Detectors of access patterns.
+//! Detectors of access patterns: state machines that report what they see, and decide nothing.
 
-pub(crate) mod clustered;
+pub(crate) mod density;
 pub(crate) mod directory;
-pub(crate) mod fault_around;
+pub(crate) mod drop_behind;
 pub(crate) mod sequential;

@@ -2,6 +2,8 @@
 
 use floe_image::{ByteRange, StoredBlock};
 
+use crate::prefetch::controller::StoreRest;
+
 /// The part of a file that a block holds, of which a read wanted only some.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neighbour {
@@ -10,11 +12,14 @@ pub(crate) struct Neighbour {
     pub(crate) range: ByteRange,
     /// How many decoded bytes precede the first of them.
     pub(crate) skip: u32,
+    /// Whether most of the block belongs to other files.
+    pub(crate) is_shared: bool,
+    pub(crate) when: StoreRest,
 }
 
 impl Neighbour {
-    /// Whether most of the block belongs to other files.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.range.len() < u64::from(self.block.decoded_len.bytes()) / 2
+    /// Whether most of a block belongs to other files than the one that has `range` of it.
+    pub(crate) fn is_shared(range: ByteRange, block: &StoredBlock) -> bool {
+        range.len() < u64::from(block.decoded_len.bytes()) / 2
     }
 }

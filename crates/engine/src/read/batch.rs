@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use floe_image::{DeviceId, Result, StoredBlock, StoredLen};
+use floe_image::{DeviceId, Result, StoredBlock};
 
 use crate::{
     Engine, PageRun,
     memory::byte_budget::Permit,
-    read::acquire::{BlockSource, Step},
+    read::{
+        acquire::{BlockSource, Step},
+        plan::stored_len,
+    },
 };
 
 /// The most stored bytes that one fetch brings for several blocks.
@@ -102,13 +105,5 @@ impl Step {
             }
             _ => None,
         }
-    }
-}
-
-fn stored_len(block: &StoredBlock) -> u64 {
-    match block.stored_len {
-        StoredLen::Known(len) => u64::from(len),
-        // File data always has its length in the map; a length of zero decodes to an error.
-        StoredLen::Prefixed => 0,
     }
 }

@@ -7,7 +7,7 @@ use floe_image::{DecodedLen, Error, Place, Result, StoredBlock};
 use crate::{
     Blocking, Engine, SyncDecompress,
     cache::block_cache::{CachedBlock, Found, Lead},
-    memory::page_pool::Effort,
+    memory::{page_pool::Effort, prefetch_budget::Unused},
     prefetch::counters::AheadGuard,
     read::{
         acquire::{BlockSource, Step, acquire_block},
@@ -160,15 +160,26 @@ impl Job<'_> {
             }
             BlockSource::Ahead { block } => {
                 let Some(ahead) = self.ahead.filter(|ahead| ahead.wants(step.output.end)) else { return Ok(()) };
+                let Some(unused) = ahead.claim(block.decoded_len.bytes().into()) else {
+                    ahead.give_up(1);
+                    return Ok(());
+                };
                 // Only now, as whoever wants the block from here on waits for it.
                 let Found::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
-                self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead)
+                self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead, unused)
             }
             _ => Ok(()),
         }
     }
 
-    fn decode_ahead(&self, block: &StoredBlock, stored: &[u8], lead: Lead, ahead: &AheadGuard<'_>) -> Result<()> {
+    fn decode_ahead(
+        &self,
+        block: &StoredBlock,
+        stored: &[u8],
+        lead: Lead,
+        ahead: &AheadGuard<'_>,
+        unused: Arc<Unused>,
+    ) -> Result<()> {
         match self.decode_for_cache(block, stored, self.effort()) {
             // Dropping the lead has those who wait decode for themselves.
             Err(Error::NoMemory) => {
@@ -180,7 +191,7 @@ impl Job<'_> {
                 Err(error)
             }
             Ok(cached) => {
-                cached.mark_ahead();
+                cached.mark_ahead(unused);
                 lead.end(Ok(Arc::new(cached)));
                 ahead.decoded();
                 Ok(())

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock};
+use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock, StoredLen};
 
 /// One step of a plan: where some bytes of the output come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +53,15 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], steps: &mut Vec<Planned
 }
 
 impl PlannedStep {
+    /// Where its stored bytes are.
+    pub(crate) fn stored(&self) -> Option<(DeviceId, ByteRange)> {
+        match self.origin {
+            Origin::Hole => None,
+            Origin::Plain { device, offset } => Some((device, ByteRange::new(offset, self.output.len() as u64))),
+            Origin::Block { block, .. } => Some((block.device, ByteRange::new(block.offset, stored_len(&block)))),
+        }
+    }
+
     /// Whether the bytes at `origin` follow those of this step in the image.
     fn is_continued_by(&self, origin: &Origin) -> bool {
         match (self.origin, *origin) {
@@ -61,6 +70,15 @@ impl PlannedStep {
             }
             _ => false,
         }
+    }
+}
+
+/// How many stored bytes a block of file data has.
+pub(crate) fn stored_len(block: &StoredBlock) -> u64 {
+    match block.stored_len {
+        StoredLen::Known(len) => u64::from(len),
+        // File data always has its length in the map; a length of zero decodes to an error.
+        StoredLen::Prefixed => 0,
     }
 }
 

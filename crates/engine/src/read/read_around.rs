@@ -1,18 +1,17 @@
 //! Executes what prefetch decides: decodes ahead, and pushes bytes into the page cache.
 
-use floe_image::{ByteRange, Error, Extent, ExtentData, Nid, Result, StoredBlock};
+use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
     Blocking, ListedFile, PrefetchKind, Reader,
-    cache::{
-        block_cache::{CachedBlock, Key},
-        spill_file::COSTLY_DECODE,
-    },
+    cache::{block_cache::CachedBlock, spill_file::COSTLY_DECODE},
+    memory::page_pool::Effort,
     prefetch::{
-        controller::{AHEAD_STEP_BYTES, Beside, STORED_ALWAYS_DECODE, STORED_SOON_DECODE},
+        controller::{Pressure, StoreRest},
         counters::AheadGuard,
         detectors::{directory::AheadFile, sequential::Ahead},
         neighbours::Neighbour,
+        thresholds::AHEAD_STEP_BYTES,
     },
     read::{
         acquire::{BlockSource, Step},
@@ -25,22 +24,61 @@ use crate::{
 impl Reader {
     /// Notes a read that begins; gives what to read ahead of its reader.
     pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
-        self.engine().switches.has(PrefetchKind::Sequential).then(|| self.prefetch().note_read(nid, range)).flatten()
+        self.prefetch().note_read(nid, range, || self.pressure())
     }
 
     /// After a read was taken care of: reads on, if it follows others, and what it suggests besides.
     pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
         if let Some(ahead) = ahead {
+            self.announce(nid, ahead.range);
             // Whatever is wrong with the image, the demand read that comes later will say it.
             return self.read_on(move |reader| drop(reader.decode_ahead(nid, &ahead)));
         }
-        let Beside { files, region } = self.prefetch().beside(nid, range, |kind| self.engine().switches.has(kind));
+        if range.offset() > 0 {
+            return;
+        }
+        let files = self.prefetch().next_files(nid, || self.pressure());
         if !files.is_empty() {
+            files.iter().for_each(|ahead| self.announce(ahead.file.nid, ByteRange::new(0, ahead.file.size)));
             self.read_on(move |reader| reader.store_files(&files));
         }
-        if let Some(region) = region {
-            self.read_on(move |reader| drop(reader.store_region(nid, region)));
+    }
+
+    /// What is short, as far as prefetch heeds it.
+    fn pressure(&self) -> Pressure {
+        let engine = self.engine();
+        if engine.switches.ahead_effort() == Effort::BestEffort && engine.pool.is_memory_short() {
+            Pressure::Memory
+        } else if engine.workers.cpus_are_short() {
+            Pressure::Cpus
+        } else {
+            Pressure::None
         }
+    }
+
+    /// Asks a far source for the stored bytes of a part of a file, so that it transfers them while others are waited for. A
+    /// map that is not in memory is left to those who read.
+    fn announce(&self, nid: Nid, range: ByteRange) {
+        if !self.prefetch().is_far() {
+            return;
+        }
+        self.workspaces.with(|workspace| {
+            if self.plan(workspace, nid, range, Blocking::Never).is_err() {
+                return;
+            }
+            let mut asked: Vec<(DeviceId, ByteRange)> = Vec::new();
+            for (device, stored) in workspace.planned.iter().filter_map(PlannedStep::stored) {
+                match asked.last_mut() {
+                    Some((before, range)) if *before == device && range.end() == stored.offset() => {
+                        *range = ByteRange::between(range.offset(), stored.end());
+                    }
+                    _ => asked.push((device, stored)),
+                }
+            }
+            for (device, range) in asked {
+                self.engine().sources.will_need(device, range.offset(), range.len());
+            }
+        });
     }
 
     /// Whether the thread that reads around has something to read, so that a CPU is not idle.
@@ -51,29 +89,25 @@ impl Reader {
     /// Notes that the readers of the page cache were told of these files of a directory, in the order in which it lists
     /// them. `is_beginning` says that its list begins with them.
     pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
-        if self.engine().switches.has(PrefetchKind::Directory) {
-            self.prefetch().note_listed(directory, is_beginning, files);
-        }
+        self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// What the blocks that a read decodes hold of the file beside what it wants. While reads are scattered nobody will ask
-    /// for that soon: only blocks that many files share are told of then, which may be worth keeping, and those that are
-    /// so costly that giving the rest away hardly matters.
+    /// What the blocks that a read decodes hold of the file beside what it wants, as far as the page cache is to have it.
     pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
-        if self.prefetch().page_cache().is_none() || !self.engine().switches.has(PrefetchKind::RestOfBlock) {
+        if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Vec::new();
         }
         let is_decoded = |block: &StoredBlock| {
             steps.iter().any(|step| matches!(&step.source, BlockSource::Lead { block: other, .. } if other == block))
         };
-        let is_dense = self.engine().sources.data_is_dense();
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
         ends.filter_map(|extent| match extent.data {
             ExtentData::Encoded { block, skip } => {
-                let neighbour = Neighbour { block, range: extent.range, skip };
-                let is_told = is_dense || self.engine().costs.estimate(&block) >= STORED_ALWAYS_DECODE;
-                let has_more = (is_told && !range.contains(extent.range)) || neighbour.is_shared();
-                (has_more && is_decoded(&block)).then_some(neighbour)
+                let cost = self.engine().costs.estimate(&block);
+                let is_shared = Neighbour::is_shared(extent.range, &block);
+                let has_more = is_shared || !range.contains(extent.range);
+                let when = self.prefetch().store_rest(cost, is_shared).filter(|_| has_more && is_decoded(&block))?;
+                Some(Neighbour { block, range: extent.range, skip, is_shared, when })
             }
             _ => None,
         })
@@ -86,8 +120,8 @@ impl Reader {
     /// otherwise a block that was evicted in the meantime is decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
         let has_use = |neighbour: &Neighbour| !wanted.contains(neighbour.range) || self.is_kept(neighbour);
-        let is_costly = |neighbour: &Neighbour| self.engine().costs.estimate(&neighbour.block) >= STORED_SOON_DECODE;
-        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().filter(has_use).partition(is_costly);
+        let is_soon = |neighbour: &Neighbour| neighbour.when == StoreRest::Soon;
+        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().filter(has_use).partition(is_soon);
         for neighbour in soon {
             self.store_soon(nid, wanted, neighbour);
         }
@@ -105,21 +139,20 @@ impl Reader {
 
     fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour) {
         let Some(cached) = self.engine().blocks.peek(&neighbour.block) else { return };
-        let (len, cache_bytes) = (cached.bytes().len() as u64, self.engine().pool.cache_bytes() as u64);
-        let Some(held) = self.prefetch().hold(Key::of(&neighbour.block), len, cache_bytes) else { return };
-        let is_first = held.is_first();
+        let len = cached.bytes().len() as u64;
+        let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return };
+        let (storing, is_alone) = self.prefetch().stores_rest();
         let reader = self.clone();
         let work = Box::new(move || {
             reader.store_neighbour(nid, wanted, &neighbour, &cached);
             if reader.is_kept(&neighbour) {
                 reader.engine().spill_file.store(&neighbour.block, &cached);
             }
-            drop(cached);
-            drop(held);
+            drop((cached, held, storing));
         });
         // A real-time thread would take the CPU from the reader that was just answered: it is only for what comes while
         // the other one has not got to the last block yet.
-        if is_first { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
+        if is_alone { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
     }
 
     fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour, cached: &CachedBlock) {
@@ -136,12 +169,13 @@ impl Reader {
             if bytes.is_empty() {
                 continue;
             }
-            let stored_len = page_cache.store(nid, part.offset(), bytes);
+            let read_len = page_cache.read_ahead(nid, part);
+            let stored_len = read_len.map_or_else(|| page_cache.store(nid, part.offset(), bytes), |len| len as usize);
             self.prefetch().counts.stored(stored_len);
             // Readers come back for what was not taken.
             is_stored &= stored_len == bytes.len();
         }
-        if is_stored && !neighbour.is_shared() {
+        if is_stored && !neighbour.is_shared {
             cached.mark_spent();
         }
     }
@@ -149,7 +183,7 @@ impl Reader {
     /// Whether a block is one that many files share and that is costly to decode: it is kept where it is found again when
     /// the block cache has let go of it.
     fn is_kept(&self, neighbour: &Neighbour) -> bool {
-        neighbour.is_shared() && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
+        neighbour.is_shared && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
     }
 
     /// Gives the page cache files that a reader comes to next.
@@ -162,15 +196,13 @@ impl Reader {
         }
     }
 
-    /// Gives the page cache a part of a file that was read piece by piece.
-    fn store_region(&self, nid: Nid, region: ByteRange) -> Result<bool> {
-        let size = self.file_system().attr(nid)?.size;
-        self.store_part(nid, ByteRange::between(region.offset(), region.end().min(size)))
-    }
-
     /// Gives the page cache a part of a file; gives whether it took it.
     fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
         let (Some(page_cache), len) = (self.prefetch().page_cache(), part.len() as usize) else { return Ok(false) };
+        if let Some(read_len) = page_cache.read_ahead(nid, part) {
+            self.prefetch().counts.stored(read_len as usize);
+            return Ok(read_len == part.len());
+        }
         let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
@@ -211,7 +243,7 @@ impl Reader {
 
     fn run_ahead(&self, workspace: &mut Workspace, window: &Ahead, planned: &[PlannedStep]) -> Result<()> {
         let engine = self.engine();
-        let ahead = AheadGuard { window, counts: &self.prefetch().counts };
+        let ahead = AheadGuard { window, controller: self.prefetch() };
         let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: Some(&ahead) };
         let mut rest = planned;
         while let Some(first) = rest.first() {

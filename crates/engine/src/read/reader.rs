@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Instant};
 use floe_image::{ByteRange, Error, FileSystem, Nid, Result};
 
 use crate::{
-    Blocking, Engine, PageCache, PageRun, ReadAroundCounters, WorkerMode,
+    Blocking, Engine, PageRun, ReadAroundCounters, Sink, WorkerMode,
     memory::page_pool::Effort,
-    prefetch::{controller::Prefetch, neighbours::Neighbour},
+    prefetch::{controller::Controller, neighbours::Neighbour},
     read::{
         acquire::acquire,
         detached::{DetachedRead, Left, Request},
@@ -24,7 +24,6 @@ pub struct Reader {
     file_system: Arc<dyn FileSystem>,
     /// The same file system; its calls never wait for a source.
     non_blocking: Arc<dyn FileSystem>,
-    prefetch: Arc<Prefetch>,
     pub(crate) workspaces: Arc<Workspaces>,
 }
 
@@ -40,7 +39,7 @@ impl Reader {
     /// A reader of `file_system`, which was opened with [`Engine::block_reader`].
     pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
         let non_blocking = Arc::clone(&file_system).with_reader(engine.block_reader(Blocking::Never));
-        Self { engine, file_system, non_blocking, prefetch: Arc::default(), workspaces: Arc::default() }
+        Self { engine, file_system, non_blocking, workspaces: Arc::default() }
     }
 
     /// The format.
@@ -53,19 +52,18 @@ impl Reader {
         &self.engine
     }
 
-    /// Names the cache that is given what blocks hold beside the bytes that a read wanted. Only the first counts.
-    pub fn set_page_cache(&self, page_cache: Box<dyn PageCache>) {
-        self.prefetch.set_page_cache(page_cache);
+    /// Names the sink of what is prefetched for other caches than the engine's own. Only the first counts.
+    pub fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
+        self.prefetch().set_page_cache(page_cache);
     }
 
     /// What read-around has done so far.
     pub fn read_around_counters(&self) -> ReadAroundCounters {
-        let (used_blocks, wasted_blocks) = self.engine.blocks.ahead_used_and_wasted();
-        self.prefetch.counters(used_blocks, wasted_blocks)
+        self.prefetch().counters()
     }
 
-    pub(crate) fn prefetch(&self) -> &Arc<Prefetch> {
-        &self.prefetch
+    pub(crate) fn prefetch(&self) -> &Arc<Controller> {
+        &self.engine.prefetch
     }
 
     /// The format, for a caller that may wait for the source or not.

@@ -83,6 +83,11 @@ impl CpuPressure {
         self.is_high.load(Relaxed)
     }
 
+    /// Whether CPUs were seen to be short: not where nobody has looked yet.
+    pub(crate) fn was_seen_high(&self) -> bool {
+        self.is_high() && self.last.try_lock().is_ok_and(|last| last.is_some())
+    }
+
     /// Asks the kernel, unless somebody does or just did; gives whether what it says has changed
     /// [`is_high`](Self::is_high).
     pub(crate) fn look(&self) -> bool {
@@ -142,10 +147,11 @@ mod tests {
             (pressure.look(), pressure.is_high())
         };
         let cpus = allowed_cpus().len();
-        assert!(pressure.is_high(), "nothing is known yet");
+        assert!(pressure.is_high() && !pressure.was_seen_high(), "nothing is known yet");
         assert_eq!(look(cpus), (true, false));
         assert_eq!(look(cpus + 1), (false, false), "now and then one too many");
         assert_eq!(look(cpus + 8), (true, true));
+        assert!(pressure.was_seen_high());
         assert_eq!(look(cpus), (false, true), "it was a moment ago");
         assert!((0..200).any(|_| look(cpus.saturating_sub(1)) == (true, false)));
         let working: Vec<_> = (0..8).map(|_| pressure.work()).collect();

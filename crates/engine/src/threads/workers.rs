@@ -118,6 +118,11 @@ impl Workers {
         }
     }
 
+    /// Whether more threads of others were seen to want to run than there are CPUs.
+    pub(crate) fn cpus_are_short(&self) -> bool {
+        self.cpu_pressure.was_seen_high()
+    }
+
     /// Has other threads decompress from now on.
     ///
     /// # Errors

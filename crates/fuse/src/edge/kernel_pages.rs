@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_engine::{PageCache, machine_page_bytes};
+use floe_engine::{Sink, machine_page_bytes};
 use floe_fuse_wire::Notifier;
 use floe_image::{FileSystem, Nid};
 
@@ -15,7 +15,7 @@ pub(crate) struct KernelPages {
     pub(crate) file_system: Arc<dyn FileSystem>,
 }
 
-impl PageCache for KernelPages {
+impl Sink for KernelPages {
     /// All but the file's last page, unless all of the file is given. Where FUSE has folios of several pages, Linux took a
     /// store that ends where the file ends for all of its folio: if a read had failed there, what is in it before the
     /// store would be taken for read. A store from the file's beginning on has nothing before it.

@@ -10,8 +10,8 @@ use std::{
 };
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
-    FileSystem, FileSystemInfo, FileType, Nid, Place, Result, Timestamp,
+    Attr, BlockReader, ByteRange, DecodedLen, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Encoding, Error, Extent,
+    ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Place, Result, StoredBlock, StoredLen, Timestamp,
 };
 
 use super::Gate;
@@ -101,6 +101,23 @@ impl TreeFileSystem {
         self.image.extend_from_slice(content);
         let data = ExtentData::Plain { device: DeviceId(0), offset };
         self.push_extent(index, content.len() as u64, data);
+    }
+
+    /// A file in stored blocks of so many bytes, of which a read decodes all.
+    pub(crate) fn file_in_blocks(&mut self, path: &str, content: &[u8], block_bytes: usize) {
+        let index = self.add(path, FileType::Regular, 0o644);
+        for block in content.chunks(block_bytes) {
+            let (offset, len) = (self.image.len() as u64, block.len() as u32);
+            self.image.extend_from_slice(block);
+            let block = StoredBlock {
+                device: DeviceId(0),
+                offset,
+                stored_len: StoredLen::Known(len),
+                decoded_len: DecodedLen::Exact(len),
+                encoding: Encoding::Stored,
+            };
+            self.push_extent(index, len.into(), ExtentData::Encoded { block, skip: 0 });
+        }
     }
 
     /// Appends a hole to a file.

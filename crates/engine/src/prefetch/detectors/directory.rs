@@ -1,44 +1,16 @@
 //! Which readers go from file to file, in the order in which directories list them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use floe_image::Nid;
+
+use crate::prefetch::thresholds::{
+    FILE_BYTES_MAX, FILES_MAX, MILESTONE_BATCHES, MILESTONE_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS, WHOLE,
+};
 
 /// How many listed files are remembered: the last ones.
 const LISTED_MAX: usize = 1 << 14;
 
 /// How many places there are to look them up in; files that meet in one disturb each other, which costs speed alone.
 const PLACE_COUNT: usize = 2 * LISTED_MAX;
-
-/// Several threads that share the work of a walk come by at files in an order that differs so much from that of the
-/// directory.
-const DISORDER_MAX: usize = 4;
-
-/// Only files whose beginnings were among the last so many that somebody asked for tell of a walk.
-const RECENT_READS: u32 = 32;
-
-/// What is read ahead of a walk at first, and at most, in bytes.
-const WINDOW_MIN: u64 = 256 << 10;
-const WINDOW_MAX: u64 = 2 << 20;
-
-/// The most files that are read ahead at one time.
-const FILES_MAX: usize = 128;
-
-/// Larger files are left to those who read them: the kernel reads ahead in them.
-const FILE_BYTES_MAX: u64 = 512 << 10;
-
-/// A batch of at least so many files has a milestone; of the others, every so many have one.
-const MILESTONE_FILES: usize = 4;
-const MILESTONE_BATCHES: u32 = 4;
-
-/// The share of what speaks for a walk is a moving average over about so many signs.
-const AVERAGED_SIGNS: u32 = 16;
-
-/// Shares are counted in parts of this.
-const WHOLE: u32 = 1 << 16;
-
-/// From this share on, files are read ahead.
-const WORTHWHILE: u32 = WHOLE / 8 * 5;
 
 /// A regular file that the kernel was told of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,11 +28,6 @@ pub struct ListedFile {
 /// milestones are passed by, nothing is.
 #[derive(Default)]
 pub(crate) struct Walks {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
     /// The files that were listed last; where it is full, the next one takes the place of the oldest.
     ring: Vec<Entry>,
     /// How many files were listed so far.
@@ -70,7 +37,6 @@ struct State {
     listing_count: u32,
     read_count: u32,
     walking_share: u32,
-    window: u64,
     batches_without_milestone: u32,
 }
 
@@ -99,47 +65,46 @@ enum Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AheadFile {
     pub(crate) file: ListedFile,
-    position: usize,
+    /// Where it stands among all that were listed.
+    pub(crate) position: usize,
+}
+
+/// The first read of a listed file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    /// Where the file stands among all that were listed.
+    pub(crate) position: usize,
+    /// Whether it was left out of a batch, so that whoever reads it read the batch too.
+    pub(crate) is_milestone: bool,
+    /// The share of late signs that speak for a walk, in parts of [`WHOLE`].
+    pub(crate) walking_share: u32,
 }
 
 impl Walks {
     /// Notes files of a directory, in the order in which it lists them. `is_beginning` says that the list begins with them.
-    pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
-        let mut state = self.lock();
-        state.listing_count = state.listing_count.wrapping_add(u32::from(is_beginning));
-        let listing = (directory, state.listing_count);
+    pub(crate) fn note_listed(&mut self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
+        self.listing_count = self.listing_count.wrapping_add(u32::from(is_beginning));
+        let listing = (directory, self.listing_count);
         for file in files {
-            state.push(Entry { file: *file, listing, seen: Seen::Listed });
+            self.push(Entry { file: *file, listing, seen: Seen::Listed });
         }
     }
 
-    /// Notes that the beginning of a file is read; gives the files to read ahead.
-    pub(crate) fn note_read(&self, nid: Nid) -> Vec<AheadFile> {
-        let mut state = self.lock();
-        let Some(position) = state.position(nid) else { return Vec::new() };
-        state.note_signs(position);
-        if state.walking_share < WORTHWHILE {
-            return Vec::new();
-        }
-        state.batch_after(position)
+    /// Notes that the beginning of a file is read; `None` if it was not listed of late.
+    pub(crate) fn note_read(&mut self, nid: Nid) -> Option<Arrival> {
+        let position = self.position(nid)?;
+        let is_milestone = self.note_signs(position);
+        Some(Arrival { position, is_milestone, walking_share: self.walking_share })
     }
 
     /// Whether a file is still to be read ahead: nobody has come to it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
-        let state = self.lock();
-        state.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead)
+        self.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
     fn push(&mut self, entry: Entry) {
         if self.places.is_empty() {
             self.places = vec![0; PLACE_COUNT];
-            self.window = WINDOW_MIN;
         }
         match self.ring.get_mut(self.listed_count % LISTED_MAX) {
             Some(oldest) => *oldest = entry,
@@ -168,24 +133,24 @@ impl State {
         self.ring[position % LISTED_MAX].seen = seen;
     }
 
-    /// Takes the first read of a file as a sign for or against a walk.
-    fn note_signs(&mut self, position: usize) {
-        let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return };
+    /// Takes the first read of a file as a sign for or against a walk; gives whether it was a milestone.
+    fn note_signs(&mut self, position: usize) -> bool {
+        let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return false };
         self.read_count = self.read_count.wrapping_add(1);
         self.mark(position, Seen::Read(self.read_count));
         if seen == Seen::Milestone {
-            self.window = (self.window * 2).min(WINDOW_MAX);
             // Once for the batch's beginning, which counted against it.
             self.average(true);
-            return self.average(true);
+            self.average(true);
+            return true;
         }
         let (mut is_first, mut is_read, mut is_ahead) = (true, false, false);
-        for before in (1..=DISORDER_MAX).map_while(|distance| self.entry(position.checked_sub(distance)?)) {
+        for before in (1..=WALK_DISORDER).map_while(|distance| self.entry(position.checked_sub(distance)?)) {
             if before.listing != listing {
                 break;
             }
             is_first = false;
-            is_read |= matches!(before.seen, Seen::Read(at) if self.read_count.wrapping_sub(at) <= RECENT_READS);
+            is_read |= matches!(before.seen, Seen::Read(at) if self.read_count.wrapping_sub(at) <= WALK_RECENT_READS);
             is_ahead |= before.seen == Seen::Ahead;
         }
         // The first one of a directory says nothing; nor does one after files that nobody has to ask for.
@@ -194,28 +159,29 @@ impl State {
         } else if !is_first && !is_ahead {
             self.average(false);
         }
+        false
     }
 
-    /// The files that follow in the same directory and are to be read ahead.
-    fn batch_after(&mut self, position: usize) -> Vec<AheadFile> {
+    /// The files that follow in the same directory, no more than `window_bytes`, to be read ahead; none where that is less
+    /// than half of the window: the next batch comes when half of it is used up.
+    pub(crate) fn batch_after(&mut self, position: usize, window_bytes: u64) -> Vec<AheadFile> {
         let Some(listing) = self.entry(position).map(|entry| entry.listing) else { return Vec::new() };
-        let (mut batch, mut window_bytes, mut batch_bytes) = (Vec::new(), 0, 0);
+        let (mut batch, mut passed_bytes, mut batch_bytes) = (Vec::new(), 0, 0);
         let mut next = position + 1;
         let is_end = loop {
             let Some(entry) = self.entry(next).filter(|entry| entry.listing == listing) else { break true };
             let size = entry.file.size.min(FILE_BYTES_MAX);
-            if window_bytes + size > self.window || batch.len() == FILES_MAX {
+            if passed_bytes + size > window_bytes || batch.len() == FILES_MAX {
                 break false;
             }
-            window_bytes += size;
+            passed_bytes += size;
             if entry.seen == Seen::Listed && entry.file.size <= FILE_BYTES_MAX {
                 batch_bytes += size;
                 batch.push(AheadFile { file: entry.file, position: next });
             }
             next += 1;
         };
-        // Small steps are not worth the work: the next one comes when half of the window is used up.
-        if batch.is_empty() || (!is_end && batch_bytes < self.window / 2) {
+        if batch.is_empty() || (!is_end && batch_bytes < window_bytes / 2) {
             return Vec::new();
         }
         self.leave_milestone(&mut batch, batch_bytes);
@@ -244,7 +210,7 @@ impl State {
 
     fn average(&mut self, is_walk: bool) {
         let share = self.walking_share;
-        self.walking_share = share - share / AVERAGED_SIGNS + if is_walk { WHOLE / AVERAGED_SIGNS } else { 0 };
+        self.walking_share = share - share / WALK_SIGNS + if is_walk { WHOLE / WALK_SIGNS } else { 0 };
     }
 }
 
@@ -257,6 +223,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::prefetch::thresholds::WALK_SHARE_MIN;
 
     const SIZE: u64 = 10_000;
 
@@ -264,13 +231,19 @@ mod tests {
         nids.map(|nid| ListedFile { nid: Nid(nid), size: SIZE }).collect()
     }
 
+    /// Notes a read; gives what is read ahead where a walk is seen.
+    fn note(walks: &mut Walks, nid: u64) -> Vec<AheadFile> {
+        let walk = walks.note_read(Nid(nid)).filter(|arrival| arrival.walking_share >= WALK_SHARE_MIN);
+        walk.map_or(Vec::new(), |arrival| walks.batch_after(arrival.position, 256 << 10))
+    }
+
     /// Reads the files in this order as the kernel would ask for them; gives how many it had to ask for.
-    fn read(walks: &Walks, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
+    fn read(walks: &mut Walks, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
         let mut asked_count = 0;
         for nid in nids {
             if cached.insert(nid) {
                 asked_count += 1;
-                for ahead in walks.note_read(Nid(nid)) {
+                for ahead in note(walks, nid) {
                     assert!(cached.insert(ahead.file.nid.0), "nothing twice");
                 }
             }
@@ -279,68 +252,67 @@ mod tests {
     }
 
     fn walking() -> (Walks, HashSet<u64>) {
-        let (walks, mut cached) = (Walks::default(), HashSet::new());
+        let (mut walks, mut cached) = (Walks::default(), HashSet::new());
         walks.note_listed(Nid(1 << 40), true, &files(0..100));
-        let asked_count = read(&walks, 0..100, &mut cached);
+        let asked_count = read(&mut walks, 0..100, &mut cached);
         assert!((20..40).contains(&asked_count), "{asked_count}");
         (walks, cached)
     }
 
     #[test]
     fn who_goes_from_file_to_file_has_to_ask_for_few() {
-        let (walks, mut cached) = walking();
+        let (mut walks, mut cached) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..2_000));
         walks.note_listed(Nid(1 << 41), false, &files(2_000..3_000));
-        let asked_count = read(&walks, 1_000..3_000, &mut cached);
-        assert!(asked_count < 100, "{asked_count}");
+        let asked_count = read(&mut walks, 1_000..3_000, &mut cached);
+        assert!(asked_count < 200, "{asked_count}");
     }
 
     #[test]
     fn a_batch_ends_with_the_directory_and_a_file_that_was_come_by_is_left() {
-        let (walks, _) = walking();
+        let (mut walks, _) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..1_008));
         walks.note_listed(Nid(1 << 42), true, &files(2_000..2_008));
-        let batch = walks.note_read(Nid(1_000));
+        let batch = note(&mut walks, 1_000);
         assert!((5..=7).contains(&batch.len()) && batch.iter().all(|ahead| ahead.file.nid.0 < 1_008), "{batch:?}");
         assert!(walks.is_wanted(&batch[0]));
-        assert!(walks.note_read(batch[0].file.nid).is_empty());
+        assert!(note(&mut walks, batch[0].file.nid.0).is_empty());
         assert!(!walks.is_wanted(&batch[0]) && walks.is_wanted(&batch[1]));
         let large = ListedFile { nid: Nid(3_000), size: FILE_BYTES_MAX + 1 };
         walks.note_listed(Nid(1 << 43), true, &[files(2_999..3_000), vec![large]].concat());
-        assert!(walks.note_read(Nid(2_999)).is_empty(), "large files are left to those who read them");
+        assert!(note(&mut walks, 2_999).is_empty(), "large files are left to those who read them");
     }
 
     #[test]
     fn who_jumps_about_has_nothing_read_ahead() {
-        let walks = Walks::default();
+        let mut walks = Walks::default();
         walks.note_listed(Nid(1 << 40), true, &files(0..10_000));
         for index in 0..1_000 {
-            assert!(walks.note_read(Nid(index * 7_919 % 10_000)).is_empty());
+            assert!(note(&mut walks, index * 7_919 % 10_000).is_empty());
         }
-        assert!(walks.note_read(Nid(77_777)).is_empty(), "it was not listed");
+        assert!(note(&mut walks, 77_777).is_empty(), "it was not listed");
     }
 
     #[test]
     fn who_reads_one_file_of_each_directory_ends_the_walk() {
-        let (walks, _) = walking();
+        let (mut walks, _) = walking();
         let mut batch_count = 0;
         for directory in 0..100 {
             let first = 1_000 + directory * 10;
             walks.note_listed(Nid((1 << 41) + directory), true, &files(first..first + 10));
-            batch_count += usize::from(!walks.note_read(Nid(first)).is_empty());
+            batch_count += usize::from(!note(&mut walks, first).is_empty());
         }
         assert!(batch_count < 10, "{batch_count}");
     }
 
     #[test]
     fn the_files_listed_last_are_remembered() {
-        let walks = Walks::default();
+        let mut walks = Walks::default();
         let count = 3 * LISTED_MAX as u64 + 5;
         walks.note_listed(Nid(1 << 40), true, &files(0..count));
-        let state = walks.lock();
-        assert_eq!(state.ring.len(), LISTED_MAX);
-        assert_eq!(state.position(Nid(5)), None);
-        let found = (count - LISTED_MAX as u64..count).filter(|nid| state.position(Nid(*nid)) == Some(*nid as usize));
+        assert_eq!(walks.ring.len(), LISTED_MAX);
+        assert_eq!(walks.position(Nid(5)), None);
+        let found = (count - LISTED_MAX as u64..count).filter(|nid| walks.position(Nid(*nid)) == Some(*nid as usize));
         assert!(found.count() > LISTED_MAX / 2, "but those that meet others");
     }
 }

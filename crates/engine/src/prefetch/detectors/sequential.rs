@@ -1,4 +1,4 @@
-//! Which readers go straight on.
+//! Which readers of files go straight on.
 
 use std::sync::{
     Arc,
@@ -7,32 +7,27 @@ use std::sync::{
 
 use floe_image::{ByteRange, Nid};
 
+use crate::prefetch::thresholds::FILE_DISORDER_BYTES;
+
 /// How many readers are told apart.
 const STREAM_COUNT: usize = 256;
 
-/// What is read ahead at first, and at most, in bytes.
-const WINDOW_MIN: u64 = 128 << 10;
-const WINDOW_MAX: u64 = 2 << 20;
-
-/// Requests of one reader come in an order that differs so much, in bytes, from that of the file.
-const DISORDER_MAX: u64 = 1 << 20;
-
-/// So many requests must follow one another before a reader is taken to go straight on.
-const RUN_MIN: u32 = 2;
-
-/// Which readers go straight on, and how far ahead of each it was read. Files are told apart by a small table; two that
-/// meet in it disturb each other, which costs speed alone.
+/// Which readers go straight on. Files are told apart by a small table; two that meet in it disturb each other, which costs
+/// speed alone.
 pub(crate) struct Streams {
     table: Vec<Stream>,
 }
 
+/// A reader of a file.
 #[derive(Clone, Default)]
-struct Stream {
+pub(crate) struct Stream {
     nid: Option<Nid>,
-    next: u64,
-    ahead_end: u64,
-    window: u64,
-    run: u32,
+    /// It asked for everything before this byte.
+    pub(crate) next: u64,
+    /// Everything before this byte was prefetched for it.
+    pub(crate) ahead_end: u64,
+    /// How many reads have followed one another.
+    pub(crate) run: u32,
     progress: Arc<Progress>,
 }
 
@@ -71,89 +66,72 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a read; gives what to read ahead of it.
-    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> Option<Ahead> {
+    /// Notes a read; gives its reader.
+    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> &mut Stream {
         let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STREAM_COUNT;
-        let stream = self.table.get_mut(index)?;
+        let stream = &mut self.table[index];
         let follows = stream.nid == Some(nid)
-            && range.offset() <= stream.next + DISORDER_MAX
-            && range.end() + DISORDER_MAX > stream.next;
-        if !follows {
+            && range.offset() <= stream.next + FILE_DISORDER_BYTES
+            && range.end() + FILE_DISORDER_BYTES > stream.next;
+        if follows {
+            // A reader that jumps about within the disorder that is allowed does not go straight on.
+            stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
+            stream.next = stream.next.max(range.end());
+        } else {
             let progress = Arc::clone(&stream.progress);
             progress.generation.fetch_add(1, Relaxed);
-            progress.next.store(range.end() + range.len(), Relaxed);
-            *stream = Stream {
-                nid: Some(nid),
-                next: range.end(),
-                ahead_end: 0,
-                window: WINDOW_MIN,
-                run: u32::from(range.offset() == 0),
-                progress,
-            };
-            return None;
+            let run = u32::from(range.offset() == 0);
+            *stream = Stream { nid: Some(nid), next: range.end(), ahead_end: 0, run, progress };
         }
-        // A reader that jumps about within the disorder that is allowed does not go straight on.
-        stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
-        stream.next = stream.next.max(range.end());
         stream.progress.next.store(stream.next + range.len(), Relaxed);
-        if stream.run < RUN_MIN {
-            return None;
-        }
-        stream.window = (stream.window * 2).max(2 * range.len()).min(WINDOW_MAX);
-        let start = stream.ahead_end.max(stream.next);
-        let end = stream.next + stream.window;
-        // Small steps are not worth the work: the next one comes when half of the window is used up.
-        if start + stream.window / 2 > end {
-            return None;
-        }
-        stream.ahead_end = end;
-        let progress = Arc::clone(&stream.progress);
-        let generation_expected = progress.generation.load(Relaxed);
-        Some(Ahead { range: ByteRange::between(start, end), progress, generation_expected })
+        stream
     }
 }
 
-#[cfg(test)]
+impl Stream {
+    /// Notes that `range` is read ahead.
+    pub(crate) fn read_ahead(&mut self, range: ByteRange) -> Ahead {
+        self.ahead_end = range.end();
+        let progress = Arc::clone(&self.progress);
+        let generation_expected = progress.generation.load(Relaxed);
+        Ahead { range, progress, generation_expected }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
-    fn read(streams: &mut Streams, offset: u64, len: u64) -> Option<ByteRange> {
-        streams.note(Nid(7), ByteRange::new(offset, len)).map(|ahead| ahead.range)
-    }
-
     #[test]
-    fn a_reader_that_goes_straight_on_is_read_ahead_of_without_gaps() {
-        let mut streams = Streams::default();
-        let mut ahead_end = None;
-        for index in 0..200u64 {
-            if let Some(range) = read(&mut streams, index * 4096, 4096) {
-                assert!(range.offset() >= (index + 1) * 4096);
-                assert_eq!(range.offset(), ahead_end.unwrap_or(range.offset()), "nothing twice, nothing left out");
-                assert!(range.end() <= (index + 1) * 4096 + WINDOW_MAX);
-                ahead_end = Some(range.end());
+    fn reads_that_follow_one_another_are_a_run() {
+        const KIB: u64 = 1 << 10;
+        // The offsets of reads of 4 KiB, and the run after the last one.
+        for (name, offsets, run, next) in [
+            ("from the beginning", vec![0], 1, 4 * KIB),
+            ("from elsewhere", vec![64 * KIB], 0, 68 * KIB),
+            ("straight on", vec![0, 4 * KIB, 8 * KIB, 12 * KIB], 4, 16 * KIB),
+            ("two that changed places", vec![0, 8 * KIB, 4 * KIB, 12 * KIB], 1, 16 * KIB),
+            ("back and forth", vec![0, 512 * KIB, 4 * KIB, 300 * KIB], 0, 516 * KIB),
+            ("far away", vec![0, 4 * KIB, 8 * KIB, 3 << 20], 0, (3 << 20) + 4 * KIB),
+        ] {
+            let mut streams = Streams::default();
+            for offset in offsets {
+                streams.note(Nid(7), ByteRange::new(offset, 4 * KIB));
             }
-        }
-        assert!(ahead_end.is_some());
-    }
-
-    #[test]
-    fn a_reader_that_jumps_is_not() {
-        let mut streams = Streams::default();
-        for index in 0..100u64 {
-            assert_eq!(read(&mut streams, (index * 7919 % 101) * (3 << 20), 4096), None);
+            let stream = &streams.table.iter().find(|stream| stream.nid.is_some()).expect("noted");
+            assert_eq!((stream.run, stream.next), (run, next), "{name}");
         }
     }
 
     #[test]
     fn going_elsewhere_cancels() {
         let mut streams = Streams::default();
-        let ahead =
-            (0..10).find_map(|index| streams.note(Nid(7), ByteRange::new(index * 65536, 65536))).expect("a run");
+        let ahead = streams.note(Nid(7), ByteRange::new(0, 65536)).read_ahead(ByteRange::new(65536, 1 << 20));
         assert!(!ahead.is_cancelled());
         assert_eq!(ahead.passed_bytes(), 65536, "the next request is not waited for");
-        streams.note(Nid(7), ByteRange::new(ahead.range.offset(), 65536));
+        assert_eq!(streams.note(Nid(7), ByteRange::new(65536, 65536)).ahead_end, ahead.range.end());
         assert_eq!(ahead.passed_bytes(), 2 * 65536);
-        assert!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).is_none());
+        assert_eq!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).ahead_end, 0);
         assert!(ahead.is_cancelled());
     }
 }

@@ -171,7 +171,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "prefetch",
         text("all|none|KIND+KIND…", |to, value| put(&mut to.open.engine.prefetch, value)),
-        "kinds of prefetch: sequential, directory, clustered, rest-of-block, drop-behind",
+        "kinds of prefetch: sequential, directory, rest-of-block, drop-behind",
     )
     .default("all")
     .shown(|now| now.open.engine.prefetch.to_string())

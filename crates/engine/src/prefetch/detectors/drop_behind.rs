@@ -1,4 +1,4 @@
-//! Stored bytes that were decoded and will hardly be wanted again.
+//! Which parts of sources have all been decoded.
 
 use std::{
     collections::VecDeque,
@@ -7,7 +7,10 @@ use std::{
 
 use floe_image::{ByteRange, DeviceId};
 
-use crate::PAGE_BYTES;
+use crate::{
+    PAGE_BYTES,
+    prefetch::thresholds::{DECODED_GAP_PART, DECODED_REGIONS_KEPT},
+};
 
 /// Sources are watched in regions of so many bytes.
 const REGION_BYTES: u64 = 1 << 20;
@@ -17,12 +20,8 @@ const REGION_COUNT: usize = 1024;
 
 const PAGES_OF_REGION: u64 = REGION_BYTES / PAGE_BYTES as u64;
 
-/// A region is spent once so many of its pages were read: what lies between the blocks of a file is never read.
-const SPENT_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / 8) as u32;
-
-/// How many spent regions are kept still, for readers that come a little later, and because the kernel lets only those
-/// pages go at once that no CPU has just touched.
-const KEPT_COUNT: usize = 4;
+/// A region is spent once so many of its pages were read.
+const SPENT_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / DECODED_GAP_PART) as u32;
 
 /// Which regions of the sources have been read as a whole.
 ///
@@ -109,7 +108,7 @@ impl DropBehind {
             }
             position = end;
         }
-        if state.spent.len() <= KEPT_COUNT {
+        if state.spent.len() <= DECODED_REGIONS_KEPT {
             return None;
         }
         let (device, number) = state.spent.pop_front()?;

@@ -1,0 +1,147 @@
+//! What the controller decides, without threads, sources and sinks.
+
+use super::*;
+
+const KIB: u64 = 1 << 10;
+
+fn controller() -> Controller {
+    Controller::new(&EngineOptions::default())
+}
+
+/// The windows that a straight reader of `count` requests of 64 KiB is given from now on.
+fn windows(controller: &Controller, nid: u64, count: u64, pressure: Pressure) -> Vec<ByteRange> {
+    let request = |index: u64| ByteRange::new(index * 64 * KIB, 64 * KIB);
+    let window = |index| controller.note_read(Nid(nid), request(index), || pressure);
+    (0..count).filter_map(|index| Some(window(index)?.range)).collect()
+}
+
+/// How far ahead of such a reader is read at most.
+fn reach(controller: &Controller, nid: u64, count: u64, pressure: Pressure) -> u64 {
+    let request = |index: u64| ByteRange::new(index * 64 * KIB, 64 * KIB);
+    let end = |index| Some(controller.note_read(Nid(nid), request(index), || pressure)?.range.end());
+    (0..count).filter_map(|index| Some(end(index)? - request(index).end())).max().unwrap_or(0)
+}
+
+fn largest(windows: &[ByteRange]) -> u64 {
+    windows.iter().map(|window| window.len()).max().unwrap_or(0)
+}
+
+#[test]
+fn a_straight_reader_is_read_ahead_of_without_gaps() {
+    let windows = windows(&controller(), 7, 200, Pressure::None);
+    assert_eq!(windows[0].offset(), 128 * KIB, "at the second read");
+    assert!(windows.windows(2).all(|pair| pair[0].end() == pair[1].offset()), "{windows:?}");
+    assert_eq!(reach(&controller(), 7, 200, Pressure::None), WINDOW_MAX);
+    let jumps = |index: u64| ByteRange::new((index * 7919 % 101) * (3 << 20), 4096);
+    let controller = controller();
+    assert!((0..100).all(|index| controller.note_read(Nid(7), jumps(index), || Pressure::None).is_none()));
+}
+
+#[test]
+fn windows_shrink_while_cpus_or_memory_are_short() {
+    let controller = controller();
+    for (nid, pressure, expected) in [
+        (7, Pressure::Cpus, WINDOW_MAX / SHORT_CPU_PART),
+        (8, Pressure::Memory, FILE_WINDOW_MIN),
+        (9, Pressure::None, WINDOW_MAX),
+    ] {
+        assert_eq!(reach(&controller, nid, 100, pressure), expected, "{pressure:?}");
+    }
+}
+
+#[test]
+fn a_kind_that_is_wasted_shrinks_and_one_that_is_used_grows_again() {
+    let controller = controller();
+    let claim = || controller.claim_ahead(256 * KIB).expect("room");
+    (0..40).for_each(|_| drop(claim()));
+    assert_eq!(reach(&controller, 1, 100, Pressure::None), FILE_WINDOW_MIN, "but never to nothing");
+    (0..40).for_each(|_| claim().note_used());
+    assert!(reach(&controller, 2, 100, Pressure::None) > WINDOW_MAX * 9 / 10);
+}
+
+#[test]
+fn the_budget_bounds_what_is_ahead_and_not_used() {
+    let options = EngineOptions { cache_bytes: 4 << 20, ..EngineOptions::default() };
+    let controller = Controller::new(&options);
+    assert!(reach(&controller, 1, 100, Pressure::None) <= (4 << 20) / BUDGET_PART / 2);
+    // What nobody used makes room, so that one file that was left does not stop all others.
+    let claims: Vec<_> = (0..100).map(|_| controller.claim_ahead(64 * KIB).expect("room")).collect();
+    assert_eq!(controller.counters().wasted_blocks, 100 - 16);
+    let held: Vec<_> = (0..20).map_while(|_| controller.hold(64 * KIB)).collect();
+    assert_eq!((held.len(), controller.counters().dropped), (16, 1));
+    assert!(controller.claim_ahead(1).is_none(), "blocks on their way to the page cache stay");
+    drop(claims);
+    let none = Controller::new(&EngineOptions { cache_bytes: 0, ..EngineOptions::default() });
+    assert!(windows(&none, 1, 100, Pressure::None).is_empty());
+}
+
+/// Has reads of 4 KiB miss so far apart; gives the windows that they bring.
+fn missed(controller: &Controller, step: u64, waited: Duration) -> Vec<ByteRange> {
+    let miss = |index: u64| {
+        let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096));
+        controller.note_waited(miss, 4096, waited);
+        miss.window
+    };
+    (0..400).filter_map(miss).collect()
+}
+
+#[test]
+fn misses_bring_windows_where_reads_are_dense() {
+    let controller = controller();
+    let near = Duration::from_micros(150);
+    let dense = missed(&controller, 4096, near);
+    assert!(dense.windows(2).all(|pair| pair[0].end() == pair[1].offset()), "each is asked for once: {dense:?}");
+    assert_eq!((dense.len(), largest(&dense)), (13, 128 * KIB));
+    let scattered = missed(&controller, 3 << 20, near);
+    assert!(scattered.len() < 60, "{}", scattered.len());
+    assert!(missed(&controller, 1 << 33, near).is_empty() && !controller.data_is_dense());
+    // What is in memory tells of density too.
+    let hit =
+        |index: u64| controller.note_hit(Purpose::Data, DeviceId(0), ByteRange::new((1 << 40) + index * 512, 512));
+    (0..200).for_each(hit);
+    assert!(controller.data_is_dense());
+    controller.set(&EngineOptions { fetch_around_bytes: 0, ..EngineOptions::default() });
+    assert!(missed(&controller, 4096, near).is_empty() && controller.data_is_dense(), "it is watched all the same");
+}
+
+#[test]
+fn a_far_source_gets_windows_of_mebibytes() {
+    let controller = controller();
+    assert!(!controller.is_far());
+    let around = missed(&controller, 64 << 10, Duration::from_millis(80));
+    assert!(controller.is_far() && largest(&around) == 4 << 20, "{}", largest(&around));
+    assert!(reach(&controller, 1, 1000, Pressure::None) > 3 << 20);
+    // A disk soon gets those of a disk again.
+    missed(&controller, 512 << 10, Duration::from_micros(150));
+    assert!(!controller.is_far());
+    assert_eq!(reach(&controller, 2, 1000, Pressure::None), WINDOW_MAX);
+}
+
+#[test]
+fn the_next_files_of_a_walk_follow_what_is_used() {
+    struct None;
+    impl Sink for None {
+        fn store(&self, _: Nid, _: u64, _: &[u8]) -> usize {
+            0
+        }
+        fn page_bytes(&self) -> u64 {
+            4096
+        }
+    }
+    let controller = controller();
+    controller.set_page_cache(Box::new(None));
+    let files: Vec<_> = (0..10_000).map(|nid| ListedFile { nid: Nid(nid), size: 10_000 }).collect();
+    controller.note_listed(Nid(1 << 40), true, &files);
+    let mut cached = std::collections::HashSet::new();
+    let mut batches = Vec::new();
+    for nid in 0..10_000 {
+        if cached.insert(nid) {
+            let files = controller.next_files(Nid(nid), || Pressure::None);
+            batches.extend((!files.is_empty()).then_some(files.len()));
+            assert!(files.iter().all(|ahead| cached.insert(ahead.file.nid.0)), "nothing twice");
+        }
+    }
+    assert!(batches[0] < 30 && batches.iter().max() == Some(&(FILES_MAX - 1)), "{batches:?}");
+    let (used, wasted) = controller.directory_feedback.used_and_wasted();
+    assert!(used > 50 && wasted < 3, "{used} {wasted}");
+}

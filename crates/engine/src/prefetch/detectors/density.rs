@@ -1,0 +1,133 @@
+//! How densely reads stand.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
+
+use crate::prefetch::thresholds::{DENSITY_READS, NEAR_READS, WHOLE};
+
+/// How many windows are remembered.
+const WINDOW_COUNT: usize = 1 << 12;
+
+/// An entry of the table: a hash of the window, when it was last read from in quarters of [`NEAR_READS`], whether all of it
+/// was asked for, and how many reads there were.
+const TIME_SHIFT: u32 = 8;
+const HASH_SHIFT: u32 = 24;
+const TIME_MASK: u64 = (1 << (HASH_SHIFT - TIME_SHIFT)) - 1;
+const ASKED: u64 = 1 << 7;
+const READS_MAX: u64 = ASKED - 1;
+
+/// Which windows of files or sources were read from of late, and the share of reads in windows that were.
+///
+/// Windows that meet in the table, and threads that meet at one of them, disturb each other, which costs speed alone.
+#[derive(Default)]
+pub(crate) struct Density {
+    /// 32 KiB, made for the first read.
+    entries: OnceLock<Box<[AtomicU64]>>,
+    read_count: AtomicU64,
+    /// The share of reads that stand alone, in parts of [`WHOLE`].
+    alone_share: AtomicU32,
+}
+
+/// A window: whose it is, a file or a source, and its number there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) owner: u64,
+    pub(crate) number: u64,
+}
+
+/// What is known of the window of a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Visit {
+    /// How many reads of late stand in it, with this one.
+    pub(crate) reads: u64,
+    /// Whether all of it was asked for.
+    pub(crate) was_asked: bool,
+}
+
+impl Density {
+    /// The share of late reads that stand near others, in parts of [`WHOLE`].
+    pub(crate) fn near_share(&self) -> u32 {
+        WHOLE - self.alone_share.load(Relaxed)
+    }
+
+    /// Notes a read in a window.
+    pub(crate) fn note(&self, window: Window) -> Visit {
+        let (entry, hash) = self.entry(window);
+        let read_count = self.read_count.load(Relaxed) + 1;
+        self.read_count.store(read_count, Relaxed);
+        let now = read_count / (NEAR_READS / 4) & TIME_MASK;
+        let seen = entry.load(Relaxed);
+        let is_near = now.wrapping_sub(seen >> TIME_SHIFT) & TIME_MASK <= 4;
+        let (reads, asked) = match seen >> HASH_SHIFT == hash && is_near {
+            true => ((seen & READS_MAX) + 1, seen & ASKED),
+            false => (1, 0),
+        };
+        entry.store(hash << HASH_SHIFT | now << TIME_SHIFT | asked | reads.min(READS_MAX), Relaxed);
+        let alone = self.alone_share.load(Relaxed);
+        let alone = alone - alone / DENSITY_READS + if reads == 1 { WHOLE / DENSITY_READS } else { 0 };
+        self.alone_share.store(alone.min(WHOLE), Relaxed);
+        Visit { reads, was_asked: asked != 0 }
+    }
+
+    /// Notes that all of a window was asked for that was just read from.
+    pub(crate) fn note_asked(&self, window: Window) {
+        let (entry, hash) = self.entry(window);
+        let seen = entry.load(Relaxed);
+        if seen >> HASH_SHIFT == hash {
+            entry.store(seen | ASKED, Relaxed);
+        }
+    }
+
+    /// The entry of a window, and its hash.
+    fn entry(&self, window: Window) -> (&AtomicU64, u64) {
+        let hash = (window.owner ^ window.number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> HASH_SHIFT;
+        let entries = self.entries.get_or_init(|| (0..WINDOW_COUNT).map(|_| AtomicU64::new(0)).collect());
+        (&entries[(hash >> 28) as usize % WINDOW_COUNT], hash)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_a_window_are_counted_while_they_are_near() {
+        let density = Density::default();
+        let reads = |owner, number| density.note(Window { owner, number }).reads;
+        assert_eq!([reads(5, 0), reads(5, 1), reads(5, 0), reads(6, 0)], [1, 1, 2, 1]);
+        let wait = |count: u64| {
+            for _ in 0..count {
+                density.note(Window { owner: 7, number: 7 });
+            }
+        };
+        wait(NEAR_READS / 2);
+        assert_eq!(reads(5, 0), 3);
+        wait(2 * NEAR_READS);
+        assert_eq!(reads(5, 0), 1, "that is the first again");
+    }
+
+    #[test]
+    fn a_window_is_known_to_be_asked_for() {
+        let density = Density::default();
+        let window = |number| Window { owner: 1, number };
+        density.note_asked(window(0));
+        assert!(!density.note(window(0)).was_asked, "nobody read from it");
+        density.note_asked(window(0));
+        assert!(density.note(window(0)).was_asked && !density.note(window(1)).was_asked);
+    }
+
+    #[test]
+    fn the_share_follows_late_reads() {
+        let density = Density::default();
+        assert_eq!(density.near_share(), WHOLE);
+        for (windows, step, dense) in [(1000, 1, false), (100, 0, true), (1000, 3, false)] {
+            for index in 0..windows {
+                density.note(Window { owner: windows, number: 1 << 20 | index * step });
+            }
+            let share = density.near_share();
+            assert_eq!(share > WHOLE / 2, dense, "{windows} {step}: {share}");
+        }
+    }
+}
