@@ -172,7 +172,7 @@ impl ImageSource for Far {
         self.source.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
         Ok(false)
     }
 

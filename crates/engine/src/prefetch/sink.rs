@@ -13,7 +13,7 @@ use floe_image::{ByteRange, Nid};
 /// The other two places that prefetch fills are not behind this trait. Sequential readahead decodes into the block cache,
 /// which belongs to the engine. Stored bytes belong to their source: fault-around asks for them with
 /// [`ImageSource::will_need`](floe_image::ImageSource::will_need), and drop-behind lets them go with
-/// [`ImageSource::done_with`](floe_image::ImageSource::done_with).
+/// [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
 pub trait Sink: Send + Sync {
     /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives how
     /// many it took, from the first on. May wait.
