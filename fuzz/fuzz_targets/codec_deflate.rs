@@ -1,4 +1,4 @@
-//! Raw DEFLATE streams: libdeflate, and zlib-rs against it.
+//! Raw DEFLATE streams: compares libdeflate and zlib-rs.
 #![no_main]
 
 use floe_fuzz::Block;

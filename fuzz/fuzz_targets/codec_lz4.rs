@@ -1,4 +1,4 @@
-//! LZ4 blocks: liblz4, and the windowed decoder against it.
+//! LZ4 blocks: compares liblz4 and the windowed decoder.
 #![no_main]
 
 use floe_fuzz::Block;

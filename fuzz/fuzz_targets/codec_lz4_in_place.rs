@@ -1,4 +1,4 @@
-//! LZ4 blocks that are decoded over themselves.
+//! LZ4 blocks decoded in place.
 #![no_main]
 
 use floe_fuzz::Block;

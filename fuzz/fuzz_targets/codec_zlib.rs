@@ -1,4 +1,4 @@
-//! zlib streams: libdeflate, and zlib-rs against it.
+//! zlib streams: compares libdeflate and zlib-rs.
 #![no_main]
 
 use floe_fuzz::Block;

@@ -1,4 +1,4 @@
-//! EROFS images: whatever the bytes are, opening, walking, reading and checking end in errors or answers.
+//! EROFS images of arbitrary bytes: opening, walking, reading and checking return errors or results.
 #![no_main]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use floe_image::BlockReader;
 use floe_testkit::DirectReader;
 use libfuzzer_sys::fuzz_target;
 
-/// Where the superblock is, and its checksum and features in it, in bytes.
+/// Offsets of the superblock and of fields in it, in bytes.
 const SUPERBLOCK: usize = 1024;
 const CHECKSUM: std::ops::Range<usize> = SUPERBLOCK + 4..SUPERBLOCK + 8;
 const BLOCK_SIZE_LOG2: usize = SUPERBLOCK + 12;
@@ -46,7 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Makes the superblock's checksum right, so that what it guards is reached too.
+/// Updates the superblock's checksum, so that the reader does not stop there.
 fn mend_checksum(image: &mut [u8]) {
     let block_size = 1usize << image.get(BLOCK_SIZE_LOG2).copied().unwrap_or(12).clamp(9, 12);
     let end = if block_size > SUPERBLOCK { block_size } else { SUPERBLOCK + block_size };

@@ -1,4 +1,4 @@
-//! SquashFS images: whatever the bytes are, opening, walking, reading and checking end in errors or answers.
+//! SquashFS images of arbitrary bytes: opening, walking, reading and checking return errors or results.
 #![no_main]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let reader = Arc::new(DirectReader::of(bytes));
     let Ok(squashfs) = Squashfs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) else { return };
     walk(&reader, &squashfs);
-    // A check reads all metadata, which is out of proportion where much of it is claimed; the tree was small enough.
+    // A check reads all metadata, which takes too long if the image claims many inodes; the tree was small enough.
     if squashfs.superblock().inode_count <= 1024 {
         let mut blocks = 0;
         let mut decode = |block: check::BlockToDecode| {

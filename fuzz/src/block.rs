@@ -1,21 +1,21 @@
-//! A block to decode, and what is asked of it, made from the bytes that the fuzzer gives.
+//! A block to decode and the requested part of it, made from fuzzer input.
 
 use floe_codec::Decoder;
 use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
 
 use crate::lz4::has_zero_distance;
 
-/// How long a block may claim to be, in bytes.
+/// The largest stated length of a block, in bytes.
 const DECODED_LEN_MAX: u32 = 1 << 20;
-/// The choice of padding and bound, the limit, the decoded length, what is skipped and what is asked for, in bytes.
+/// The length of the choices: padding and bound, limit, decoded length, skip and request.
 const HEADER_LEN: usize = 14;
 
-/// A block to decode: first the choices, and then what is stored.
+/// A block to decode; in the input, the choices precede the stored bytes.
 pub struct Block<'a> {
     stored: &'a [u8],
-    /// Any number, for the limit that an encoding has.
+    /// An arbitrary number for the limit of an encoding.
     pub limit: u32,
-    /// What surrounds the block.
+    /// The padding.
     pub padding: Padding,
     decoded_len: DecodedLen,
     skip: usize,
@@ -23,7 +23,7 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// The block in the bytes of the fuzzer; `None` where they are too few.
+    /// Parses fuzzer input; `None` if it is too short.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let (header, stored) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], 0]);
@@ -42,11 +42,11 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Decodes all of it, a part and the rest, and holds the answers against each other; then decodes `sound`, which the
-    /// same decoder must still take for `data`.
+    /// Decodes the whole block, a part and the rest, and compares the results; then decodes `sound`, which must still
+    /// decode to `data`.
     ///
     /// # Panics
-    /// One of that is not as it should be.
+    /// The results differ.
     pub fn check(&self, encoding: Encoding, sound: &[u8], data: &[u8]) {
         let mut decoder = Decoder::new();
         let len = self.decoded_len.bytes() as usize;
@@ -59,11 +59,11 @@ impl<'a> Block<'a> {
                     assert_eq!(part_len, output_len.min(whole_len.saturating_sub(skip)));
                     assert_eq!(part[..part_len], whole[skip..][..part_len]);
                 }
-                // The windowed decoder refuses two things that liblz4 takes.
+                // The windowed decoder rejects two faults that liblz4 accepts.
                 (Ok(_), Err(DecodeError::Corrupt(rule))) if matches!(encoding, Encoding::Lz4 { .. }) => {
                     assert!(rule.contains("distance of zero") || rule.contains("farther back"), "{rule}");
                 }
-                // Two libraries: one is stricter with code lengths that no encoder makes.
+                // The two libraries differ in strictness for code lengths that no encoder writes.
                 (Ok(_), Err(DecodeError::Corrupt(_)))
                     if matches!(encoding, Encoding::Deflate { .. } | Encoding::Zlib) => {}
                 (Ok(_), Err(error)) => panic!("a part of what decodes does not: {error:?}"),
@@ -78,10 +78,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Decodes it over itself, and holds the answer against that of decoding it elsewhere.
+    /// Decodes the block in place, and compares the result with a normal decode.
     ///
     /// # Panics
-    /// They differ.
+    /// The results differ.
     pub fn check_in_place(&self, encoding: Encoding) {
         let mut decoder = Decoder::new();
         let len = self.decoded_len.bytes() as usize;
@@ -112,7 +112,7 @@ impl<'a> Block<'a> {
         (decoded, output)
     }
 
-    /// Whether what the block holds depends on how much of it is asked for.
+    /// Whether the decoded bytes depend on the requested part.
     fn is_ambiguous(&self, encoding: Encoding) -> bool {
         let Encoding::Lz4 { padding, .. } = encoding else { return false };
         let zeros = self.stored.iter().take_while(|byte| padding == Padding::Leading && **byte == 0).count();

@@ -1,27 +1,26 @@
-//! Images of any bytes, walked and read.
+//! Walks and reads images of arbitrary bytes.
 
 use std::ops::ControlFlow;
 
 use floe_image::{ByteRange, DirectoryCursor, Extent, FileSystem, FileType, Nid, Result, SeekTarget};
 use floe_testkit::DirectReader;
 
-/// Larger images are not worth their time.
+/// Larger images are skipped.
 pub const IMAGE_BYTES_MAX: usize = 1 << 17;
 
-/// So many inodes are looked at.
+/// The maximum number of inodes explored.
 pub const INODES_MAX: usize = 64;
 
-/// So many dirents of a directory are looked at.
+/// The maximum number of dirents explored per directory.
 const DIRENTS_MAX: usize = 64;
 
-/// So many extents of a file are searched for a second time.
+/// The maximum number of extents per file that are looked up again.
 const EXTENTS_MAX: usize = 8;
 
-/// So much of each file is read.
+/// The maximum number of bytes read of each file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Walks an image from its root and reads what it finds, within bounds. Errors are answers; what contradicts itself is
-/// a finding.
+/// Walks an image from its root and reads what it finds, within limits. Errors are valid results; contradictions panic.
 pub fn walk(reader: &DirectReader, file_system: &dyn FileSystem) {
     let mut pending = vec![file_system.root()];
     let mut visited = 0;
@@ -54,13 +53,13 @@ fn visit_directory(file_system: &dyn FileSystem, nid: Nid, pending: &mut Vec<Nid
         if entries.len() < DIRENTS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     assert!(entries.windows(2).all(|pair| pair[0].2 < pair[1].2), "cursors ascend");
-    // A search in names that are out of order, or twice there, may find another one.
+    // A lookup among unsorted or duplicate names may find another entry.
     let is_sorted =
         listed.is_ok() && entries.len() < DIRENTS_MAX && entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
     for (name, child, cursor) in &entries {
         let found = file_system.lookup(nid, name);
         if is_sorted && let Ok(Some(found)) = found {
-            assert!(found == *child || name == b"..", "what is found is what is listed");
+            assert!(found == *child || name == b"..", "a lookup finds the listed entry");
         }
         let _ = file_system.read_dir(nid, *cursor, &mut |_| ControlFlow::Break(()));
         if name != b"." && name != b".." {
@@ -75,10 +74,10 @@ fn visit_file(reader: &DirectReader, file_system: &dyn FileSystem, nid: Nid, siz
     reader.read_file(file_system, nid, ByteRange::new(0, FILE_BYTES_MAX)).map(drop)
 }
 
-/// Maps a file of so many bytes from several places on, and searches it for data and holes.
+/// Maps a file from several offsets on, and searches it for data and holes.
 ///
 /// # Panics
-/// The extents have gaps, go past the end of the file, or are not where they were searched for.
+/// The extents have gaps, exceed the end of the file, or do not contain the requested offset.
 pub fn map_file(file_system: &dyn FileSystem, nid: Nid, size: u64) -> Result<()> {
     for offset in [0, size / 2, size.saturating_sub(1)] {
         for target in [SeekTarget::Data, SeekTarget::Hole] {

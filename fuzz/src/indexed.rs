@@ -1,4 +1,4 @@
-//! An image around the inode and the index of one file, made from the bytes that the fuzzer gives.
+//! An image around the inode and the index of one file, which come from fuzzer input.
 
 use floe_erofs::format;
 use floe_erofs::write::{
@@ -8,16 +8,16 @@ use floe_erofs::write::{
 use floe_image::{FileType, Nid, Timestamp};
 
 const BLOCK_SIZE: usize = 4096;
-/// The blocks of the image: the superblock, the metadata, and what addresses point to.
+/// The number of blocks in the image: superblock, metadata, and targets of addresses.
 const BLOCK_COUNT: usize = 64;
-/// Where the metadata area begins, in bytes.
+/// The offset of the metadata area in bytes.
 const METADATA: usize = BLOCK_SIZE;
-/// The inode that packs fragments.
+/// The packed inode.
 const PACKED: Nid = Nid(16);
 const ROOT: Nid = Nid(1);
 const TIME: Timestamp = Timestamp { seconds: 0, nanoseconds: 0 };
 
-/// The features of all images made here.
+/// The features of all these images.
 const FEATURES: u32 = format::FEATURE_INCOMPAT_ZERO_PADDING
     | format::FEATURE_INCOMPAT_COMPR_CFGS
     | format::FEATURE_INCOMPAT_CHUNKED_FILE
@@ -25,18 +25,18 @@ const FEATURES: u32 = format::FEATURE_INCOMPAT_ZERO_PADDING
     | format::FEATURE_INCOMPAT_ZTAILPACKING
     | format::FEATURE_INCOMPAT_FRAGMENTS;
 
-/// An image whose superblock, root and packed inode are sound.
+/// An image with a valid superblock, root and packed inode.
 pub struct IndexedImage {
-    /// All of it.
+    /// The bytes of the image.
     pub bytes: Vec<u8>,
 }
 
 impl IndexedImage {
-    /// The file whose inode, index and all that follows is as the fuzzer says.
+    /// The file whose inode and index come from the fuzzer.
     pub const FILE: Nid = Nid(32);
 
-    /// The image for the bytes of the fuzzer, of which the first chooses features and the others begin with the inode of
-    /// the file; `None` where they are too few or too many.
+    /// Builds the image: the first byte of the input selects features, the rest begins with the inode of the file.
+    /// `None` if the input is too short or too long.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let (choice, file) = bytes.split_first()?;
         let file_start = METADATA + Self::FILE.0 as usize * format::INODE_SLOT_SIZE as usize;

@@ -1,4 +1,4 @@
-//! What the fuzz targets share.
+//! Shared code of the fuzz targets.
 
 mod block;
 pub mod image;

@@ -1,7 +1,7 @@
-//! What the fuzz targets know of LZ4.
+//! Knowledge about LZ4 for the fuzz targets.
 
-/// Whether an LZ4 block has a match distance of zero. No encoder writes one, and what liblz4 takes it for depends on what
-/// is asked of it.
+/// Whether an LZ4 block has a match distance of zero. No encoder writes one, and liblz4's result for it depends on the
+/// requested part.
 pub(crate) fn has_zero_distance(stored: &[u8]) -> bool {
     let mut rest = stored.iter().copied();
     while let Some(token) = rest.next() {

@@ -1,4 +1,4 @@
-//! Measurements beside the peers.
+//! Benchmarks against other programs.
 
 mod cold;
 mod contender;
@@ -16,9 +16,9 @@ mod workload;
 
 use clap::Subcommand;
 
-use crate::complaint::Outcome;
+use crate::task_error::Outcome;
 
-/// Measurements beside the peers.
+/// Benchmarks against other programs.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -27,15 +27,15 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Reading through a mount: Floe, the FUSE peers and the kernel, interleaved, each time cold.
+    /// Reading through a mount: Floe, the FUSE peers and the kernel, interleaved, always cold.
     Read(read::Arguments),
-    /// Whole images extracted or checked: Floe and the reference tools, interleaved, each time cold.
+    /// Extracting or checking whole images: Floe and the reference tools, interleaved, always cold.
     Extract(extract::Arguments),
-    /// Images built: Floe, mkfs.erofs and mksquashfs, interleaved.
+    /// Building images: Floe, mkfs.erofs and mksquashfs, interleaved.
     Mkfs(mkfs::Arguments),
 }
 
-/// Measures.
+/// Runs a benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     match &arguments.what {
         What::Read(arguments) => read::run(arguments),

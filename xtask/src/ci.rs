@@ -1,15 +1,16 @@
-//! What is checked before a change is taken.
+//! The checks before a change is accepted.
 
 use std::{env, process::Command};
 
 use floe_testkit::workspace_root;
 
 use crate::{
-    complaint::{Complaint, During, Outcome},
-    fixtures, tidy,
+    fixtures,
+    task_error::{During, Outcome, TaskError},
+    tidy,
 };
 
-/// Everything but the tests. What fails does not keep the rest from being checked.
+/// Runs all checks except the tests. A failing check does not stop the others.
 pub(crate) fn lint() -> Outcome {
     type Step = (&'static str, fn() -> Outcome);
     let steps: [Step; 5] = [
@@ -22,12 +23,12 @@ pub(crate) fn lint() -> Outcome {
     let mut failures = Vec::new();
     for (name, step) in steps {
         eprintln!("== {name}");
-        failures.extend(step().err().map(|complaint| format!("{complaint:?}")));
+        failures.extend(step().err().map(|error| format!("{error:?}")));
     }
-    Complaint::from_lines("not as it should be", &failures)
+    TaskError::from_lines("checks failed", &failures)
 }
 
-/// Everything.
+/// Runs all checks.
 pub(crate) fn all() -> Outcome {
     lint()?;
     cargo("tests", &["test", "--workspace"])
@@ -38,5 +39,5 @@ fn cargo(what: &str, arguments: &[&str]) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(workspace_root()).env("RUSTDOCFLAGS", "-D warnings");
     let status = command.status().during("cargo cannot be run")?;
-    if status.success() { Ok(()) } else { Err(Complaint::new(format!("{what}: cargo {} fails", arguments[0]))) }
+    if status.success() { Ok(()) } else { Err(TaskError::new(format!("{what}: cargo {} fails", arguments[0]))) }
 }

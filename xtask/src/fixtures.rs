@@ -8,26 +8,26 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use floe_testkit::{corpus::Corpus, manifest::sha256_hex};
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// The most that the whole folder may take, in bytes.
+/// The size limit of the whole directory in bytes.
 const FOLDER_BYTES_MAX: u64 = 2 << 20;
 
-/// Without options, checks that each file is the one that `images.jsonl` means.
+/// Without options, checks that each file matches `images.jsonl`
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Copy the selected images anew from a reference corpus.
+    /// Copy the selected images from a reference corpus again
     #[arg(long, value_name = "CORPUS")]
     from: Option<PathBuf>,
-    /// Make the demonstration image anew. Needs mkfs.erofs, and root for its manifest.
+    /// Rebuild the demonstration image. Needs mkfs.erofs, and root for its manifest
     #[arg(long)]
     demo: bool,
-    /// Make the images with large blocks anew. Needs a mkfs.erofs that was built for blocks of 64 KiB.
+    /// Rebuild the images with large blocks. Needs a mkfs.erofs built for blocks of 64 KiB
     #[arg(long)]
     block_sizes: bool,
 }
 
-/// Makes anew what is asked for, and checks.
+/// Rebuilds the requested images, and checks.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     if let Some(root) = &arguments.from {
         selection::copy(&Corpus::at(root), &Corpus::fixtures())?;
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     check()
 }
 
-/// Checks that each file is the one that `images.jsonl` means, that there is no other, and that the folder is small.
+/// Checks that each file matches `images.jsonl`, that there are no other files, and that the directory is small.
 pub(crate) fn check() -> Outcome {
     let corpus = Corpus::fixtures();
     let mut known = BTreeSet::from(["images.jsonl".to_owned(), "corrupt.jsonl".to_owned(), "README.md".to_owned()]);
@@ -53,7 +53,7 @@ pub(crate) fn check() -> Outcome {
             known.insert(file.file.clone());
             match corpus.plain_bytes(&file.file) {
                 Ok(bytes) if sha256_hex(&bytes) == file.sha256 => {}
-                Ok(_) => lines.push(format!("{} is not the file that images.jsonl means", file.file)),
+                Ok(_) => lines.push(format!("{} does not match images.jsonl", file.file)),
                 Err(error) => lines.push(error),
             }
         }
@@ -71,15 +71,15 @@ pub(crate) fn check() -> Outcome {
             if entry.file_type()?.is_file() {
                 folder_bytes += entry.metadata()?.len();
                 if !known.contains(&name) {
-                    lines.push(format!("{name}: no line of images.jsonl names it"));
+                    lines.push(format!("{name}: not listed in images.jsonl"));
                 }
             }
         }
     }
     if folder_bytes > FOLDER_BYTES_MAX {
-        lines.push(format!("the folder takes {folder_bytes} bytes; the most is {FOLDER_BYTES_MAX}"));
+        lines.push(format!("the directory has {folder_bytes} bytes; the limit is {FOLDER_BYTES_MAX}"));
     }
     let corrupt = corpus.corrupt_images();
     eprintln!("{} images, {} corrupt ones, {} KiB", images.len(), corrupt.len(), folder_bytes >> 10);
-    Complaint::from_lines("fixtures", &lines)
+    TaskError::from_lines("fixtures", &lines)
 }

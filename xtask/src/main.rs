@@ -3,15 +3,15 @@
 
 mod bench;
 mod ci;
-mod complaint;
 mod fixtures;
 mod mutate;
 mod roundtrip;
 mod stress;
+mod task_error;
 mod tidy;
 
 use clap::{Parser, Subcommand};
-use complaint::Complaint;
+use task_error::TaskError;
 
 /// The project's own tasks.
 #[derive(Parser)]
@@ -23,25 +23,25 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Format, lints, docs, tidy and fixtures: everything that is checked beside the tests.
+    /// Format, lints, docs, tidy and fixtures: all checks except the tests
     Lint,
-    /// Everything that is checked: lint, then the tests.
+    /// All checks: lint, then the tests
     Ci,
-    /// Check what the compiler does not: who depends on whom, file lengths and names, where unsafe code is.
+    /// Check what the compiler does not: dependencies between crates and modules, file lengths and names, unsafe code
     Tidy,
-    /// Check the golden images in fixtures/, or make them anew.
+    /// Check the golden images in fixtures/, or rebuild them
     Fixtures(fixtures::Arguments),
-    /// Measure Floe beside its peers.
+    /// Measure Floe against other programs
     Bench(Box<bench::Arguments>),
-    /// Make images of a real tree, read each by Floe, the kernel and the reference tool, and compare all with the tree.
+    /// Build images of a real tree, read each with Floe, the kernel and the reference tool, and compare with the tree
     Roundtrip(roundtrip::Arguments),
-    /// Change the structures of real images, and send them through everything that reads them.
+    /// Mutate the structures of real images, and run everything that reads images on them
     Mutate(Box<mutate::Arguments>),
-    /// Read, tune, ask and unmount real mounts at random; all pages must come back.
+    /// Read, tune, query and unmount real mounts at random; all pages must return to the pool
     Stress(stress::Arguments),
 }
 
-fn main() -> Result<(), Complaint> {
+fn main() -> Result<(), TaskError> {
     match Arguments::parse().task {
         Task::Lint => ci::lint(),
         Task::Ci => ci::all(),

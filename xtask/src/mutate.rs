@@ -1,12 +1,11 @@
-//! `cargo xtask mutate`: real images with changed structures, through everything that reads them.
+//! `cargo xtask mutate`: runs everything that reads images on real images with mutated structures.
 //!
-//! Each image is made of a seed by a few changes that chance chooses, and its number alone says which. Workers examine
-//! them in processes of their own. What no image may cause is made as small as may be and kept under `target/mutate`.
+//! Each image is a seed with a few random changes, and its number alone determines them. Workers examine images in
+//! processes of their own. Findings are minimised and kept in `target/mutate`.
 
 mod erofs_plain;
 mod erofs_structures;
 mod examination;
-mod herd;
 mod metadata_table;
 mod minimise;
 mod mutator;
@@ -15,6 +14,7 @@ mod recipe;
 mod seed;
 mod squashfs_plain;
 mod structures;
+mod supervisor;
 mod survey;
 mod tally;
 mod verdict;
@@ -34,53 +34,53 @@ use std::{
 
 use clap::ValueEnum;
 use floe_testkit::{corpus::Corpus, target_dir};
-use herd::Watched;
 use seed::Seeds;
+use supervisor::WorkerProcess;
 use tally::Tally;
 use worker::BLOCK_COUNT;
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// A worker examines so many images before another takes its place.
+/// A worker examines this many images before another replaces it.
 const WORKER_IMAGES: u64 = 32 * BLOCK_COUNT;
 
-/// How often it is said how far it is.
+/// The interval of progress messages.
 const NEWS: Duration = Duration::from_secs(15);
 
-/// How to mutate.
+/// The options of `mutate`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many images
+    /// The number of images
     #[arg(long, default_value_t = 10_000)]
     images: u64,
-    /// Ends after so many minutes, if there are images left
+    /// Stop after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
-    /// What all chance comes from
+    /// The seed of the random number generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only the image with this number
     #[arg(long)]
     only: Option<u64>,
-    /// How many processes examine images
+    /// The number of processes that examine images
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Only seeds whose names contain this
+    /// Only seed images whose names contain this
     #[arg(long, default_value = "")]
     image: String,
     /// Only the images of fixtures/, even if there is a reference corpus
     #[arg(long)]
     fixtures: bool,
-    /// What is done with each image
+    /// The stages of an examination
     #[arg(long, value_delimiter = ',', default_value = "open,walk,read,check,extract,mount")]
     stages: Vec<Stage>,
-    /// The program, in place of the one that is built for it
+    /// Use this program instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
-    /// Every n-th image goes through the program too, and through a real mount
+    /// Run every n-th image through the program and a real mount too
     #[arg(long, default_value_t = 500)]
     program_every: u64,
-    /// Leave findings as they are, rather than making them smaller
+    /// Do not minimise findings
     #[arg(long)]
     no_minimise: bool,
     /// Examine the images from this number on
@@ -94,14 +94,14 @@ pub(crate) struct Arguments {
     recipe: Option<PathBuf>,
 }
 
-/// What is done with an image.
+/// A stage of an examination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Stage {
-    /// Open it. Always done.
+    /// Open the image. Always done.
     Open,
-    /// Walk it: names, attributes, targets of links.
+    /// Walk it: names, attributes, link targets.
     Walk,
-    /// Read all data, and if it is sound once more in other pieces.
+    /// Read all data; if the image is valid, read it again with other read sizes.
     Read,
     /// Check it.
     Check,
@@ -114,12 +114,12 @@ pub(crate) enum Stage {
 /// Makes and examines images.
 ///
 /// # Errors
-/// An image caused what none may cause, or the machine does not allow it.
+/// An image caused a fault, or the machine does not permit a step.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let corpus = if arguments.fixtures { Corpus::fixtures() } else { Corpus::locate_or_fixtures() };
     let seeds = Seeds::new(corpus, &arguments.image);
     if seeds.count() == 0 {
-        return Err(Complaint::new(format!("no image has {:?} in its name", arguments.image)));
+        return Err(TaskError::new(format!("no image name contains {:?}", arguments.image)));
     }
     if let Some(recipe) = &arguments.recipe {
         return worker::run_recipe(arguments, &seeds, recipe);
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     campaign.run()
 }
 
-/// All images of one call.
+/// The images of one invocation.
 struct Campaign<'a> {
     arguments: &'a Arguments,
     seeds: &'a Seeds,
@@ -176,7 +176,7 @@ impl Campaign<'_> {
         };
         thread::scope(|scope| {
             let jobs: Vec<_> = (0..self.arguments.jobs.max(1)).map(|_| scope.spawn(work)).collect();
-            jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err(Complaint::new("a job panicked"))))
+            jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err(TaskError::new("a job panicked"))))
         })?;
         println!("{}", self.tally());
         let minutes = started.elapsed().as_secs_f64() / 60.0;
@@ -188,12 +188,12 @@ impl Campaign<'_> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has workers examine the images from `first` up to `to`; one takes over where another ended.
+    /// Lets workers examine the images from `first` up to `to`; a new worker continues where one ended.
     fn examine(&self, mut first: u64, to: u64) -> Outcome {
         while first < to {
             let mut arguments = self.worker_arguments();
             arguments.extend(["--from".to_owned(), first.to_string(), "--to".to_owned(), to.to_string()]);
-            let last = Watched::start(&arguments)?.follow(&mut |case| self.tally().add(&case))?;
+            let last = WorkerProcess::start(&arguments)?.follow(&mut |case| self.tally().add(&case))?;
             first = last.map_or(to, |last| last + 1);
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Campaign<'_> {
         arguments
     }
 
-    /// Keeps what was found, as small as may be.
+    /// Minimises the findings and stores them.
     fn report(&self) -> Outcome {
         let faults: Vec<_> = std::mem::take(&mut self.tally().faults).into_values().collect();
         let mut lines = Vec::new();
@@ -229,10 +229,10 @@ impl Campaign<'_> {
             if let Some(seed) = self.seeds.named(&recipe.seed) {
                 let mut fixtures =
                     File::options().create(true).append(true).open(self.folder.join("findings.jsonl"))?;
-                writeln!(fixtures, "{}", recipe.fixture(&seed, &name, &fault.words))?;
+                writeln!(fixtures, "{}", recipe.fixture(&seed, &name, &fault.message))?;
             }
             let kinds = recipe.kinds().join(", ");
-            let shown: String = fault.words.chars().take(300).collect();
+            let shown: String = fault.message.chars().take(300).collect();
             lines.push(format!(
                 "{:?}, {count} times, first --only {}: {shown} [{}: {kinds}; {}]",
                 fault.kind,
@@ -241,6 +241,6 @@ impl Campaign<'_> {
                 path.display()
             ));
         }
-        Complaint::from_lines("findings", &lines)
+        TaskError::from_lines("findings", &lines)
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask roundtrip`: a real tree into images and out of them again, by every reader there is.
+//! `cargo xtask roundtrip`: builds images of a real tree and reads them back with every available reader.
 
 mod build;
 mod reader;
@@ -19,34 +19,34 @@ use floe_testkit::{
 };
 use reader::Reader;
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How many differences are told of one reader.
+/// The maximum number of differences reported per reader.
 const TOLD_MAX: usize = 10;
 
-/// What is made of a tree, and who reads it back. Each image is compared with the tree in names, types, modes, owners,
-/// sizes, times, attributes, targets, links and the SHA-256 of all bytes. What is missing here is left out by name.
+/// Builds images of a tree and reads them back. Compares each with the tree: names, types, modes, owners, sizes, times,
+/// xattrs, link targets, hard links and the SHA-256 of all content. Unavailable readers are skipped with a message
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The tree; it must not change meanwhile
+    /// The tree; it must not change during the run
     #[arg(long, value_name = "DIR", default_value = "/usr/share")]
     tree: PathBuf,
-    /// Options of `floe mkfs`; `from-tar` in front takes the tree as a tar archive. Given several times, each makes an
-    /// image; without it, a matrix of all algorithms and layouts
+    /// Options of `floe mkfs`; the prefix `from-tar` passes the tree as a tar archive. May be repeated; each makes an
+    /// image. The default is a matrix of all algorithms and layouts
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
     /// Only these readers: floe, kernel, fsck.erofs
     #[arg(long, value_delimiter = ',', value_name = "READER")]
     reader: Vec<String>,
-    /// Where images and what comes out of them go, one at a time [default: target/]
+    /// The directory for images and their output, one at a time [default: target/]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Try this program, instead of building Floe
+    /// Use this program instead of building Floe
     #[arg(long, value_name = "PROGRAM")]
     floe: Option<PathBuf>,
 }
 
-/// What is tried where nothing is said.
+/// The default options.
 const MATRIX: [&str; 16] = [
     "",
     "--extended-inodes",
@@ -66,10 +66,10 @@ const MATRIX: [&str; 16] = [
     "--compress lzma,6 --pcluster 1m --fragments all --dedupe",
 ];
 
-/// Makes images and reads them back.
+/// Builds images and reads them back.
 ///
 /// # Errors
-/// What differs, or what cannot be run.
+/// The differences, or a program that cannot be run.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let readers = readers(&arguments.reader)?;
     let floe = match &arguments.floe {
@@ -105,35 +105,35 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         }
         fs::remove_file(&image)?;
     }
-    Complaint::from_lines("not as the tree", &wrong)
+    TaskError::from_lines("differences from the tree", &wrong)
 }
 
 fn readers(wanted: &[String]) -> Outcome<Vec<Reader>> {
     if let Some(unknown) = wanted.iter().find(|name| Reader::ALL.iter().all(|reader| reader.name() != **name)) {
-        return Err(Complaint::new(format!("there is no reader {unknown}: choose floe, kernel or fsck.erofs")));
+        return Err(TaskError::new(format!("unknown reader {unknown}: choose floe, kernel or fsck.erofs")));
     }
     let wanted = |reader: &Reader| wanted.is_empty() || wanted.iter().any(|name| name == reader.name());
     let mut here = Vec::new();
     for reader in Reader::ALL.into_iter().filter(wanted) {
         match reader.missing() {
             None => here.push(reader),
-            Some(reason) => println!("left out: {}: {reason}", reader.name()),
+            Some(reason) => println!("skipped: {}: {reason}", reader.name()),
         }
     }
     Ok(here)
 }
 
-/// Floe, built as users get it.
+/// Floe in its release build.
 fn release() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let status = command.args(["build", "--release", "--package", "floe-cli"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {
         true => Ok(target_dir().join("release/floe")),
-        false => Err(Complaint::new("Floe does not build")),
+        false => Err(TaskError::new("building Floe failed")),
     }
 }
 
-/// The manifest with the link counts that a tree has by itself: links from outside it are not in an image.
+/// The manifest with link counts within the tree: links from outside are not part of an image.
 fn within_tree(mut manifest: Manifest) -> Manifest {
     let mut counts = std::collections::BTreeMap::<Vec<u8>, u64>::new();
     for (path, entry) in manifest.entries().filter(|(_, entry)| entry.file_type != 'd') {
@@ -147,7 +147,7 @@ fn within_tree(mut manifest: Manifest) -> Manifest {
     manifest
 }
 
-/// Takes a directory away that need not be there.
+/// Removes a directory if it exists.
 fn remove(directory: &Path) -> Outcome {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

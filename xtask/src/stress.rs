@@ -1,4 +1,4 @@
-//! `cargo xtask stress`: mounts that are read, tuned, asked and unmounted at random, for as long as one likes.
+//! `cargo xtask stress`: reads, tunes, queries and unmounts mounts at random for a given time.
 
 mod mounted;
 mod readers;
@@ -13,26 +13,26 @@ use std::{
 use floe_testkit::{Random, corpus::Corpus, skip::Need, target_dir, workspace_root};
 use round::Round;
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How to stress.
+/// The options of `stress`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// For how many minutes
+    /// The duration in minutes
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// What all chance comes from
+    /// The seed of the random number generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only images whose name contains this
+    /// Only images whose names contain this
     #[arg(long, default_value = "")]
     image: String,
-    /// The program, in place of the one that is built for it
+    /// Use this program instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
-/// What was done so far.
+/// The totals so far.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     rounds: u64,
@@ -44,13 +44,13 @@ pub(crate) struct Tally {
     lazy_unmounts: u64,
 }
 
-/// Runs rounds until the time is over; each ends with all pages back in the pool.
+/// Runs rounds until the time is over; at the end of each, all pages must have returned to the pool.
 ///
 /// # Errors
-/// Wrong bytes, a page that does not come back, a server that does not end well, or nothing to mount with.
+/// Wrong bytes, a lost page, a server that fails, or nothing to mount with.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     if let Some(missing) = [Need::Root, Need::Fuse].into_iter().find_map(Need::missing) {
-        return Err(Complaint::new(missing));
+        return Err(TaskError::new(missing));
     }
     let program = match &arguments.program {
         Some(program) => program.clone(),
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let mut images = corpus.images();
     images.retain(|image| !image.huge && image.name.contains(&arguments.image));
     if images.is_empty() {
-        return Err(Complaint::new(format!("no image has {:?} in its name", arguments.image)));
+        return Err(TaskError::new(format!("no image name contains {:?}", arguments.image)));
     }
     let (started, limit) = (Instant::now(), Duration::from_secs_f64(arguments.minutes * 60.0));
     let mut random = Random::new(arguments.seed);
@@ -75,16 +75,16 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             eprintln!("{:>4.0} s  {tally:?}", started.elapsed().as_secs_f64());
         }
     }
-    println!("all pages came back in each round: {tally:?}");
+    println!("all pages returned to the pool in each round: {tally:?}");
     Ok(())
 }
 
-/// Builds the program; gives where it is.
+/// Builds the program; returns its path.
 pub(crate) fn build() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let status = command.args(["build", "-p", "floe-cli"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {
         true => Ok(target_dir().join("debug/floe")),
-        false => Err(Complaint::new("floe does not build")),
+        false => Err(TaskError::new("building floe failed")),
     }
 }

@@ -1,17 +1,19 @@
-//! What the compiler does not check.
+//! Checks beyond those of the compiler.
 
 mod dependencies;
+mod library;
 mod rooms;
 mod source_files;
 
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// Checks all of it.
+/// Runs all checks.
 pub(crate) fn run() -> Outcome {
     let mut lines = dependencies::violations()?;
+    lines.extend(library::violations()?);
     lines.extend(rooms::violations()?);
     lines.extend(source_files::violations()?);
-    Complaint::from_lines("not tidy", &lines)
+    TaskError::from_lines("not tidy", &lines)
 }
 
 #[cfg(test)]

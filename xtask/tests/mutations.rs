@@ -1,10 +1,10 @@
-//! A thousand mutated images on every run of the tests; `cargo xtask mutate` makes as many as one likes.
+//! Runs a thousand mutated images with the tests; `cargo xtask mutate` makes any number.
 
 use std::{process::Command, time::Duration};
 
 use floe_testkit::run_bounded;
 
-/// How long it may take on a busy machine.
+/// A generous time limit for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 #[test]
@@ -15,7 +15,7 @@ fn mutated_images_end_in_errors_or_data() {
     let run = run_bounded(&mut command, PATIENCE).expect("it runs");
     let table = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{}: {}\n{table}", run.status, run.stderr);
-    // A tenth of them at least comes as far as each of these, or nothing is tried.
+    // At least a tenth of the images must reach each stage, or the test is meaningless.
     let last = table.lines().find(|line| line.starts_with("1024 images, ")).expect("a summary");
     let counts: Vec<u64> = last.split(", ").filter_map(|words| words.split(' ').next()?.parse().ok()).collect();
     assert!(counts.len() >= 4 && counts[1..4].iter().all(|count| *count > 102), "{last}");

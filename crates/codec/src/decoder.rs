@@ -1,4 +1,4 @@
-//! The decoder of every encoding.
+//! The decoder of all encodings.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ use crate::{
     zstd::Zstd,
 };
 
-/// What a decoder holds beside dictionaries and windows, in bytes.
+/// Memory of a decoder apart from dictionaries and windows, in bytes.
 const STATE_BYTES: usize = 128 * 1024;
 
-/// What decoding a part of an LZ4 block needs: its window.
+/// Memory for decoding part of an LZ4 block: its window.
 const LZ4_BYTES_MAX: usize = 64 * 1024;
 
-/// The state of libzstd without its window, and what it keeps of blocks that are cut in two.
+/// The state of libzstd without its window, including its buffer for split blocks.
 const ZSTD_BYTES: usize = 640 * 1024;
 
-/// Decodes every [`Encoding`], with working state that lives from block to block.
+/// Decodes every [`Encoding`] and keeps its working state from block to block.
 #[derive(Default)]
 pub struct Decoder {
     scratch: Scratch,
@@ -36,19 +36,18 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder without any state yet: each codec's is made when the first block needs it.
+    /// Creates a decoder without state; each codec's state is created when the first block needs it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many bytes of memory the decoder holds: the state of the codecs that it was used for, and what they needed
-    /// beside it.
+    /// The memory that the decoder holds, in bytes: the state of each codec used so far, and scratch memory.
     pub fn held_bytes(&self) -> usize {
         let streams = [&self.micro_lzma, &self.xz, &self.lzma_alone].map(held_by);
         streams.iter().sum::<usize>() + self.scratch.held_bytes() + self.deflate.held_bytes() + held_by_zstd(&self.zstd)
     }
 
-    /// How many bytes the decoder holds at most after it has decoded a block of this encoding next.
+    /// An upper bound of [`Decoder::held_bytes`] after this decoder next decodes a block of this encoding.
     pub fn held_bytes_after(&self, encoding: &Encoding, decoded_len: DecodedLen) -> usize {
         let of_codec = match encoding {
             Encoding::Stored | Encoding::Lz4 { .. } | Encoding::Lzo => self.scratch.held_bytes(),
@@ -61,7 +60,7 @@ impl Decoder {
         self.held_bytes() - of_codec + of_codec.max(Self::held_bytes_max(encoding, decoded_len))
     }
 
-    /// How many bytes a decoder that held nothing holds at most after it has decoded a block of this encoding.
+    /// An upper bound of [`Decoder::held_bytes`] after a new decoder decodes a block of this encoding.
     pub fn held_bytes_max(encoding: &Encoding, decoded_len: DecodedLen) -> usize {
         let decoded_len = usize::try_from(decoded_len.bytes()).unwrap_or(usize::MAX);
         let bytes = |bytes: u32| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -82,12 +81,12 @@ impl Decoder {
         }
     }
 
-    /// How many bytes beside the output and the codecs' own state the last decode needed.
+    /// Scratch memory of the last decode in bytes, apart from the output and the codecs' own state.
     pub fn temporary_bytes_last(&self) -> usize {
         self.scratch.used_last()
     }
 
-    /// How many bytes beside the output and the codecs' own state any decode needed until now.
+    /// The largest scratch memory of any decode so far, in bytes.
     pub fn temporary_bytes_max(&self) -> usize {
         self.scratch.used_max()
     }
@@ -158,7 +157,7 @@ impl Decompressor for Decoder {
 
     fn in_place_margin(&self, encoding: &Encoding, stored_len: usize) -> Option<usize> {
         match encoding {
-            // Where a block with bytes behind it ends is not known before it is decoded.
+            // The end of a block with trailing padding is unknown before it is decoded.
             Encoding::Lz4 { padding: Padding::None | Padding::Leading, .. } => Some(lz4::in_place_margin(stored_len)),
             _ => None,
         }
@@ -179,7 +178,7 @@ fn held_by_zstd(zstd: &Option<Zstd>) -> usize {
     zstd.as_ref().map_or(0, Zstd::held_bytes)
 }
 
-/// The stored bytes without the zeros that a [`Padding::Leading`] puts before them.
+/// The stored bytes without the zeros of [`Padding::Leading`].
 fn unpadded<'a>(encoding: &Encoding, stored: &'a [u8]) -> Result<&'a [u8], DecodeError> {
     let padding = match *encoding {
         Encoding::Stored => return Ok(stored),

@@ -1,4 +1,4 @@
-//! DEFLATE: raw, and in zlib's wrapping.
+//! DEFLATE, raw and in the zlib format.
 
 use floe_image::DecodeError;
 use libdeflater::{DecompressionError, Decompressor};
@@ -10,24 +10,24 @@ use crate::{
     stream::{self, Progress, Stream},
 };
 
-/// log2 of the largest window that DEFLATE knows.
+/// log2 of the largest DEFLATE window.
 const WINDOW_LOG2_MAX: u8 = 15;
 
-/// What the state of either way takes at most, in bytes; neither library tells.
+/// Upper bound of either library's state in bytes; neither library reports it.
 pub(crate) const STATE_BYTES_MAX: usize = 64 * 1024;
 
 const MALFORMED: DecodeError = DecodeError::Corrupt("malformed DEFLATE stream");
 
-/// What stands around the DEFLATE blocks.
+/// The container of the DEFLATE blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrapping {
-    /// Nothing.
+    /// None.
     Raw,
-    /// zlib's header and checksum.
+    /// The zlib header and checksum.
     Zlib,
 }
 
-/// The state of both ways to decode: whole blocks at once, and in pieces where a part is asked for.
+/// Decoders of whole blocks (libdeflate) and of parts, piece by piece.
 #[derive(Default)]
 pub(crate) struct Deflate {
     whole: Option<Decompressor>,
@@ -35,13 +35,13 @@ pub(crate) struct Deflate {
 }
 
 impl Deflate {
-    /// How many bytes the state takes at most.
+    /// An upper bound of the state in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         let count = usize::from(self.whole.is_some()) + usize::from(self.pieces.is_some());
         count * STATE_BYTES_MAX
     }
 
-    /// Decodes what is asked for of one raw stream.
+    /// Decodes the requested part of a raw stream.
     pub(crate) fn decode_raw(
         &mut self,
         window_log2: u8,
@@ -54,7 +54,7 @@ impl Deflate {
         self.decode(Wrapping::Raw, request, scratch)
     }
 
-    /// Decodes what is asked for of one stream.
+    /// Decodes the requested part of a stream.
     pub(crate) fn decode(
         &mut self,
         wrapping: Wrapping,
@@ -88,7 +88,8 @@ impl Stream for Inflate {
         let mut written = 0;
         loop {
             let (total_in, total_out) = (self.total_in(), self.total_out());
-            let status = self.decompress(input, &mut output[written..], InflateFlush::SyncFlush).map_err(refuse)?;
+            let status =
+                self.decompress(input, &mut output[written..], InflateFlush::SyncFlush).map_err(decode_error)?;
             let consumed = (self.total_in() - total_in) as usize;
             let fresh = (self.total_out() - total_out) as usize;
             *input = &input[consumed..];
@@ -103,7 +104,7 @@ impl Stream for Inflate {
     }
 }
 
-fn refuse(error: InflateError) -> DecodeError {
+fn decode_error(error: InflateError) -> DecodeError {
     match error {
         InflateError::NeedDict { .. } => DecodeError::Unsupported("a zlib stream with a preset dictionary".into()),
         InflateError::MemError => DecodeError::NoMemory,

@@ -1,4 +1,4 @@
-//! Compression for writers of images: each encoder fills a given room with as much input as fits.
+//! Compression for image writers: each encoder fills a given output with as much input as fits.
 
 mod deflate;
 mod lz4;
@@ -20,34 +20,34 @@ pub use lz4_window::Lz4WindowEncoder;
 pub use micro_lzma::MicroLzmaEncoder;
 pub use zstd::ZstdEncoder;
 
-/// What an encoder took and gave.
+/// How much input was consumed and how much output produced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fit {
-    /// How many bytes of the input's beginning are in the output.
+    /// How many bytes from the beginning of the input the output encodes.
     pub consumed: usize,
-    /// How many bytes the output takes. 0 where nothing at all fits.
+    /// The length of the output in bytes; 0 if nothing fits.
     pub produced: usize,
 }
 
-/// A compressor with working state that is reused from block to block, so each thread has its own.
+/// A compressor with working state that it reuses from block to block, so each thread has its own.
 ///
-/// The first byte of what it produces is never zero, because EROFS finds the beginning of right-aligned data by that.
-/// The output depends on the options and on what was encoded since [`Encoder::restart`] alone.
+/// The first byte of the output is never zero, because EROFS finds the beginning of right-aligned data by skipping
+/// zeros. The output depends only on the settings and on the input since [`Encoder::restart`].
 pub trait Encoder: Send {
-    /// Says that what follows is another input: nothing learnt of the one before may change its output.
+    /// Starts an unrelated input: nothing learnt from earlier input may change its output.
     fn restart(&mut self) {}
 
-    /// Encodes as much of the beginning of `input` as fits into `output`, without searching for the limit by trial.
-    /// LZ4 and MicroLZMA leave no room that another byte would fit in; DEFLATE and zstd may leave a little.
+    /// Encodes as much of the beginning of `input` as fits into `output`. With LZ4 and MicroLZMA, not one more input
+    /// byte would fit; DEFLATE and zstd may leave a little space unused.
     ///
     /// # Errors
-    /// The codec could not get its working memory, or refused its parameters.
+    /// The codec could not allocate its working memory, or refused its parameters.
     fn encode_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError>;
 
-    /// Encodes all of `input` into `output`; `None` where it does not fit.
+    /// Encodes all of `input` into `output`; `None` if it does not fit.
     ///
     /// # Errors
-    /// As [`Encoder::encode_to_fit`].
+    /// As for [`Encoder::encode_to_fit`].
     fn encode_whole(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<usize>, EncodeError> {
         let fit = self.encode_to_fit(input, output)?;
         Ok((fit.produced > 0 && fit.consumed == input.len()).then_some(fit.produced))
@@ -57,51 +57,51 @@ pub trait Encoder: Send {
 /// A codec with its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compression {
-    /// LZ4 by the fast method.
+    /// LZ4, fast compression.
     Lz4 {
-        /// The farthest a match reaches back, in bytes.
+        /// The largest match distance in bytes.
         window_bytes: NonZeroU32,
     },
-    /// LZ4 by the thorough method.
+    /// LZ4 HC, high compression.
     Lz4High {
-        /// 1 to 12.
+        /// Level 1 to 12.
         level: u8,
-        /// The farthest a match reaches back, in bytes.
+        /// The largest match distance in bytes.
         window_bytes: NonZeroU32,
     },
     /// MicroLZMA.
     MicroLzma {
-        /// 0 to 9, or 100 to 109 for the extreme ones.
+        /// Level 0 to 9, or 100 to 109 for the extreme presets.
         level: u8,
-        /// The dictionary in bytes, 4 KiB to 8 MiB.
+        /// The dictionary size in bytes, 4 KiB to 8 MiB.
         dictionary_bytes: u32,
     },
     /// Raw DEFLATE with a window of 32 KiB.
     Deflate {
-        /// 1 to 12.
+        /// Level 1 to 12.
         level: u8,
     },
     /// Zstandard.
     Zstd {
-        /// 1 to 22.
+        /// Level 1 to 22.
         level: u8,
-        /// log2 of the window in bytes, 10 to 20.
+        /// log2 of the window size in bytes, 10 to 20.
         window_log2: u8,
     },
 }
 
-/// LZ4's own largest window, in bytes.
+/// The largest window of the LZ4 format, in bytes.
 pub const LZ4_WINDOW_MAX: NonZeroU32 = NonZeroU32::new(65_535).unwrap();
 
-/// The largest dictionary of MicroLZMA that is taken where none is asked for, in bytes. An encoder takes ten times as much
-/// memory; one of 4 MiB makes what is in pclusters of 1 MiB smaller by 0.9 %.
+/// The largest default dictionary of MicroLZMA, in bytes. An encoder needs ten times this memory; 4 MiB would make
+/// pclusters of 1 MiB only 0.9 % smaller.
 pub const LZMA_DICTIONARY_USUAL_MAX: u32 = 5 << 19;
 
 impl Compression {
-    /// An encoder with these settings.
+    /// Creates an encoder with these settings.
     ///
     /// # Errors
-    /// A setting is out of its range, or there is no memory.
+    /// A setting is out of range, or memory is short.
     pub fn encoder(&self) -> Result<Box<dyn Encoder>, EncodeError> {
         Ok(match *self {
             Self::Lz4 { window_bytes } if window_bytes >= LZ4_WINDOW_MAX => Box::new(Lz4Encoder::new()),
@@ -117,15 +117,15 @@ impl Compression {
     }
 }
 
-/// Why something could not be encoded.
+/// Why encoding failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A setting is out of its range: what may be given.
+    /// A setting is out of range; the text states the valid range.
     Setting(&'static str),
-    /// The codec could not get its working memory.
+    /// The codec could not allocate its working memory.
     NoMemory,
-    /// The codec failed in a way that it should not.
+    /// The codec reported an unexpected failure.
     Codec(&'static str),
 }
 

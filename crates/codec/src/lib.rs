@@ -1,8 +1,8 @@
-//! Decompression and compression behind one interface, over well-kept libraries.
+//! Compression and decompression behind one interface, over well-kept libraries.
 //!
-//! [`Decoder`] is the one type that the rest needs. Behind it there is a module for each codec; those that can decode in
-//! pieces share one way of skipping, filling and checking the end (`stream`), and all share what is asked of them
-//! (`request`) and the memory beside their state (`scratch`).
+//! [`Decoder`] is the one type that other crates need. Each codec has a module. The codecs that decode piece by piece
+//! share the code that skips, fills and checks the end (`stream`). All codecs share the description of the requested
+//! bytes (`request`) and scratch memory (`scratch`).
 
 mod decoder;
 mod deflate;

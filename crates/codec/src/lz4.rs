@@ -1,14 +1,14 @@
 //! LZ4 blocks.
 //!
-//! Two ways, and which is taken depends on what it costs. liblz4 decodes from the beginning of a block, straight into
-//! the output where nothing is skipped, or into temporary memory where that is no more than the window. Beyond that the
-//! decoder of `lz4_window` keeps only a window of what is skipped. Decoded megabytes a second on one core (AMD EPYC,
-//! 4 KiB and 64 KiB stored, text and machine code; `examples/lz4_speed` measures again): liblz4 4,300 to 4,900, the
-//! windowed one 1,700 to 2,500; `lz4_flex` beside them 3,100 to 3,900.
+//! There are two decoders. liblz4 decodes from the beginning of a block: straight into the output if nothing is
+//! skipped, or into scratch memory if that takes no more than the window. Otherwise `lz4_window` decodes and keeps only
+//! a window of the skipped bytes. Decoded megabytes per second on one core (AMD EPYC, 4 KiB and 64 KiB stored, text and
+//! machine code, `examples/lz4_speed`): liblz4 4,300 to 4,900, `lz4_window` 1,700 to 2,500; for comparison `lz4_flex`
+//! 3,100 to 3,900.
 //!
-//! Two things that no sound block has are not noticed where liblz4 decodes; the windowed decoder refuses both. A match
-//! distance of zero gives zeros or bytes of the block, and not always the same, but never what memory held before. The
-//! window that an image states is not checked: liblz4 has no such limit, and the bytes are right without it.
+//! liblz4 does not detect two faults that `lz4_window` refuses. A match distance of zero yields zeros or bytes of the
+//! block, and not always the same ones, but never earlier contents of the memory. A match beyond the window that the
+//! image states is decoded: liblz4 has no such limit, and the bytes are right without it.
 
 use floe_image::{DecodeError, Padding};
 
@@ -19,11 +19,11 @@ use crate::{
     scratch::Scratch,
 };
 
-/// The farthest that an LZ4 match can reach back, rounded up, in bytes.
+/// The largest match distance of LZ4, rounded up, in bytes.
 const WINDOW_BYTES_MAX: u32 = 64 * 1024;
 const LARGEST_WINDOW: usize = WINDOW_BYTES_MAX as usize;
 
-/// Decodes what is asked for of one block.
+/// Decodes the requested part of a block.
 pub(crate) fn decode(
     padding: Padding,
     window_bytes: u32,
@@ -31,10 +31,10 @@ pub(crate) fn decode(
     scratch: &mut Scratch,
 ) -> Result<usize, DecodeError> {
     if window_bytes > WINDOW_BYTES_MAX {
-        return Err(DecodeError::Unsupported("an LZ4 window above 64 KiB".into()));
+        return Err(DecodeError::Unsupported("LZ4 window above 64 KiB".into()));
     }
     if padding == Padding::Trailing && request.may_be_short() {
-        return Err(DecodeError::Unsupported("an LZ4 block of unknown length with bytes behind it".into()));
+        return Err(DecodeError::Unsupported("LZ4 block of unknown decoded length with trailing padding".into()));
     }
     let window_bytes = usize::try_from(window_bytes).unwrap_or(usize::MAX);
     let ends_with_block = request.ends_with_block() && padding != Padding::Trailing;
@@ -53,7 +53,7 @@ pub(crate) fn decode(
             part.decode(request.stored, ring)
         };
         match decode_within(window_bytes) {
-            // The image understates its window. What a block holds must not depend on how much of it is wanted.
+            // The image understates its window. The result must not depend on which part of a block is requested.
             Err(PAST_WINDOW) => decode_within(LARGEST_WINDOW)?,
             len => len?,
         }
@@ -61,7 +61,7 @@ pub(crate) fn decode(
     request.answer(len)
 }
 
-/// Decodes as much of a block as `output` holds, with what liblz4 offers.
+/// Decodes the beginning of a block with liblz4, as much as `output` holds.
 fn decode_beginning(
     stored: &[u8],
     ends_with_block: bool,
@@ -73,20 +73,19 @@ fn decode_beginning(
     }
     let len = lz4_sys::decode_prefix(stored, output)?;
     if len < output.len() && may_be_short && lz4_sys::decode_whole(stored, output)? != len {
-        // Decoding a prefix takes a block that is cut for one that ends.
+        // Prefix decoding would accept a truncated block as complete.
         return Err(ENDS_EARLY);
     }
     Ok(len)
 }
 
-/// How many bytes longer than the decoded data a buffer must be, so that a block of `stored_len` bytes at its end can be
-/// decoded over itself: a sound block grows by at most one byte in 255 while it is decoded, and liblz4 writes up to 32
-/// bytes ahead.
+/// How much longer than the decoded data a buffer must be for a block of `stored_len` bytes at its end to be decoded in
+/// place. During decoding a valid block grows by at most one byte in 255, and liblz4 writes up to 32 bytes ahead.
 pub(crate) const fn in_place_margin(stored_len: usize) -> usize {
     (stored_len >> 8) + 32
 }
 
-/// Decodes the block at the end of `buffer`, from `start` on, into the first `decoded_len` bytes of it.
+/// Decodes the block that starts at `start` and ends with `buffer` into the first `decoded_len` bytes of `buffer`.
 pub(crate) fn decode_in_place(start: usize, decoded_len: usize, buffer: &mut [u8]) -> Result<(), DecodeError> {
     let len = lz4_sys::decode_in_place(start, decoded_len, buffer)?;
     if len == decoded_len { Ok(()) } else { Err(HOLDS_LESS) }

@@ -1,4 +1,4 @@
-//! The functions of liblz4 that its crate does not declare.
+//! Functions of liblz4 that its crate does not declare.
 
 use std::ffi::{c_char, c_int};
 
@@ -17,27 +17,27 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Decodes a whole block, every byte of `stored`, and gives its decoded length.
+/// Decodes a whole block, consuming every byte of `stored`, and returns the decoded length.
 ///
 /// # Errors
 /// The block is malformed or does not fit into `output`.
 pub(crate) fn decode_whole(stored: &[u8], output: &mut [u8]) -> Result<usize, DecodeError> {
     let (stored_len, output_len) = (c_len(stored.len())?, c_len(output.len())?);
-    // SAFETY: both runs are valid for their lengths and, being one borrowed and one mutably borrowed, do not overlap.
+    // SAFETY: both slices are valid for their lengths and do not overlap, because one is borrowed mutably.
     let len =
         unsafe { LZ4_decompress_safe(stored.as_ptr().cast(), output.as_mut_ptr().cast(), stored_len, output_len) };
     usize::try_from(len).map_err(|_| MALFORMED)
 }
 
-/// Decodes the beginning of a block, as much as `output` holds, and gives how much that was. What follows in `stored`
-/// need not be sound.
+/// Decodes the beginning of a block, as much as `output` holds, and returns the length. The rest of `stored` may be
+/// invalid.
 ///
 /// # Errors
 /// The block is malformed before `output` is full.
 pub(crate) fn decode_prefix(stored: &[u8], output: &mut [u8]) -> Result<usize, DecodeError> {
     let (stored_len, output_len) = (c_len(stored.len())?, c_len(output.len())?);
-    // A match distance of zero, which no encoder writes, is not refused: it repeats what stands there. That must not be
-    // what the memory held before.
+    // liblz4 accepts a match distance of zero, which no encoder writes, and repeats the bytes at the output position.
+    // They must not be earlier contents of the memory.
     output.fill(0);
     // SAFETY: as in `decode_whole`.
     let len = unsafe {
@@ -52,18 +52,18 @@ pub(crate) fn decode_prefix(stored: &[u8], output: &mut [u8]) -> Result<usize, D
     usize::try_from(len).map_err(|_| MALFORMED)
 }
 
-/// Decodes the block that begins at `start` and ends with `buffer` into the first `decoded_len` bytes of `buffer`, and
-/// gives its decoded length. `buffer` is as much longer than `decoded_len` as [`crate::lz4::in_place_margin`] says.
+/// Decodes the block that starts at `start` and ends with `buffer` into the first `decoded_len` bytes of `buffer`, and
+/// returns the decoded length. `buffer` is longer than `decoded_len` by [`crate::lz4::in_place_margin`].
 ///
 /// # Errors
-/// The block is malformed or longer than that; `buffer` then holds anything.
+/// The block is malformed or longer; the contents of `buffer` are then unspecified.
 pub(crate) fn decode_in_place(start: usize, decoded_len: usize, buffer: &mut [u8]) -> Result<usize, DecodeError> {
     assert!(start <= buffer.len() && decoded_len <= buffer.len());
     let (stored_len, output_len) = (c_len(buffer.len() - start)?, c_len(decoded_len)?);
     let output = buffer.as_mut_ptr();
-    // SAFETY: both runs lie in `buffer`, and liblz4 reads and writes only within them. That they overlap is what it
-    // documents as in-place decompression: with the margin, a sound block is never written over before it is read. An
-    // unsound one may be, which changes what the rest of it means, but not where is read and written.
+    // SAFETY: both ranges lie in `buffer`, and liblz4 reads and writes only within them. liblz4 documents this overlap
+    // as in-place decompression: with the margin, a valid block is never overwritten before it is read. An invalid
+    // block may be, which changes its decoded bytes but not the ranges that liblz4 accesses.
     let len =
         unsafe { LZ4_decompress_safe(output.add(start).cast_const().cast(), output.cast(), stored_len, output_len) };
     usize::try_from(len).map_err(|_| MALFORMED)

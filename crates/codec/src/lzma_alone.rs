@@ -4,10 +4,10 @@ use floe_image::DecodeError;
 
 use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
-/// The largest dictionary that is accepted, in bytes. SquashFS uses the block size, which is at most 1 MiB.
+/// The largest accepted dictionary in bytes. SquashFS uses the block size, at most 1 MiB.
 pub(crate) const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;
 
-/// Decodes what is asked for of one stream.
+/// Decodes the requested part of a stream.
 pub(crate) fn decode(
     lzma: &mut LzmaStream,
     request: &mut Request<'_>,

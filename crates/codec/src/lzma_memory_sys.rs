@@ -1,4 +1,4 @@
-//! Memory for liblzma that it gets back rather than anew.
+//! An allocator for liblzma that reuses freed memory.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -8,20 +8,20 @@ use std::{
 
 use liblzma_sys::lzma_allocator;
 
-/// How many bytes precede each allocation and hold its size; they keep its alignment.
+/// Length in bytes of the header that precedes each allocation and holds its size; keeps the alignment.
 const HEADER_LEN: usize = 16;
-/// How many freed allocations are kept.
+/// The maximum number of freed allocations that are kept.
 const KEPT_COUNT_MAX: usize = 16;
-/// How many bytes they have together at most: the dictionary of a chain of filters that is not used now.
+/// The maximum size of all kept allocations in bytes: the dictionary of a filter chain that is not in use.
 const KEPT_BYTES_MAX: usize = 9 * 1024 * 1024;
-/// An allocation of at least this many bytes is a dictionary; all others of a decoder are smaller.
+/// Allocations of at least this many bytes are dictionaries; a decoder's other allocations are smaller.
 const DICTIONARY_BYTES_MIN: usize = 64 * 1024;
 
-/// Memory that liblzma frees is kept for when it asks for as much again.
+/// Keeps memory that liblzma frees until liblzma asks for the same size again.
 ///
-/// A stream keeps most of its memory from block to block, but not all: the options in the header of each .xz block are
-/// allocated anew, and a block with other filters than the last replaces everything, the dictionary too. A dictionary of
-/// another size takes the place of the one that is kept, so that there are never two.
+/// A liblzma stream keeps most of its memory from block to block, but not all: it allocates the options in the header
+/// of each .xz block again, and a block with other filters than the last one replaces everything, including the
+/// dictionary. A dictionary of another size replaces the kept one, so there are never two.
 pub(crate) struct LzmaMemory {
     state: NonNull<State>,
 }
@@ -30,20 +30,20 @@ struct State {
     allocator: lzma_allocator,
     kept: Vec<Allocation>,
     kept_bytes: usize,
-    /// What is in use and what is kept.
+    /// The size of all allocations, in use or kept.
     held_bytes: usize,
 }
 
-/// Memory that is not in use. It begins with its header.
+/// An unused allocation. It begins with its header.
 #[derive(Clone, Copy)]
 struct Allocation {
     start: NonNull<u8>,
-    /// How many bytes follow the header.
+    /// The length after the header, in bytes.
     len: usize,
 }
 
 impl LzmaMemory {
-    /// Memory that holds nothing yet.
+    /// Creates an allocator that holds nothing.
     pub(crate) fn new() -> Self {
         let state = Box::leak(Box::new(State {
             allocator: lzma_allocator { alloc: Some(allocate), free: Some(free), opaque: ptr::null_mut() },
@@ -57,22 +57,22 @@ impl LzmaMemory {
         Self { state }
     }
 
-    /// What liblzma takes. It is valid as long as `self`, which outlives all that was allocated through it.
+    /// The allocator in liblzma's form. It is valid as long as `self`, which outlives all its allocations.
     pub(crate) fn allocator(&self) -> *const lzma_allocator {
         // SAFETY: the pointer is valid; no reference is made.
         unsafe { &raw const (*self.state.as_ptr()).allocator }
     }
 
-    /// How many bytes liblzma has, and how many are kept for it.
+    /// The size in bytes of all allocations, in use or kept.
     pub(crate) fn held_bytes(&self) -> usize {
-        // SAFETY: the pointer is valid, and nothing changes the state while `self` is borrowed: liblzma does in calls that
-        // have the stream, and so the memory, to themselves.
+        // SAFETY: the pointer is valid, and nothing changes the state while `self` is borrowed: liblzma changes it only
+        // during calls with exclusive access to the stream, and so to the memory.
         unsafe { (*self.state.as_ptr()).held_bytes }
     }
 }
 
 impl State {
-    /// Gives what is kept back to the system, as far as it is a dictionary.
+    /// Frees the kept dictionaries.
     fn drop_kept_dictionaries(&mut self) {
         let Self { kept, kept_bytes, held_bytes, .. } = self;
         kept.retain(|allocation| {
@@ -80,7 +80,7 @@ impl State {
             if is_dictionary {
                 *kept_bytes -= allocation.len;
                 *held_bytes -= allocation.len;
-                // SAFETY: what is kept is not in use.
+                // SAFETY: kept allocations are not in use.
                 unsafe { allocation.give_back() };
             }
             !is_dictionary
@@ -90,10 +90,10 @@ impl State {
 
 impl Drop for LzmaMemory {
     fn drop(&mut self) {
-        // SAFETY: the state was leaked from a box, and nothing else points to it once the stream has ended.
+        // SAFETY: the state was leaked from a box, and nothing points to it after the stream has ended.
         let state = unsafe { Box::from_raw(self.state.as_ptr()) };
         for allocation in &state.kept {
-            // SAFETY: it was allocated by `allocate`, and what is kept is not in use.
+            // SAFETY: `allocate` allocated it, and kept allocations are not in use.
             unsafe { allocation.give_back() };
         }
     }
@@ -107,21 +107,21 @@ impl Allocation {
     fn new(len: usize) -> Option<Self> {
         // SAFETY: the layout is not empty, because of the header.
         let start = NonNull::new(unsafe { alloc(Self::layout(len)?) })?;
-        // SAFETY: the header is as long as a `usize` at least, and aligned for it.
+        // SAFETY: the header is at least as long as a `usize`, and aligned for it.
         unsafe { start.cast::<usize>().write(len) };
         Some(Self { start, len })
     }
 
-    /// What liblzma gets.
+    /// The pointer that liblzma gets.
     fn content(self) -> *mut c_void {
         // SAFETY: the allocation is longer than its header.
         unsafe { self.start.add(HEADER_LEN) }.as_ptr().cast()
     }
 
-    /// The allocation that `content` gave out.
+    /// The allocation whose content is at `content`.
     ///
     /// # Safety
-    /// `content` comes from [`Allocation::content`] and was not given back.
+    /// `content` comes from [`Allocation::content`] and has not been freed.
     unsafe fn of(content: NonNull<c_void>) -> Self {
         // SAFETY: the header precedes the content.
         let start = unsafe { content.cast::<u8>().sub(HEADER_LEN) };
@@ -130,10 +130,10 @@ impl Allocation {
         Self { start, len }
     }
 
-    /// Gives the memory back to the system.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// It is not used after this.
+    /// The memory is not used afterwards.
     unsafe fn give_back(self) {
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: `new` allocated it with this layout.
@@ -143,8 +143,8 @@ impl Allocation {
 }
 
 extern "C" fn allocate(state: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    // SAFETY: liblzma passes the `opaque` it was given, from within a call that has the stream, and so the memory, to
-    // itself.
+    // SAFETY: liblzma passes the `opaque` pointer that it was given, during a call with exclusive access to the stream,
+    // and so to the memory.
     let state = unsafe { &mut *state.cast::<State>() };
     let Some(len) = count.checked_mul(size) else { return ptr::null_mut() };
     let kept = state.kept.iter().position(|allocation| allocation.len == len);
@@ -169,10 +169,10 @@ extern "C" fn free(state: *mut c_void, content: *mut c_void) {
     let Some(content) = NonNull::new(content) else { return };
     // SAFETY: as in `allocate`.
     let state = unsafe { &mut *state.cast::<State>() };
-    // SAFETY: liblzma frees only what `allocate` gave it, and once.
+    // SAFETY: liblzma frees only what `allocate` returned, and only once.
     let allocation = unsafe { Allocation::of(content) };
     let is_too_long = allocation.len > KEPT_BYTES_MAX;
-    // What was kept longest goes first: it is wanted least.
+    // The oldest kept allocation goes first: it is the least likely to be reused.
     while !state.kept.is_empty()
         && (state.kept.len() == KEPT_COUNT_MAX || state.kept_bytes + allocation.len > KEPT_BYTES_MAX)
         && !is_too_long
@@ -180,7 +180,7 @@ extern "C" fn free(state: *mut c_void, content: *mut c_void) {
         let oldest = state.kept.remove(0);
         state.kept_bytes -= oldest.len;
         state.held_bytes -= oldest.len;
-        // SAFETY: what is kept is not in use.
+        // SAFETY: kept allocations are not in use.
         unsafe { oldest.give_back() };
     }
     if is_too_long {

@@ -25,15 +25,15 @@ unsafe extern "C" {
     ) -> lzma_ret;
 }
 
-/// What liblzma counts for each filter beside LZMA, in bytes.
+/// The memory that liblzma accounts for each filter other than LZMA, in bytes.
 const FILTER_BYTES_MAX: u64 = 1024;
 /// How many branch and delta filters may precede LZMA2.
 const FILTER_COUNT_MAX: u64 = 3;
 
-/// A decoder of liblzma. Starting one kind of stream after another of the same kind keeps its memory.
+/// A liblzma decoder. Starting another stream of the same kind reuses its memory.
 pub(crate) struct LzmaStream {
     stream: lzma_stream,
-    /// Where the stream gets its memory from; it must outlive it.
+    /// The allocator of the stream; it must outlive the stream.
     memory: LzmaMemory,
 }
 
@@ -41,24 +41,24 @@ pub(crate) struct LzmaStream {
 unsafe impl Send for LzmaStream {}
 
 impl LzmaStream {
-    /// A stream that is not started yet.
+    /// Creates a stream that is not started.
     pub(crate) fn new() -> Self {
-        // SAFETY: all zeros is what LZMA_STREAM_INIT is: null pointers, zero counts, and no allocator.
+        // SAFETY: LZMA_STREAM_INIT is all zeros: null pointers, zero counts, and no allocator.
         let mut stream: lzma_stream = unsafe { mem::zeroed() };
         let memory = LzmaMemory::new();
         stream.allocator = memory.allocator();
         Self { stream, memory }
     }
 
-    /// How many bytes the stream holds.
+    /// The memory that the stream holds, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.memory.held_bytes()
     }
 
-    /// Begins a MicroLZMA stream.
+    /// Starts a MicroLZMA stream.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is short.
     pub(crate) fn start_micro(
         &mut self,
         stored_len: usize,
@@ -78,10 +78,10 @@ impl LzmaStream {
         })
     }
 
-    /// Begins an .xz stream that may use a dictionary of so many bytes and up to three filters before it.
+    /// Starts an .xz stream that may use a dictionary of this size in bytes, and up to three filters before LZMA2.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is short.
     pub(crate) fn start_xz(&mut self, dictionary_bytes: u32) -> Result<(), DecodeError> {
         let memory_max =
             memory_bytes(LZMA_FILTER_LZMA2, dictionary_bytes).saturating_add(FILTER_BYTES_MAX * FILTER_COUNT_MAX);
@@ -89,10 +89,10 @@ impl LzmaStream {
         check(unsafe { lzma_stream_decoder(&mut self.stream, memory_max, 0) })
     }
 
-    /// Begins a .lzma stream that may use a dictionary of so many bytes.
+    /// Starts a .lzma stream that may use a dictionary of this size in bytes.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is short.
     pub(crate) fn start_alone(&mut self, dictionary_bytes: u32) -> Result<(), DecodeError> {
         // SAFETY: as in `start_micro`.
         check(unsafe { lzma_alone_decoder(&mut self.stream, memory_bytes(LZMA_FILTER_LZMA1, dictionary_bytes)) })
@@ -107,7 +107,7 @@ impl Stream for LzmaStream {
             self.stream.avail_in = input.len();
             self.stream.next_out = output[written..].as_mut_ptr();
             self.stream.avail_out = output.len() - written;
-            // SAFETY: the stream was started, and its input and output are valid for the lengths it was just given.
+            // SAFETY: the stream was started; its input and output are valid for the lengths just set.
             let code = unsafe { lzma_code(&mut self.stream, LZMA_RUN) };
             let consumed = input.len() - self.stream.avail_in;
             let fresh = output.len() - written - self.stream.avail_out;
@@ -121,7 +121,7 @@ impl Stream for LzmaStream {
                     return Ok(Progress { written, ended: false });
                 }
                 LZMA_OK if consumed > 0 || fresh > 0 => {}
-                // Nothing moved: there is no input left.
+                // No progress: the input is exhausted.
                 LZMA_OK => return Err(ENDS_EARLY),
                 other => check(other)?,
             }
@@ -131,14 +131,15 @@ impl Stream for LzmaStream {
 
 impl Drop for LzmaStream {
     fn drop(&mut self) {
-        // SAFETY: the stream is initialised and not used after this; its memory is dropped later.
+        // SAFETY: the stream is initialised and not used afterwards; its memory is dropped later.
         unsafe { lzma_end(&mut self.stream) }
     }
 }
 
-/// What liblzma needs for a decoder with so large a dictionary.
+/// The memory that liblzma needs for a decoder with this dictionary size.
 fn memory_bytes(filter: u64, dictionary_bytes: u32) -> u64 {
-    // SAFETY: plain integers and pointers, for which zero is a value; only the dictionary size is read.
+    // SAFETY: the structure holds integers and pointers, for which zero is valid; liblzma reads only the dictionary
+    // size.
     let mut options: lzma_options_lzma = unsafe { mem::zeroed() };
     options.dict_size = dictionary_bytes;
     options.lc = 3;
@@ -147,7 +148,7 @@ fn memory_bytes(filter: u64, dictionary_bytes: u32) -> u64 {
         lzma_filter { id: filter, options: ptr::from_mut(&mut options).cast() },
         lzma_filter { id: LZMA_VLI_UNKNOWN, options: ptr::null_mut() },
     ];
-    // SAFETY: a filter chain with its terminator, whose options live until the call returns.
+    // SAFETY: the filter chain is terminated, and its options live until the call returns.
     unsafe { lzma_raw_decoder_memusage(filters.as_ptr()) }
 }
 
@@ -155,9 +156,9 @@ fn check(code: lzma_ret) -> Result<(), DecodeError> {
     match code {
         LZMA_OK | LZMA_STREAM_END => Ok(()),
         LZMA_MEM_ERROR => Err(DecodeError::NoMemory),
-        LZMA_MEMLIMIT_ERROR => Err(DecodeError::Unsupported("a larger LZMA dictionary than the image allows".into())),
-        LZMA_FORMAT_ERROR => Err(DecodeError::Corrupt("no LZMA header where one should be")),
-        LZMA_OPTIONS_ERROR => Err(DecodeError::Corrupt("LZMA options that do not exist")),
+        LZMA_MEMLIMIT_ERROR => Err(DecodeError::Unsupported("LZMA dictionary larger than the image allows".into())),
+        LZMA_FORMAT_ERROR => Err(DecodeError::Corrupt("missing LZMA header")),
+        LZMA_OPTIONS_ERROR => Err(DecodeError::Corrupt("invalid LZMA options")),
         LZMA_BUF_ERROR => Err(ENDS_EARLY),
         _ => Err(DecodeError::Corrupt("malformed LZMA stream")),
     }

@@ -1,33 +1,33 @@
-//! What is asked of a codec.
+//! The part of a block that a caller requests.
 
 use floe_image::{DecodeError, DecodedLen};
 
-/// The block holds fewer decoded bytes than it must.
-pub(crate) const HOLDS_LESS: DecodeError = DecodeError::Corrupt("a block decodes to less than it should");
-/// The block holds more decoded bytes than it may.
-pub(crate) const HOLDS_MORE: DecodeError = DecodeError::Corrupt("a block decodes to more than it should");
+/// The block decodes to fewer bytes than required.
+pub(crate) const HOLDS_LESS: DecodeError = DecodeError::Corrupt("block decodes to less than its stated length");
+/// The block decodes to more bytes than allowed.
+pub(crate) const HOLDS_MORE: DecodeError = DecodeError::Corrupt("block decodes to more than its stated length");
 /// The stored bytes end inside the stream.
-pub(crate) const ENDS_EARLY: DecodeError = DecodeError::Corrupt("the stored bytes of a block end early");
-/// The run of stored bytes holds nothing.
-pub(crate) const EMPTY: DecodeError = DecodeError::Corrupt("a block without stored bytes");
+pub(crate) const ENDS_EARLY: DecodeError = DecodeError::Corrupt("stored bytes of a block end early");
+/// The block has no stored bytes.
+pub(crate) const EMPTY: DecodeError = DecodeError::Corrupt("block without stored bytes");
 
-/// A run of decoded bytes of one block.
+/// A request for part of the decoded bytes of a block.
 pub(crate) struct Request<'a> {
-    /// The stored bytes, padding apart.
+    /// The stored bytes without padding.
     pub(crate) stored: &'a [u8],
-    /// How many decoded bytes to drop first.
+    /// How many decoded bytes to skip first.
     pub(crate) skip: usize,
-    /// Where those that follow go.
+    /// Receives the bytes that follow.
     pub(crate) output: &'a mut [u8],
     decoded_len: DecodedLen,
     len_max: usize,
 }
 
 impl<'a> Request<'a> {
-    /// A request for the bytes from `skip` on of a block.
+    /// Creates a request for the bytes from `skip` on.
     ///
     /// # Errors
-    /// It goes past the length that the block must have.
+    /// The request exceeds the length that the block must have.
     pub(crate) fn new(
         decoded_len: DecodedLen,
         stored: &'a [u8],
@@ -47,12 +47,12 @@ impl<'a> Request<'a> {
         Ok(Self { stored, skip, output, decoded_len, len_max })
     }
 
-    /// The decoded length that is known: exact, a lower or an upper bound.
+    /// The known decoded length: exact, or a lower or upper bound.
     pub(crate) fn len_max(&self) -> usize {
         self.len_max
     }
 
-    /// The decoded byte after the last one asked for.
+    /// The end of the request within the decoded bytes.
     pub(crate) fn end(&self) -> usize {
         self.skip.saturating_add(self.output.len())
     }
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         matches!(self.decoded_len, DecodedLen::AtMost(_))
     }
 
-    /// Whether the block may hold more than is known.
+    /// Whether the block may hold more than the known length.
     pub(crate) fn may_be_longer(&self) -> bool {
         matches!(self.decoded_len, DecodedLen::AtLeast(_))
     }
@@ -72,13 +72,12 @@ impl<'a> Request<'a> {
         !self.may_be_longer() && self.end() >= self.len_max
     }
 
-    /// Whether every byte of the block is asked for.
+    /// Whether the request covers the whole block.
     pub(crate) fn is_whole(&self) -> bool {
         self.skip == 0 && self.ends_with_block()
     }
 
-    /// The answer to a request that got `len` bytes from a block that then ended, or was left where nothing more was
-    /// asked for.
+    /// The result for a request that received `len` bytes, after which the block ended or decoding stopped.
     pub(crate) fn answer(&self, len: usize) -> Result<usize, DecodeError> {
         if len == self.output.len() || self.may_be_short() { Ok(len) } else { Err(HOLDS_LESS) }
     }

@@ -1,27 +1,27 @@
-//! Memory beside the output that a decode needs for a while.
+//! Temporary memory of a decode.
 
 use floe_image::DecodeError;
 
-/// Memory that is made once, grows to what decodes need, and is used again by each.
+/// Temporary memory that grows to the largest decode and is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     bytes: Vec<u8>,
-    /// What the decode that runs or ran last took at most, in bytes.
+    /// The largest use of the current or last decode, in bytes.
     used_last: usize,
-    /// What any decode took, in bytes.
+    /// The largest use of any decode, in bytes.
     used_max: usize,
 }
 
 impl Scratch {
-    /// Begins the count of another decode.
+    /// Starts the count of another decode.
     pub(crate) fn begin(&mut self) {
         self.used_last = 0;
     }
 
-    /// `len` bytes of any content.
+    /// `len` bytes with unspecified content.
     ///
     /// # Errors
-    /// There is no memory for them.
+    /// Memory is short.
     pub(crate) fn take(&mut self, len: usize) -> Result<&mut [u8], DecodeError> {
         if let Some(more) = len.checked_sub(self.bytes.len()) {
             self.bytes.try_reserve_exact(more).map_err(|_| DecodeError::NoMemory)?;
@@ -32,7 +32,7 @@ impl Scratch {
         Ok(&mut self.bytes[..len])
     }
 
-    /// How many bytes there are.
+    /// The size of the memory in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }

@@ -1,10 +1,10 @@
-//! Blocks that are stored as they are.
+//! Uncompressed blocks.
 
 use floe_image::DecodeError;
 
 use crate::request::{HOLDS_MORE, Request};
 
-/// Copies what is asked for.
+/// Copies the requested bytes.
 pub(crate) fn decode(request: &mut Request<'_>) -> Result<usize, DecodeError> {
     if request.ends_with_block() && request.stored.len() > request.len_max() {
         return Err(HOLDS_MORE);

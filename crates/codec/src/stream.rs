@@ -1,4 +1,4 @@
-//! Codecs that decode in pieces.
+//! Codecs that decode piece by piece.
 
 use floe_image::DecodeError;
 
@@ -7,31 +7,30 @@ use crate::{
     scratch::Scratch,
 };
 
-/// How many decoded bytes are dropped in one step, of those that precede what is asked for.
+/// The maximum number of decoded bytes that one step skips.
 const DROP_BYTES_MAX: usize = 16 * 1024;
 
-/// A codec that decodes in pieces.
+/// A codec that decodes piece by piece.
 pub(crate) trait Stream {
-    /// Decodes from `input`, which is moved on, until `output`, which is not empty, is full or the stream ends.
+    /// Decodes from `input`, which it advances, until `output` is full or the stream ends. `output` is not empty.
     ///
-    /// Called again after `output` was full, with a further one, it goes on; so it also tells whether the stream ends
-    /// there.
+    /// A further call after `output` was full continues, and so also finds out whether the stream ends there.
     ///
     /// # Errors
-    /// The bytes break a rule of the codec, or end before the stream does.
+    /// The bytes violate a rule of the codec, or end before the stream does.
     fn decode(&mut self, input: &mut &[u8], output: &mut [u8]) -> Result<Progress, DecodeError>;
 }
 
-/// How far one step of a [`Stream`] got.
+/// The result of one step of a [`Stream`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Progress {
     /// How many bytes of the output were written.
     pub(crate) written: usize,
-    /// Whether the stream ended with them.
+    /// Whether the stream ended after them.
     pub(crate) ended: bool,
 }
 
-/// Answers a request with a stream that stands at its beginning.
+/// Serves a request from a stream at its beginning.
 pub(crate) fn answer(
     stream: &mut impl Stream,
     request: &mut Request<'_>,

@@ -4,10 +4,10 @@ use floe_image::DecodeError;
 
 use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
-/// The largest dictionary that is accepted whatever an image says, in bytes.
+/// The largest accepted dictionary in bytes, whatever the image states.
 const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;
 
-/// Decodes what is asked for of one stream.
+/// Decodes the requested part of a stream.
 pub(crate) fn decode(
     lzma: &mut LzmaStream,
     dictionary_bytes: u32,
@@ -15,7 +15,7 @@ pub(crate) fn decode(
     scratch: &mut Scratch,
 ) -> Result<usize, DecodeError> {
     if dictionary_bytes > DICTIONARY_BYTES_MAX {
-        return Err(DecodeError::Unsupported("an xz dictionary above 8 MiB".into()));
+        return Err(DecodeError::Unsupported("xz dictionary above 8 MiB".into()));
     }
     lzma.start_xz(dictionary_bytes)?;
     stream::answer(lzma, request, scratch)

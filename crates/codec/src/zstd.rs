@@ -9,41 +9,41 @@ use crate::{
     stream::{self, Progress, Stream},
 };
 
-/// log2 of the smallest and the largest window that can be asked for: zstd's own smallest, and what bounds memory here.
+/// log2 of the smallest window of zstd, and of the largest accepted window, which bounds memory.
 const WINDOW_LOG2_MIN: u8 = 10;
 const WINDOW_LOG2_MAX: u8 = 27;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What a block decodes to at most, where the window is not smaller (RFC 8878, section 3.1.1.2.4).
+/// The largest decoded length of a block, unless the window is smaller (RFC 8878, section 3.1.1.2.4).
 const BLOCK_BYTES_MAX: u64 = 128 << 10;
 
-/// The kind of block that repeats one byte.
+/// Block type RLE: the block repeats one byte.
 const BLOCK_OF_ONE_BYTE: u32 = 1;
 
 const MALFORMED: DecodeError = DecodeError::Corrupt("malformed zstd frame");
 const HEADER_CUT: DecodeError = DecodeError::Corrupt("zstd frame header past the end of its block");
 
-/// Decodes frames.
+/// Decodes Zstandard frames.
 pub(crate) struct Zstd {
     context: DCtx<'static>,
 }
 
 impl Zstd {
-    /// A decoder without windows yet.
+    /// Creates a decoder without a window.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is short.
     pub(crate) fn new() -> Result<Self, DecodeError> {
         Ok(Self { context: DCtx::try_create().ok_or(DecodeError::NoMemory)? })
     }
 
-    /// How many bytes the decoder holds.
+    /// The memory that the decoder holds, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.context.sizeof()
     }
 
-    /// Decodes what is asked for of one frame.
+    /// Decodes the requested part of a frame.
     pub(crate) fn decode(
         &mut self,
         window_log2_max: u8,
@@ -53,7 +53,7 @@ impl Zstd {
         let window_log2_max = window_log2_max.clamp(WINDOW_LOG2_MIN, WINDOW_LOG2_MAX);
         let header = FrameHeader::parse(request.stored)?;
         if header.reach_bytes() > 1 << window_log2_max || header.window_bytes > 1 << WINDOW_LOG2_MAX {
-            return Err(DecodeError::Unsupported("a larger zstd window than the image allows".into()));
+            return Err(DecodeError::Unsupported("zstd window larger than the image allows".into()));
         }
         if request.ends_with_block()
             && let Some(content_bytes) = header.content_bytes
@@ -70,17 +70,17 @@ impl Zstd {
             return self.decode_whole(header, request);
         }
         self.context.reset(ResetDirective::SessionOnly).map_err(|_| MALFORMED)?;
-        // zstd holds the window itself against this, but makes it no larger than the content.
+        // libzstd compares the window itself with this limit, but allocates no more than the content needs.
         self.context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG2_MAX.into())).map_err(|_| MALFORMED)?;
         stream::answer(self, request, scratch)
     }
 
     fn decode_whole(&mut self, header: FrameHeader, request: &mut Request<'_>) -> Result<usize, DecodeError> {
-        // One frame only: the call would go on with whatever follows.
-        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(refuse)?;
+        // Only the first frame: libzstd would continue with following frames.
+        let frame_len = zstd_safe::find_frame_compressed_size(request.stored).map_err(decode_error)?;
         let frame = request.stored.get(..frame_len).ok_or(ENDS_EARLY)?;
         check_blocks(frame, header)?;
-        let len = self.context.decompress(request.output, frame).map_err(refuse)?;
+        let len = self.context.decompress(request.output, frame).map_err(decode_error)?;
         request.answer(len)
     }
 }
@@ -91,7 +91,7 @@ impl Stream for Zstd {
         loop {
             let mut from = InBuffer::around(input);
             let mut to = OutBuffer::around(&mut output[written..]);
-            let ended = self.context.decompress_stream(&mut to, &mut from).map_err(refuse)? == 0;
+            let ended = self.context.decompress_stream(&mut to, &mut from).map_err(decode_error)? == 0;
             let (consumed, fresh) = (from.pos(), to.pos());
             *input = &input[consumed..];
             written += fresh;
@@ -105,24 +105,24 @@ impl Stream for Zstd {
     }
 }
 
-/// What the beginning of a frame says (RFC 8878, section 3.1.1.1).
+/// A frame header (RFC 8878, section 3.1.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FrameHeader {
     window_bytes: u64,
     content_bytes: Option<u64>,
-    /// How many bytes the header takes.
+    /// The length of the header in bytes.
     len: usize,
 }
 
 impl FrameHeader {
-    /// How far back the frame may reach, in bytes: its window, or its content where that is smaller.
+    /// The largest match distance of the frame in bytes: its window, or its content if that is smaller.
     fn reach_bytes(self) -> u64 {
         self.window_bytes.min(self.content_bytes.unwrap_or(u64::MAX))
     }
 
     fn parse(frame: &[u8]) -> Result<Self, DecodeError> {
         if !frame.starts_with(&MAGIC) {
-            return Err(DecodeError::Corrupt("no zstd frame where one should be"));
+            return Err(DecodeError::Corrupt("missing zstd frame"));
         }
         let descriptor = *frame.get(4).ok_or(HEADER_CUT)?;
         let is_single_segment = descriptor & 0x20 != 0;
@@ -137,7 +137,7 @@ impl FrameHeader {
         let dictionary_id_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
         let dictionary_id = frame.get(at..at + dictionary_id_len).ok_or(HEADER_CUT)?;
         if dictionary_id.iter().any(|byte| *byte != 0) {
-            return Err(DecodeError::Unsupported("a zstd frame with a dictionary".into()));
+            return Err(DecodeError::Unsupported("zstd frame with a dictionary".into()));
         }
         at += dictionary_id_len;
         let content_len = match descriptor >> 6 {
@@ -159,8 +159,8 @@ impl FrameHeader {
     }
 }
 
-/// That no block decodes to more than blocks may: libzstd sees to that where it decodes a frame piece by piece, but not
-/// where it decodes all of it at once, and what a frame holds must not depend on how much of it is wanted.
+/// Checks that no block exceeds the block size limit. libzstd checks this when it decodes a frame piece by piece, but
+/// not when it decodes the whole frame at once; the result must not depend on which part is requested.
 fn check_blocks(frame: &[u8], header: FrameHeader) -> Result<(), DecodeError> {
     let len_max = header.window_bytes.min(BLOCK_BYTES_MAX);
     let mut at = header.len;
@@ -178,13 +178,13 @@ fn check_blocks(frame: &[u8], header: FrameHeader) -> Result<(), DecodeError> {
     }
 }
 
-fn refuse(code: usize) -> DecodeError {
+fn decode_error(code: usize) -> DecodeError {
     match zstd_safe::get_error_name(code) {
         "Allocation error : not enough memory" => DecodeError::NoMemory,
         "Destination buffer is too small" => HOLDS_MORE,
         "Src size is incorrect" => ENDS_EARLY,
         "Frame requires too much memory for decoding" => {
-            DecodeError::Unsupported("a larger zstd window than the image allows".into())
+            DecodeError::Unsupported("zstd window larger than the image allows".into())
         }
         _ => MALFORMED,
     }

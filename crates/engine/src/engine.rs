@@ -91,7 +91,7 @@ impl Engine {
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
             blocks: Arc::new(BlockCache::new(&pool)),
-            spill_file: SpillFile::new(options.overflow_bytes, options.overflow_directory.as_deref()),
+            spill_file: SpillFile::new(options.spill_file_bytes, options.spill_file_directory.as_deref()),
             pool,
             decoders: Decoders::new(options.decoder_bytes),
             admission: Arc::new(Admission::new(options.read_bytes / 2)),
@@ -166,8 +166,8 @@ impl Engine {
         self.latencies.clear();
     }
 
-    /// Why no blocks overflow into a file, though that was asked for.
-    pub fn overflow_refusal(&self) -> Option<&'static str> {
+    /// Why there is no spill file, though one was asked for.
+    pub fn spill_file_refusal(&self) -> Option<&'static str> {
         self.spill_file.refusal()
     }
 
@@ -177,7 +177,7 @@ impl Engine {
         Counters {
             pages: self.pool.counters(),
             blocks: self.blocks.counters(),
-            overflow: self.spill_file.counters(),
+            spill_file: self.spill_file.counters(),
             stored_metadata: self.stored_metadata.counters(),
             decoded_metadata: self.decoded_metadata.counters(),
             fetches,

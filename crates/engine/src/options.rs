@@ -39,12 +39,12 @@ pub struct EngineOptions {
     /// How many bytes of the image come with those that had to be waited for, at least: a window of so many, aligned to
     /// that. Zero for none.
     pub fetch_around_bytes: u64,
-    /// How many bytes of decoded blocks that many files share, that are costly to decode, and that the cache has no room
-    /// for, a nameless file may hold; zero, the default, for none: such a file is plain text of the image on a disk. It is
-    /// used only where a page cache is served.
-    pub overflow_bytes: u64,
-    /// Where that file is made. In a file system that is memory there will be none.
-    pub overflow_directory: Option<PathBuf>,
+    /// The size of the spill file, which holds decoded blocks that the cache has no room for, that many files share, and
+    /// that are costly to decode. Zero, the default: there is none, as such a file is plain text of the image on a disk. It
+    /// is used only where a page cache is served.
+    pub spill_file_bytes: u64,
+    /// Where the spill file is made. A file system that is memory gets none.
+    pub spill_file_directory: Option<PathBuf>,
 }
 
 /// Caches of decoded blocks take at most this part of the memory that there is.
@@ -100,8 +100,8 @@ impl Default for EngineOptions {
             prefetch: PrefetchSet::ALL,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
-            overflow_bytes: 0,
-            overflow_directory: None,
+            spill_file_bytes: 0,
+            spill_file_directory: None,
         }
     }
 }

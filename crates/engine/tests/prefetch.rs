@@ -47,7 +47,7 @@ impl ImageSource for Dropping {
         self.source.read_at(offset, output)
     }
 
-    fn done_with(&self, _: u64, len: u64) {
+    fn dont_need(&self, _: u64, len: u64) {
         self.dropped.fetch_add(len, Relaxed);
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use floe_engine::{Engine, EngineOptions, PageCache, Priority, Reader, SyncDecompress, WorkerMode};
 use floe_image::{Error, ImageSource, Nid};
-use floe_testkit::{FailingSource, Fault, HalfAtHandSource, SlowSource, TruncatedSource};
+use floe_testkit::{FailingSource, Fault, HalfCachedSource, SlowSource, TruncatedSource};
 use patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
@@ -87,7 +87,7 @@ fn every_mode_reads_what_the_format_maps() {
 fn what_is_at_hand_in_part_is_read_right() {
     for patchwork in [Arc::new(Patchwork::chunks(3, 1 << 20)), Arc::new(Patchwork::new(4, 1 << 20))] {
         for options in all_modes() {
-            let source = Arc::new(HalfAtHandSource::new(patchwork.source()));
+            let source = Arc::new(HalfCachedSource::new(patchwork.source()));
             let reader = reader(&patchwork, source, &options);
             let requests = patchwork.random_requests(2, 100);
             for (request, answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
@@ -191,7 +191,7 @@ fn a_panicking_source_answers_every_read() {
         fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
             panic!("on purpose")
         }
-        fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+        fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
             Ok(false)
         }
     }

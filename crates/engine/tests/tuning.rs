@@ -47,8 +47,8 @@ fn any_options(random: &mut Random) -> EngineOptions {
         fetch_around_bytes: [0, 64 << 10][one_of(2)],
         decoder_bytes: 32 << 20,
         read_bytes: 64 << 20,
-        overflow_bytes: 0,
-        overflow_directory: None,
+        spill_file_bytes: 0,
+        spill_file_directory: None,
         readahead_alloc: [ReadaheadAlloc::BestEffort, ReadaheadAlloc::Wait][one_of(2)],
     }
 }

@@ -1,7 +1,7 @@
-//! The structures of the format as they stand in the image: raw, little-endian, checked in size at compile time.
+//! The on-disk structures: raw, little-endian, with their sizes checked at compile time.
 //!
-//! Names are the specification's, without their prefix. Nothing here is checked for sense; that is the reader's and the
-//! writer's part. Where the specification overlays several fields, the raw number is kept and its meanings are methods.
+//! Names are those of the specification without their prefix. Nothing here checks values; the reader and the writer do.
+//! Where the specification overlays several fields, the raw number is stored and methods interpret it.
 
 mod chunk;
 mod compression;
@@ -19,15 +19,15 @@ pub use launch_list::*;
 pub use superblock::*;
 pub use xattr::*;
 
-/// A number or an array of bytes inside a raw structure.
+/// A number or byte array inside a raw structure.
 trait Field: Sized {
-    /// What it takes, in bytes.
+    /// Its size in bytes.
     const SIZE: usize;
 
-    /// Takes the field off the front of `bytes`.
+    /// Reads the field from the front of `bytes` and advances.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
 
-    /// Puts the field at the front of `bytes` and steps over it.
+    /// Writes the field to the front of `bytes` and advances.
     fn put(&self, bytes: &mut &mut [u8]);
 }
 
@@ -81,7 +81,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Declares raw structures: `name: size in bytes { fields in their order }`.
+/// Declares raw structures: `name: size in bytes { fields in order }`.
 macro_rules! raw_structs {
     ($($(#[$attribute:meta])* pub struct $name:ident: $size:literal {
         $($(#[$field_attribute:meta])* pub $field:ident: $kind:ty,)*
@@ -96,17 +96,17 @@ macro_rules! raw_structs {
             /// The size in the image, in bytes.
             pub const SIZE: usize = $size;
 
-            /// The fields in their order: the name of each and its size in bytes.
+            /// The fields in order: name and size in bytes of each.
             pub const FIELDS: &'static [(&'static str, usize)] =
                 &[$((stringify!($field), <$kind as crate::format::Field>::SIZE),)*];
 
-            /// The structure at the front of `bytes`; `None` where they are too few.
+            /// Reads the structure from the front of `bytes`; `None` if `bytes` is too short.
             pub fn from_prefix(bytes: &[u8]) -> Option<Self> {
                 let mut rest = bytes;
                 Some(Self { $($field: crate::format::Field::take(&mut rest)?,)* })
             }
 
-            /// The structure as it stands in the image.
+            /// The on-disk form of the structure.
             pub fn to_bytes(&self) -> [u8; $size] {
                 let mut bytes = [0; $size];
                 let mut rest = bytes.as_mut_slice();
@@ -117,7 +117,7 @@ macro_rules! raw_structs {
         }
 
         impl Default for $name {
-            /// All bytes zero.
+            /// A structure of zero bytes.
             fn default() -> Self {
                 $(let $field = <$kind as crate::format::Zero>::ZERO;)*
                 Self { $($field,)* }
@@ -129,7 +129,7 @@ macro_rules! raw_structs {
 }
 use raw_structs;
 
-/// What a field is in a structure of zero bytes.
+/// The value of a field in a structure of zero bytes.
 trait Zero {
     /// That value.
     const ZERO: Self;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_specification_puts_them() {
+    fn fields_are_at_the_offsets_of_the_specification() {
         let mut bytes = [0; 128];
         bytes[80..84].copy_from_slice(&FEATURE_INCOMPAT_METABOX.to_le_bytes());
         bytes[14] = 36;

@@ -1,7 +1,7 @@
-//! The EROFS format: reading and writing.
+//! The EROFS format: reader and writer.
 //!
-//! [`Erofs`] reads an image; [`extra_devices`] says which other files it needs. The format itself is described in
-//! docs/format/erofs.md; [`mod@format`] has its raw structures.
+//! [`Erofs`] reads an image; [`extra_devices`] lists the extra devices that it needs. docs/format/erofs.md describes
+//! the format; [`mod@format`] contains its raw structures.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions, clippy::indexing_slicing))]
 

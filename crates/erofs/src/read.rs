@@ -1,4 +1,4 @@
-//! Reading: from the superblock to where the bytes of a file are.
+//! The reader: from the superblock to the extents of files.
 
 mod algorithms;
 mod block_size;

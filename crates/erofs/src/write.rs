@@ -1,7 +1,7 @@
-//! The bytes of an image's metadata: pure functions from values to what stands in the image.
+//! The encoder of metadata: pure functions from values to on-disk bytes.
 //!
-//! Where things are placed, what is compressed and how, is decided by whoever calls; what is given is taken to be
-//! within the limits of the format that the functions name.
+//! The caller decides placement and compression. Arguments must be within the limits of the format that each function
+//! names.
 
 mod chunk_map;
 mod compact_index;
@@ -23,7 +23,7 @@ pub use launch_list::launch_list;
 pub use superblock::{AlgorithmConfiguration, Device, SuperBlockRecord, superblock_bytes, superblock_len};
 pub use xattr::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
 
-/// The lower bits of a number.
+/// The lower 32 bits of a number.
 fn low_u32(number: u64) -> u32 {
     u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

@@ -1,19 +1,19 @@
-//! Checks find nothing wrong in good images, and something in each corrupt one that has a fault.
+//! A check finds no fault in valid images, and a fault in each corrupt image that has one.
 
 use std::{env, sync::Arc};
 
 use floe_erofs::{
-    check::{Check, DataRun, Finding, Severity},
+    check::{Check, DataRun},
     format,
 };
-use floe_image::{BlockReader, ImageSource, Result};
+use floe_image::{BlockReader, Finding, ImageSource, Result, Severity};
 use floe_testkit::{
     DirectReader, MemorySource, check_rows,
     corpus::{Corpus, CorruptImage, Format, ImageRecord},
     skip::{self, Need},
 };
 
-/// How many bytes of a plain run are read at once.
+/// How many bytes of a plain run one read covers.
 const PLAIN_BYTES: u64 = 1 << 20;
 
 fn reader_of(corpus: &Corpus, image: &ImageRecord) -> Arc<DirectReader> {
@@ -35,7 +35,7 @@ fn read(reader: &DirectReader, run: DataRun) -> Result<()> {
     }
 }
 
-/// All that a check finds.
+/// All findings of a check.
 fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
     let check = match Check::open(Arc::clone(reader) as Arc<dyn BlockReader>) {
         Ok(check) => check,
@@ -66,7 +66,8 @@ fn good_images_have_no_findings() {
     );
 }
 
-/// Two records of a full index, of the third and fourth lcluster of one extent: the distances to its head and to the next.
+/// Two records of a full index, for the third and fourth lcluster of one extent: the distances to its head and to the
+/// next head.
 fn inner_records(image: &[u8]) -> usize {
     let records = |to_next: u16| {
         [(2, to_next), (3, to_next - 1)].map(|(to_head, to_next): (u16, u16)| {
@@ -86,7 +87,7 @@ fn an_index_that_contradicts_itself_is_found() {
     let corpus = Corpus::locate_or_fixtures();
     let record = corpus.images().into_iter().find(|image| image.name == "erofs-cbase-lz4-full").expect("a full index");
     let mut image = corpus.bytes(&record.image);
-    // The index stands in what the checksum is of: without its feature bit, nobody compares it.
+    // The index is in a block that the checksum covers; clearing its feature bit disables the comparison.
     image[1024 + 8] &= !1;
     let at = inner_records(&image);
     let distances = |to_head: u16, to_next: u16| [to_head.to_le_bytes(), to_next.to_le_bytes()].concat();
@@ -107,8 +108,8 @@ fn an_index_that_contradicts_itself_is_found() {
     }
 }
 
-/// Corrupt images in which nothing is wrong that could be seen. Data has no checksum, so a literal may change; and a file
-/// in one huge chunk is a file whose blocks stand in a row.
+/// Corrupt images without a detectable fault: data has no checksum, so a literal may change; and a file in one huge
+/// chunk equals a file in contiguous blocks.
 const FAULTLESS: &[&str] = &["erofs-chunk-bits-31", "erofs-zstd-flip"];
 
 #[test]

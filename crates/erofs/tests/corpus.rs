@@ -1,4 +1,4 @@
-//! Every reference image reads as its manifest says.
+//! Every reference image reads as its manifest records.
 
 use std::{
     env,
@@ -37,7 +37,7 @@ fn reader_of(corpus: &Corpus, image: &ImageRecord) -> Arc<DirectReader> {
     ))
 }
 
-/// The EROFS images, with huge files or without, those of `FLOE_IMAGE` only if that is set.
+/// The EROFS images, either those with huge files or the others; only those matching `FLOE_IMAGE` if it is set.
 fn erofs_images(corpus: &Corpus, is_huge: bool) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();
     let is_wanted =
@@ -46,7 +46,7 @@ fn erofs_images(corpus: &Corpus, is_huge: bool) -> Vec<ImageRecord> {
 }
 
 #[test]
-fn every_image_reads_as_its_manifest_says() {
+fn every_image_matches_its_manifest() {
     let corpus = Corpus::locate_or_fixtures();
     let images = erofs_images(&corpus, false);
     check_rows(
@@ -72,7 +72,7 @@ fn every_image_reads_as_its_manifest_says() {
 }
 
 #[test]
-fn every_image_shows_what_the_kernels_mount_shows() {
+fn every_image_matches_the_kernels_mount() {
     if !skip::ready(&[Need::Corpus, Need::Root, Need::KernelErofs]) {
         return;
     }
@@ -93,7 +93,7 @@ fn every_image_shows_what_the_kernels_mount_shows() {
             let file_system = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
             let read = |nid, range| reader.read_file(&file_system, nid, range);
             let found = walk::image(&file_system, &read).expect("it is walked");
-            // Where shared attributes are beside compressed metadata, Linux finds them only by luck.
+            // If shared attributes are next to compressed metadata, Linux finds them only by chance.
             let xattrs_are_free = image.name == "erofs-metabox-shared-xattrs";
             let mut told = differences(&expected, &found, &Comparison { xattrs_are_free, ..Comparison::default() });
             told.extend(statfs_differences(&mount.path(), &file_system.info()));
@@ -103,22 +103,22 @@ fn every_image_shows_what_the_kernels_mount_shows() {
     );
 }
 
-/// How `statfs` of a mount differs from what the image says of itself.
+/// The differences between `statfs` of a mount and the image's own numbers.
 fn statfs_differences(mount: &Path, info: &FileSystemInfo) -> Vec<String> {
     let output = Command::new("stat").args(["-f", "-c", "%t %S %b %d"]).arg(mount).output().expect("stat runs");
-    // `stat` prints the number of free inodes as a signed one.
+    // `stat` prints the number of free inodes as a signed number.
     let free_inodes = (u64::MAX - info.inode_count).cast_signed();
     let said = format!("{:x} {} {} {free_inodes}", info.magic, info.block_size, info.block_count);
     let expected = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if said == expected { Vec::new() } else { vec![format!("statfs is {said}, not {expected}")] }
 }
 
-/// Tells the directories whose entries stand in another order, or with other numbers, than in a mount.
+/// Records the directories whose entries differ from a mount in order or number.
 fn listing_differences(directory: &Path, file_system: &Erofs, nid: Nid, told: &mut Vec<String>) {
     let expected = fs::read_dir(directory).expect("it is listed").map(|child| child.expect("it is listed"));
     let expected: Vec<_> = expected.map(|child| (child.file_name().into_vec(), child.ino())).collect();
     let (mut found, mut children) = (Vec::new(), Vec::new());
-    // Begin anew after each entry, as a reader with a small buffer does.
+    // Continue from the cursor after each entry, as a reader with a small buffer does.
     let mut cursor = Some(DirectoryCursor::default());
     while let Some(from) = cursor.take() {
         let visit = &mut |dirent: Dirent<'_>| {
@@ -141,7 +141,7 @@ fn listing_differences(directory: &Path, file_system: &Erofs, nid: Nid, told: &m
     }
 }
 
-/// How much of a huge file is read at one place.
+/// How many bytes of a huge file are read at each position.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
 #[test]

@@ -16,14 +16,14 @@ use floe_testkit::{
     skip::{self, Need},
 };
 
-/// How many inodes of one image are looked at.
+/// The maximum number of inodes explored per image.
 const INODES_MAX: usize = 2_000;
-/// How many bytes of one file are read, from its beginning and before its end.
+/// How many bytes of a file are read, at its beginning and before its end.
 const READ_BYTES: u64 = 1 << 20;
-/// How long one image may take, on a busy machine and without caches.
+/// A generous time limit per image, for a busy machine without caches.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Looks at everything that the image shows; gives the rule of each error.
+/// Reads everything that the image shows; returns the rule of each error.
 fn explore(file_system: &Erofs, reader: &DirectReader) -> BTreeMap<String, usize> {
     let mut errors = BTreeMap::new();
     let mut pending = vec![file_system.root()];
@@ -124,7 +124,7 @@ fn corrupt_images_give_named_errors_or_data() {
     );
 }
 
-/// Images whose metadata is changed at random: one for each kind of map.
+/// Images whose metadata is changed at random: one for each type of map.
 const MUTATED: &[&str] = &[
     "erofs-cbase-plain",
     "erofs-cbase-chunk",
@@ -139,9 +139,9 @@ const MUTATED: &[&str] = &[
     "erofs-lz4-b512-zfd",
     "erofs-metabox-48bit-dot",
 ];
-/// How many times each is changed; `FLOE_MUTATIONS` says otherwise.
+/// The number of mutations of each image; `FLOE_MUTATIONS` overrides it.
 const MUTATIONS: u64 = 20;
-/// How many bytes are changed at most.
+/// The maximum number of changed bytes.
 const MUTATED_BYTES_MAX: u64 = 12;
 
 #[test]
@@ -160,7 +160,8 @@ fn images_changed_at_random_give_errors_or_data() {
             for _ in 0..20 {
                 let mut changed = bytes.clone();
                 for _ in 0..=random.below(MUTATED_BYTES_MAX) {
-                    // Half of the changes hit the superblock's block and what follows: the metadata of small images.
+                    // Half of the changes hit the superblock's block and the blocks after it: the metadata of small
+                    // images.
                     let room = if random.below(2) == 0 { changed.len().min(8192) } else { changed.len() };
                     let at = usize::try_from(random.below(room as u64)).expect("within the image");
                     changed[at] = match random.below(4) {
@@ -210,7 +211,7 @@ fn bases(corpus: &Corpus) -> Vec<(String, Vec<u8>)> {
     images.chain(large).map(|(bytes, name)| (name, bytes)).collect()
 }
 
-/// Reads and checks a changed image; gives how long that took.
+/// Reads and checks a changed image; returns the time taken.
 fn look_at(mut changed: Vec<u8>) -> Duration {
     fix_checksum(&mut changed);
     let start = Instant::now();
@@ -227,7 +228,7 @@ fn look_at(mut changed: Vec<u8>) -> Duration {
     start.elapsed()
 }
 
-/// Makes the checksum of the superblock right again, so that changes are not only refused.
+/// Updates the superblock's checksum, so that the reader does not stop there.
 fn fix_checksum(bytes: &mut [u8]) {
     let block_len = 1usize.checked_shl(u32::from(bytes[1036])).unwrap_or(0).clamp(512, 65_536);
     let end = 1024 + if block_len > 1024 { block_len - 1024 } else { block_len };

@@ -1,8 +1,8 @@
-//! What the code cites of docs/format/erofs.md is there.
+//! The sections of docs/format/erofs.md that the code cites exist.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// All sections that files under `folder` cite.
+/// Collects all sections that files under `folder` cite.
 fn citations(folder: &Path, cited: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("it is listed") {
         let path = entry.expect("it is listed").path();

@@ -1,4 +1,4 @@
-//! Statistics and extents are those that dump.erofs prints.
+//! Statistics and extents equal those that dump.erofs prints.
 
 use std::{collections::HashMap, env, ops::ControlFlow, path::Path, process::Command, sync::Arc};
 
@@ -14,13 +14,13 @@ use floe_testkit::{
     skip::{self, Need},
 };
 
-/// What dump.erofs prints.
+/// The output of dump.erofs.
 fn printed(image: &Path, options: &[&str]) -> String {
     let output = Command::new(peer("dump.erofs").expect("it is there")).args(options).arg(image).output();
     String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
 }
 
-/// Images that dump.erofs reads right: it knows no extra devices by itself, and reads the metabox wrongly.
+/// Images that dump.erofs reads correctly: it does not find extra devices by itself, and misreads the metabox.
 fn images(corpus: &Corpus, is_wanted: impl Fn(&ImageRecord) -> bool) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();
     let is_readable = |image: &ImageRecord| {
@@ -88,7 +88,7 @@ fn statistics_are_those_of_dump_erofs() {
     );
 }
 
-/// Beginning and end of an extent, and the first stored byte and the stored length, where they mean something.
+/// Beginning and end of an extent, and its first stored byte and stored length if they apply.
 type Row = (u64, u64, Option<(u64, u64)>);
 
 /// The extents of an inode.
@@ -153,7 +153,7 @@ fn extents_are_those_of_dump_erofs() {
 }
 
 #[test]
-fn superblocks_and_paths_are_told() {
+fn superblocks_and_paths_are_reported() {
     if !skip::ready(&[Need::Corpus]) {
         return;
     }

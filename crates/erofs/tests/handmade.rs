@@ -1,4 +1,4 @@
-//! Images made byte by byte, for what no released mkfs.erofs makes.
+//! Images built byte by byte, for features that no released mkfs.erofs writes.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -24,7 +24,7 @@ fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
     image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// An image with a metabox that is not compressed: a shared xattr at byte 0 and a file at byte 64 of it.
+/// An image with an uncompressed metabox: a shared xattr at byte 0 and a file at byte 64 of it.
 fn with_metabox() -> Vec<u8> {
     let mut image = vec![0; 3 * BLOCK];
     let superblock = SuperBlock {
@@ -72,7 +72,7 @@ fn with_metabox() -> Vec<u8> {
 }
 
 #[test]
-fn shared_xattrs_and_inodes_stand_in_the_metabox() {
+fn shared_xattrs_and_inodes_in_the_metabox_are_read() {
     let reader = Arc::new(DirectReader::of(with_metabox()));
     let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
     assert_eq!(erofs.xattr_names(erofs.root()).expect("they are read"), [b"user.note"]);
@@ -93,7 +93,7 @@ fn shared_xattrs_and_inodes_stand_in_the_metabox() {
     assert_eq!(numbers, [42, 42, 1 << 31 | 2]);
 }
 
-/// Where the full index of the first compressed file with at least two extents begins, and its first extent.
+/// The position of the full index of the first compressed file with at least two extents, and its first extent.
 fn indexed_file(erofs: &Erofs) -> (Nid, usize, ByteRange) {
     let mut found = None;
     dump::entries(erofs, &mut |entry| {
@@ -132,11 +132,11 @@ fn pclusters_may_be_holes() {
     let mut expected = reader.read_file(&erofs, nid, whole).expect("it is read");
     let hole_end = usize::try_from(first.end()).expect("small");
     expected[..hole_end].fill(0);
-    // Bit 14 of the head's advise, and a block count of 0 behind the head.
+    // Bit 14 of the head's advise, and a block count of 0 after the head.
     for (at, set) in [(index + 1, 0x40), (index + 8 + 4, 0)] {
         let mut changed = bytes.clone();
         changed[at] = if set == 0 { 0 } else { changed[at] | set };
-        // The index is not in the superblock's block, which the checksum covers.
+        // The index is outside the superblock's block, which the checksum covers.
         assert!(at >= BLOCK);
         let (erofs, reader) = open(changed);
         assert_eq!(erofs.seek(nid, 5, SeekTarget::Hole).expect("it is read"), Some(5));
@@ -175,7 +175,7 @@ fn extents_that_overlap_are_refused() {
     };
     let at = BLOCK + 8 * 32;
     put(&mut image, at, &[&file.to_bytes()[..], &header.to_bytes()].concat());
-    // The searches for both of two neighbouring bytes succeed in records that are out of order.
+    // The records are out of order, yet the searches for two neighbouring bytes both succeed.
     for (index, beginning) in [0_u32, 8192, 4096].into_iter().enumerate() {
         let record = Extent {
             plen: 1 << format::EXTENT_PLEN_FMT_BIT | 4096,

@@ -1,4 +1,4 @@
-//! Images made on the spot by the reference tool, for what the corpus does not have.
+//! Images that the reference tool builds during the test, for features that the corpus lacks.
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
@@ -16,7 +16,7 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 
-/// A tree whose files compress, with tails of all sizes.
+/// Writes a tree of compressible files with tails of all sizes.
 fn write_tree(root: &Path) {
     for number in 1..40 {
         let lines: Vec<String> = (1..number * 70).map(|line| format!("{line}")).collect();
@@ -71,7 +71,7 @@ fn extents_that_have_only_lengths_read_from_the_end_to_the_beginning() {
     let nid = erofs.lookup(erofs.root(), b"text").expect("it is read").expect("it is there");
     let report = dump::inode(&erofs, nid).expect("it is read");
     assert_eq!(report.layout, format::INODE_COMPRESSED_FULL);
-    // The size of the records is in the map header: 0 is 4 bytes.
+    // The record size is in the map header: 0 means 4 bytes.
     let header = (report.position + report.inode_len + report.xattr_len).next_multiple_of(8);
     let bytes = reader.stored(DeviceId(0), header, MapHeader::SIZE).expect("it is read");
     let advise = MapHeader::from_prefix(&bytes).expect("it is whole").h_advise;

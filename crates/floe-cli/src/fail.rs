@@ -71,5 +71,5 @@ impl From<UnmountError> for Fail {
 
 /// Whether an error is the image's fault.
 fn exit_of(error: &Error) -> Exit {
-    if error.is_passing() { Exit::Failed } else { Exit::BadImage }
+    if error.is_transient() { Exit::Failed } else { Exit::BadImage }
 }

@@ -23,14 +23,13 @@ mod inode_record;
 mod iso_time;
 mod mode_text;
 mod mount_needs;
+mod mount_options;
 mod mount_users;
 mod output;
 mod quantity;
 mod shown;
 mod source_date_epoch;
 mod status;
-mod switches;
-mod tuning;
 
 use std::process::ExitCode;
 

@@ -7,10 +7,10 @@ use std::{
 };
 
 use floe::OpenOptions;
-use floe_fuse::{Keeper, Kept, MountOptions, Mountpoint};
+use floe_fuse::{Keeper, Kept, Mountpoint};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
-use crate::{confinement, control::Prepared, fail::Fail, mount_users::MountUsers};
+use crate::{confinement, control::Prepared, fail::Fail, mount_options::Settings, mount_users::MountUsers};
 
 /// What a mount needs of the world outside: had while the process may still reach it.
 pub(crate) struct MountNeeds {
@@ -30,25 +30,24 @@ impl MountNeeds {
     pub(crate) fn prepare(
         image: &Path,
         mountpoint: &Mountpoint,
-        open: &mut OpenOptions,
-        options: &mut MountOptions,
+        settings: &mut Settings,
         notify_pipe: Option<&Path>,
-        mode: Mode,
     ) -> Result<Self, Fail> {
+        let Settings { open, mount: options, sandbox: mode, .. } = settings;
         let control = Prepared::new();
-        if mode == Mode::Off {
+        if *mode == Mode::Off {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
         }
         let directory = match mountpoint {
             Mountpoint::Directory(directory) => Some(directory.as_path()),
             Mountpoint::Descriptor(_) => None,
         };
-        let overflow = own_overflow_directory(image, open);
+        let spill_file = own_spill_file_directory(image, open);
         let kept = Kept {
             directory,
             options,
             users_of: |directory| MountUsers::of(directory).to_string(),
-            passing: overflow.as_deref(),
+            passing: spill_file.as_deref(),
         };
         let keeper = Keeper::start(kept);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the process that mounts: {error}")))?;
@@ -59,7 +58,7 @@ impl MountNeeds {
         policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
         // Session threads join the connection. Who may not mount gains nothing by opening the device.
         policy.allow("/dev/fuse", Access::ReadWrite);
-        if let Some(directory) = overflow {
+        if let Some(directory) = spill_file {
             policy.allow(directory, Access::ReadWrite);
         }
         if let Some(directory) = control.as_ref().ok().and_then(Prepared::directory) {
@@ -88,15 +87,15 @@ fn group_of(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Puts an empty directory of this process alone in the place of the one for blocks that overflow: it may then reach what
+/// Gives the spill file an empty directory of its own in the directory that was asked for: the process may then reach what
 /// is beneath without reaching what others have there. The keeper removes it.
-fn own_overflow_directory(image: &Path, open: &mut OpenOptions) -> Option<PathBuf> {
-    if open.engine.overflow_bytes == 0 {
+fn own_spill_file_directory(image: &Path, open: &mut OpenOptions) -> Option<PathBuf> {
+    if open.engine.spill_file_bytes == 0 {
         return None;
     }
     let beside = || image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-    let parent = open.engine.overflow_directory.clone().unwrap_or_else(beside);
+    let parent = open.engine.spill_file_directory.clone().unwrap_or_else(beside);
     let directory = tempfile::Builder::new().prefix("floe-").tempdir_in(parent).ok()?.keep();
-    open.engine.overflow_directory = Some(directory.clone());
+    open.engine.spill_file_directory = Some(directory.clone());
     Some(directory)
 }

@@ -55,6 +55,15 @@ pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
+/// A time with the largest unit that says it exactly.
+pub(crate) fn time(time: Duration) -> String {
+    match time.as_micros() {
+        microseconds if microseconds % 1_000_000 == 0 => format!("{}s", microseconds / 1_000_000),
+        microseconds if microseconds % 1000 == 0 => format!("{}ms", microseconds / 1000),
+        microseconds => format!("{microseconds}us"),
+    }
+}
+
 /// The digits and what follows them.
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len()))
@@ -104,6 +113,9 @@ mod tests {
             ("2h", Err(())),
         ] {
             assert_eq!(limit(text).map_err(drop), expected, "{text}");
+            if let Ok(Some(expected)) = expected {
+                assert_eq!(limit(&time(expected)), Ok(Some(expected)), "{text}");
+            }
         }
     }
 }

@@ -160,7 +160,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     for (arguments, exit, words) in [
         (&["image", "nothing"][..], 1, "nothing: No such file"),
         (&["image", "text"], 1, "text: it is neither a directory nor a tar archive"),
-        (&["image", "-"], 1, "standard input: the archive ends before its end mark"),
+        (&["image", "-"], 1, "standard input: the archive is cut off"),
         (&["image", "-", "-"], 2, "only once"),
         (&["image"], 2, "SOURCE"),
         (&["image", "source", "-z", "brotli"], 2, "'brotli' is not known"),
@@ -238,7 +238,7 @@ fn a_signal_ends_it_cleanly() {
         kill_process(Pid::from_child(&child), signal).expect("it runs");
         let output = child.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130), "{signal:?}: {}", said(&output));
-        assert_eq!(said(&output), "floe: stopped before the image was whole\n", "{signal:?}");
+        assert_eq!(said(&output), "floe: cancelled before the image was complete\n", "{signal:?}");
         assert_eq!(left(&folder), Vec::<String>::new(), "{signal:?}");
     }
 }

@@ -39,6 +39,8 @@ fn mistakes_are_told_in_one_line() {
         (&["frobnicate"], 2, "unrecognized subcommand 'frobnicate'"),
         (&["ls"], 2, "not provided: <IMAGE>"),
         (&["cat", &demo], 2, "not provided: <PATH>..."),
+        (&["mount", &demo], 2, "give an image and a directory: floe mount IMAGE DIR"),
+        (&["mount", "--threads", "0", &demo, "/"], 2, "invalid value '0'"),
         (&["ls", "--frob", &demo], 2, "unexpected argument '--frob'"),
         (&["ls", "--offset", "half", &demo], 2, "'half' is neither a number of bytes nor 'auto'"),
         (&["ls", "-R", "-d", &demo], 2, "cannot be used with"),
@@ -49,7 +51,7 @@ fn mistakes_are_told_in_one_line() {
         (&["stat", env!("CARGO_BIN_EXE_floe")], 3, "it looks like an ELF program"),
         (&["ls", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 3, "not an EROFS or SquashFS image"),
         (&["ls", "--offset", "4096", &demo], 3, "no EROFS or SquashFS image at byte 4096; one begins at byte 0"),
-        (&["ls", "--offset", "1T", &demo], 1, "it ends before, after 151552 bytes"),
+        (&["ls", "--offset", "1T", &demo], 1, "it ends after 151552 bytes"),
         (&["ls", "--device", &demo, &demo], 1, "1 extra devices given, but the image has 0"),
         (&["ls", "--device", "/no/such", &demo], 1, "1 extra devices given"),
         (&["ls", &demo, "/nowhere"], 1, "\"/nowhere\": no such file or directory in the image"),
@@ -84,6 +86,17 @@ fn every_command_has_help_with_examples() {
         assert!(output.status.success() && output.stderr.is_empty(), "{command}");
         assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
     }
+}
+
+#[test]
+fn the_options_of_a_mount_are_listed_without_a_mount() {
+    let page = std::fs::read_to_string(workspace_root().join("docs/options.md")).expect("the page");
+    assert_eq!(text(&floe(&["mount", "-o", "help=markdown"]).stdout), page);
+    let list = floe(&["mount", "-o", "help"]);
+    let (list, help) = (text(&list.stdout), text(&floe(&["mount", "--help"]).stdout));
+    assert!(list.contains("\n  cache=SIZE  ") && help.contains(list.trim_end()), "{help}");
+    // The default as it is said, and as it is.
+    assert!(list.contains("[the number of CPUs, at least 2]") && help.contains("at least 2]"), "{help}");
 }
 
 #[test]

@@ -85,11 +85,11 @@ fn bytes_that_many_files_claim_are_read_once() {
 #[test]
 fn directories_do_not_share_their_content() {
     let image = hostile_erofs::with_shared_directories(4000, 40_000);
-    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory with the content of another one"));
+    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory shares the content of another one"));
     let list_row: (&[&str], Expected) = (&["ls", "-R", "IMAGE"], (1, "more entries than the image has room for"));
     check("erofs", &image, &[check_row, list_row]);
     let image = Squashfs::with_shared_listings(8000, 10_000);
-    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory that shares its listing"));
+    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory shares its listing"));
     let extract: &[&str] = &["extract", "IMAGE", "-C", "TARGET"];
     let rows = [check_row, list_row, (extract, (1, "more entries than the image has room for"))];
     check("squashfs", &image, &rows);
@@ -98,8 +98,8 @@ fn directories_do_not_share_their_content() {
 #[test]
 fn attributes_are_read_once_and_within_limits() {
     for (name, count, name_len, value_len, rule) in [
-        ("too many names", 10_000, 8, 1, "attribute names of more than 64 KiB"),
-        ("too long values", 5000, 4, 65_536, "attribute values of more than 16 MiB"),
+        ("too many names", 10_000, 8, 1, "attribute names exceed 64 KiB"),
+        ("too long values", 5000, 4, 65_536, "attribute values exceed 16 MiB"),
     ] {
         let image = Squashfs::with_attributes(count, name_len, value_len);
         let rows: [(&[&str], Expected); 4] = [

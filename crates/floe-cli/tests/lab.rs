@@ -126,7 +126,7 @@ fn mistakes_get_one_line() {
         (&["launch", "--image", no_image, "--load", "cpu=0x3%"], 2, "processes of 1 to 100 %"),
         (&["launch", "--image", no_image, "--temperature", "tepid"], 2, "use cold, warm or hot"),
         (&["sched"], 1, "nothing to watch"),
-        (&["alloc", "--pages", "0"], 1, "pages: 1 to"),
+        (&["alloc", "--pages", "0"], 1, "pages must be 1 to"),
     ];
     for (arguments, code, expected) in rows {
         let output = floe(arguments).stderr(Stdio::piped()).output().expect("runs");

@@ -87,7 +87,13 @@ fn what_can_be_measured_is_and_what_cannot_is_told() {
             vec!["sched", "--thread", "floe*", "--seconds", "0.3"],
             &["kernel counts", "floe"],
         ),
-        ("a user's pages", ":", AS_USER, vec!["alloc", "--rounds", "5"], &["only the calm half", "page pool"]),
+        (
+            "a user's pages",
+            ":",
+            AS_USER,
+            vec!["alloc", "--rounds", "5"],
+            &["without memory pressure only", "page pool"],
+        ),
         (
             "no tracefs",
             NO_TRACEFS,
@@ -95,7 +101,7 @@ fn what_can_be_measured_is_and_what_cannot_is_told() {
             launch(&["--variant", "directory@/etc", "--", "true"]),
             &["kernel counts for each thread", "cannot open tracefs", "fastest on average"],
         ),
-        ("no control groups", NO_CONTROL_GROUPS, "", vec!["alloc", "--rounds", "5"], &["only the calm half"]),
+        ("no control groups", NO_CONTROL_GROUPS, "", vec!["alloc", "--rounds", "5"], &["without memory pressure only"]),
         ("no FUSE", "mount --bind /dev/null /dev/fuse", "", launch(&["--variant", "kernel"]), &["fastest on average"]),
         ("all is there", ":", "", launch(&[]), &["kernel tracing", "trace records lost: 0", "kernel"]),
     ];

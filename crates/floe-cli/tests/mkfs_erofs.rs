@@ -261,7 +261,7 @@ fn what_is_not_offered_is_refused_in_one_line() {
         assert!(!scene.path().join("image").exists(), "{arguments}");
     }
     for (arguments, words) in [
-        ("--exclude-regex=( image source", "no regular expression"),
+        ("--exclude-regex=( image source", "not a valid regular expression"),
         ("image source.tar", "for an archive give --tar"),
         ("--ex=docs image source", "option '--ex' is ambiguous"),
     ] {

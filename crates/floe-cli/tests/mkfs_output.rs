@@ -228,11 +228,14 @@ fn an_image_in_its_own_source_is_left_out() {
     for output in ["source/a/image", "./source/../source/a/image", "link"] {
         let (second, note) = text(&[output, "source", "-T1"], floe);
         assert!(first == second, "{output}: what was there before is in the image");
-        let expected = format!("floe: {output} lies in the source and is left out\n");
+        let expected = format!("floe: the output {output} is inside the source; it was omitted\n");
         assert_eq!(note, expected);
     }
     let (theirs, note) = text(&["-T1", "source/a/image", "source"], drop_in);
-    assert!(theirs.len() <= first.len() && note.contains("<W> erofs: source/a/image lies in the source"), "{note}");
+    assert!(
+        theirs.len() <= first.len() && note.contains("<W> erofs: the output source/a/image is inside the source"),
+        "{note}"
+    );
     // The same name at the same place of another source is another file.
     fs::create_dir_all(folder.path().join("other/a")).expect("made");
     fs::write(folder.path().join("other/a/image"), "no image").expect("written");

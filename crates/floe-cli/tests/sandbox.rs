@@ -269,10 +269,10 @@ fn nothing_is_left_behind() {
     }
     // Where the mount ends by itself, where it is killed, and where it never begins.
     let (spill, broken) = (tempfile::tempdir().expect("a directory"), tempfile::NamedTempFile::new().expect("a file"));
-    let overflow = format!("overflow=1g,overflow-directory={}", spill.path().display());
+    let spill_file = format!("spill-file=1g,spill-file-directory={}", spill.path().display());
     let is_empty = || fs::read_dir(spill.path()).expect("ours").next().is_none();
     for signal in [Signal::TERM, Signal::KILL] {
-        let mut serving = Serving::new(&demo(), ["-o", &overflow]);
+        let mut serving = Serving::new(&demo(), ["-o", &spill_file]);
         assert!(!is_empty(), "the mount has a directory of its own there");
         serving.signal(signal);
         serving.end();
@@ -280,7 +280,7 @@ fn nothing_is_left_behind() {
     }
     fs::write(broken.path(), "no image").expect("ours");
     let (place, target) = (Place::new(), spill.path().join("target"));
-    let output = run(floe().arg("mount").arg(broken.path()).arg(&place.path).args(["-o", &overflow]));
+    let output = run(floe().arg("mount").arg(broken.path()).arg(&place.path).args(["-o", &spill_file]));
     assert_eq!(told(&output).0, Some(3), "{output:?}");
     until("the process that mounts ends", is_empty);
     let output = run(floe().arg("extract").arg(broken.path()).arg("-C").arg(&target));

@@ -25,14 +25,14 @@ const NOTHING: [&str; 0] = [];
 /// else needs another number of the schema.
 const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
-    block_cache.overflow_blocks block_cache.overflow_bytes block_cache.overflow_hits block_cache.used_bytes
+    block_cache.spill_file_blocks block_cache.spill_file_bytes block_cache.spill_file_hits block_cache.used_bytes
     decoders.budget_bytes decoders.used_bytes decoders.used_bytes_max decoders.waits device
     faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported image.devices image.format image.offset_bytes image.path latency[].buckets[].count
     latency[].buckets[].up_to_ns latency[].count latency[].max_ns latency[].mean_ns latency[].p50_ns
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages
     lz4.temporary_pages_max lz4.window_bytes_max metadata_cache.budget_bytes metadata_cache.evictions
     metadata_cache.hits metadata_cache.joins metadata_cache.misses metadata_cache.releases metadata_cache.used_bytes
-    metadata_cache.wakes metadata_cache.wakes_per_release mountpoint page_pool.ahead_ns page_pool.ahead_pages page_pool.given_up
+    metadata_cache.wakes metadata_cache.wakes_per_release mountpoint options[].is_tunable options[].key options[].value page_pool.ahead_ns page_pool.ahead_pages page_pool.given_up
     page_pool.high_water_pages page_pool.is_locked page_pool.missed page_pool.reserved_pages page_pool.taken page_pool.used_pages page_pool.waited
     process read_around.ahead_blocks read_around.cancelled_blocks read_around.dropped read_around.given_up_blocks
     read_around.stored_bytes read_around.used_blocks read_around.wasted_blocks read_blocks.budget_bytes
@@ -44,7 +44,7 @@ const FIELDS: &str = "
     stored_metadata_cache.budget_bytes stored_metadata_cache.evictions stored_metadata_cache.hits
     stored_metadata_cache.joins stored_metadata_cache.misses stored_metadata_cache.releases
     stored_metadata_cache.used_bytes stored_metadata_cache.wakes stored_metadata_cache.wakes_per_release
-    switches[].is_tunable switches[].key switches[].value threads[].cpu threads[].name threads[].priority_asked
+    threads[].cpu threads[].name threads[].priority_asked
     threads[].priority_got threads[].tasks threads[].throttled threads[].yielded uptime_seconds version work.decoded_bytes
     work.decodes work.fetched_bytes work.fetches work.outstanding work.outstanding_max";
 
@@ -74,9 +74,9 @@ fn number(value: &Value, path: &str) -> u64 {
     at(value, path).as_u64().unwrap_or_else(|| panic!("{path} is {}", at(value, path)))
 }
 
-fn switch(value: &Value, key: &str) -> String {
-    let switches = at(value, "switches").as_array().expect("a list");
-    let found = switches.iter().find(|switch| switch["key"] == key).expect("the switch");
+fn option(value: &Value, key: &str) -> String {
+    let options = at(value, "options").as_array().expect("a list");
+    let found = options.iter().find(|option| option["key"] == key).expect("the option");
     found["value"].as_str().expect("text").to_owned()
 }
 
@@ -141,10 +141,10 @@ fn a_mount_under_load_tells_how_it_does() {
     collect_fields(&report, "", &mut fields);
     let expected: BTreeSet<String> = FIELDS.split_whitespace().map(str::to_owned).collect();
     assert_eq!(fields, expected);
-    assert_eq!(number(&report, "schema"), 1);
+    assert_eq!(number(&report, "schema"), 2);
     assert_eq!(at(&report, "mountpoint"), directory.to_str().expect("text"));
     assert_eq!(at(&report, "image.format"), "EROFS");
-    assert_eq!((switch(&report, "cache"), switch(&report, "deadline")), ("1M".to_owned(), "90000ms".to_owned()));
+    assert_eq!((option(&report, "cache"), option(&report, "deadline")), ("1M".to_owned(), "90s".to_owned()));
     assert_eq!(number(&report, "block_cache.budget_bytes"), 1 << 20);
     for path in [
         "requests.readdirplus",
@@ -250,7 +250,7 @@ fn prometheus_can_read_it() {
 }
 
 #[test]
-fn switches_move_while_the_mount_is_read() {
+fn options_change_while_the_mount_is_read() {
     if !ready() {
         return;
     }
@@ -272,7 +272,7 @@ fn switches_move_while_the_mount_is_read() {
     ] {
         let arguments: Vec<&str> = ["tune"].iter().chain(changes).copied().collect();
         assert_eq!(ask(&arguments, directory), (Some(0), String::new(), String::new()), "{changes:?}");
-        assert_eq!(switch(&status(directory), key), value, "{changes:?}");
+        assert_eq!(option(&status(directory), key), value, "{changes:?}");
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
         read_all(directory);
         assert!(fs::read(directory.join("README.txt")).expect("data") == expected[0]);
@@ -298,12 +298,12 @@ fn switches_move_while_the_mount_is_read() {
             "metadata-cache=single-lock:8",
             "the design of the metadata cache is fixed, and the single-lock one in its size too",
         ),
-        ("colour=red", "there is no switch colour: floe tune DIR lists them"),
+        ("colour=red", "there is no option colour: floe tune DIR lists them"),
     ] {
         let (code, _, errors) = ask(&["tune", "cache=5M", change], directory);
         assert_eq!((code, errors), (Some(1), format!("floe: {}: {reason}\n", directory.display())));
     }
-    assert_eq!(switch(&status(directory), "cache"), "64M", "nothing is done where something is wrong");
+    assert_eq!(option(&status(directory), "cache"), "64M", "nothing is done where something is wrong");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 mod block_reader;
 mod erofs;
-mod finding;
 mod squashfs;
 
 use std::{
@@ -16,10 +15,10 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, WorkerMode};
+use floe_image::{Finding, Severity};
 
 use crate::{Format, ImageFiles, OpenError, OpenOptions, devices::check_flat, memory_limit::threads_within_limit};
 use block_reader::CheckedBytes;
-pub use finding::{Finding, Severity};
 
 /// How an image is checked.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -26,7 +26,7 @@ use crate::{Attr, Image, Nid, memory_limit::threads_within_limit};
 
 use descriptors::Descriptors;
 use ledger::Ledger;
-pub use ledger::{ExtractSummary, Setback, SetbackCause};
+pub use ledger::{ExtractSummary, ExtractWarning, ExtractWarningCause};
 use planner::Planner;
 use task::Task;
 use tree::{Directories, TreeDirectory};
@@ -88,7 +88,7 @@ pub enum Parts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum ExtractEvent<'a> {
     /// Something was found in the image and will be made.
-    Found {
+    Planned {
         /// Where in the image.
         path: &'a [u8],
         /// What it is.
@@ -99,7 +99,7 @@ pub enum ExtractEvent<'a> {
     /// So many bytes of files were written.
     Written(u64),
     /// Something went wrong; the extraction goes on.
-    Setback(&'a Setback),
+    Warning(&'a ExtractWarning),
 }
 
 /// Why an extraction could not begin, or broke off.
@@ -131,7 +131,7 @@ pub enum ExtractError {
 ///
 /// # Errors
 /// The target cannot be used, a path is not in the image, or the extraction was cancelled. All else is counted in the
-/// summary and told as [`ExtractEvent::Setback`].
+/// summary and told as [`ExtractEvent::Warning`].
 pub fn extract(
     image: &Image,
     parts: Parts<'_>,

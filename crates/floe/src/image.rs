@@ -63,9 +63,9 @@ impl Image {
         let devices = devices?;
         let failed = |error| OpenError::Image { path: path.clone(), error };
         let mut options = options.clone();
-        if options.overflow_bytes > 0 && options.overflow_directory.is_none() {
+        if options.spill_file_bytes > 0 && options.spill_file_directory.is_none() {
             // What is decoded then stays on the disk of the image, whether that is encrypted, shared or removable.
-            options.overflow_directory = directory_of(&path);
+            options.spill_file_directory = directory_of(&path);
         }
         let device_paths = devices.paths;
         let sources = std::iter::once(Arc::clone(&source)).chain(devices.sources).collect();

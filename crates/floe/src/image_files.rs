@@ -55,7 +55,7 @@ fn find_devices(path: &Path, source: &Arc<dyn ImageSource>, options: &OpenOption
         workers: WorkerMode::Inline,
         reserved_pages: 0,
         read_around: false,
-        overflow_bytes: 0,
+        spill_file_bytes: 0,
         ..options.engine.clone()
     };
     let engine = Engine::new(vec![Arc::clone(source)], &options_of_engine)

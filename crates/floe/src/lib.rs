@@ -1,11 +1,47 @@
-//! Fast, predictable reads from compressed read-only images, in userspace.
+//! Reads compressed read-only images, EROFS and SquashFS, without mounting them.
 //!
-//! An [`Image`] is one EROFS or SquashFS image, open for reading. It is found by its content, reads through caches of a
-//! bounded size, and may be used from many threads at once; clones share all of it.
+//! [`Image::open`] tells the format by the content of the file. An [`Image`] may be used from many threads at once, and its
+//! clones share its caches. [`OpenOptions`] bounds what they keep in memory, and finds images inside other files
+//! ([`Offset::Auto`]): behind the program of an AppImage, or in a part of a SIF file.
 //!
-//! [`Image::resolve`] finds a path, [`Image::walk`] visits a tree, [`Image::read_dir`] one directory, [`Image::read_at`]
-//! gives bytes of a file. What lies below is there too: [`Image::file_system`] says where the bytes of a file are
-//! stored, and [`Image::reader`] is what `floe mount` serves from.
+//! ```
+//! use floe::{Image, OpenOptions};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+//! let image = Image::open(path, &OpenOptions::default())?;
+//! let nid = image.resolve("/README.txt")?;
+//! let mut beginning = [0; 64];
+//! let len = image.read_at(nid, 0, &mut beginning)?;
+//! println!("{}", String::from_utf8_lossy(&beginning[..len]));
+//! # assert_eq!(len, 64);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to | use |
+//! | --- | --- |
+//! | find a path | [`Image::resolve`] |
+//! | visit a tree | [`Image::walk`] |
+//! | list a directory | [`Image::read_dir`] |
+//! | read bytes of a file | [`Image::read_at`] |
+//! | read attributes, link targets, extended attributes, and where bytes are stored | [`Image::file_system`] |
+//! | write a tree into a directory | [`extract()`] |
+//! | look for faults | [`check()`] |
+//!
+//! # Hostile images
+//!
+//! Any byte of an image may be wrong. A broken rule of the format ends in [`Error::Corrupt`], which names the rule and the
+//! place. The options and the size of the file bound memory, and walks end after as many entries as the image has room for.
+//! The crate has no unsafe code; the libraries that decompress do. The program `floe` confines itself before it opens an
+//! image, which a library cannot do for its caller.
+//!
+//! # Threads
+//!
+//! An open image has threads that decompress, one for each CPU. [`WorkerMode::Inline`] starts none: the calling thread
+//! decompresses. Calls block; there is no async interface.
+//!
+//! # Features
+//!
+//! `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -28,19 +64,20 @@ mod sources;
 mod verify;
 mod walk;
 
-pub use check::{CheckOptions, CheckSummary, Finding, Severity, check, check_files};
+pub use check::{CheckOptions, CheckSummary, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Parts, Setback, SetbackCause, XattrSelection, extract,
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
+    XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
     WorkerMode,
 };
 pub use floe_image::{
-    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, SeekTarget,
-    Timestamp, Xattr,
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding, Nid,
+    Place, SeekTarget, Severity, Timestamp, Xattr,
 };
 pub use floe_source::ImageFormat as Format;
 pub use format::FormatImage;

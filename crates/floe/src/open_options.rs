@@ -17,7 +17,7 @@ pub struct OpenOptions {
     /// The directory in which extra devices are opened that are not in `devices`, under the names that the image gives
     /// them. Symbolic links there are not followed. None: the image names no files.
     pub device_directory: Option<PathBuf>,
-    /// The switches of the read engine.
+    /// The options of the read engine.
     pub engine: EngineOptions,
 }
 

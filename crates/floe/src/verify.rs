@@ -74,7 +74,7 @@ impl Verifier for ImageVerifier {
         };
         let options = OpenOptions { devices, engine, offset, ..OpenOptions::default() };
         let image = Image::open(path, &options).map_err(|error| match error {
-            OpenError::Image { error, .. } if error.is_passing() => VerifyError::Unread(error.to_string()),
+            OpenError::Image { error, .. } if error.is_transient() => VerifyError::Unread(error.to_string()),
             OpenError::File { .. } => VerifyError::Unread(error.to_string()),
             error => VerifyError::Fault(error.to_string()),
         })?;

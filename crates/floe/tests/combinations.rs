@@ -14,7 +14,7 @@ use floe_erofs::Erofs;
 use floe_image::ImageSource;
 use floe_squashfs::Squashfs;
 use floe_testkit::{
-    HalfAtHandSource, MemorySource, check_rows,
+    HalfCachedSource, MemorySource, check_rows,
     corpus::{Corpus, ImageRecord},
     manifest::{Comparison, differences},
     walk,
@@ -105,7 +105,7 @@ fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Ve
     bytes.drain(..files.offset as usize);
     let source: Arc<dyn ImageSource> = Arc::new(MemorySource::new(bytes));
     let format = Format::of(source.as_ref()).expect("in memory").expect("an image");
-    let engine = Engine::new(vec![Arc::new(HalfAtHandSource::new(source))], &EngineOptions::default());
+    let engine = Engine::new(vec![Arc::new(HalfCachedSource::new(source))], &EngineOptions::default());
     let engine = engine.expect("an engine");
     let blocks = engine.block_reader(Blocking::Allowed);
     let file_system: Result<Arc<dyn FileSystem>, Error> = match format {

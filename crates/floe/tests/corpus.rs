@@ -71,8 +71,8 @@ fn images_extract_as_their_manifests_say() {
             let target = folder.path().join("extracted");
             let setbacks = std::sync::Mutex::new(Vec::new());
             let tell = |event: ExtractEvent<'_>| {
-                if let ExtractEvent::Setback(setback) = event {
-                    setbacks.lock().expect("no panic").push(format!("{setback:?}"));
+                if let ExtractEvent::Warning(warning) = event {
+                    setbacks.lock().expect("no panic").push(format!("{warning:?}"));
                 }
             };
             let options = ExtractOptions { jobs: 3, ..ExtractOptions::default() };

@@ -30,7 +30,8 @@ impl SessionPool {
     pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>) -> Self {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
-        let busy_polling = BusyPolling::new(options.linger, Arc::clone(&pending), move || reading.is_reading_on());
+        let busy_polling =
+            BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_reading_on());
         let thread_count = options.threads.get();
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
         let promoting = Arc::clone(&listeners);

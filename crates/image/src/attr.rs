@@ -1,11 +1,11 @@
-//! What `stat` says of an inode.
+//! Inode attributes, as `stat` reports them.
 
 use std::fmt;
 
-/// The number by which a format finds an inode.
+/// The number that identifies an inode within a format.
 ///
-/// EROFS: the node id of the format. SquashFS: the inode reference (metadata block and offset). It is not always the
-/// number that `stat` shows; that is [`Attr::inode_number`].
+/// EROFS: the nid. SquashFS: the inode reference (metadata block and offset). `stat` may show another number:
+/// [`Attr::inode_number`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Nid(pub u64);
 
@@ -15,7 +15,7 @@ impl fmt::Display for Nid {
     }
 }
 
-/// The kind of an inode, as in the upper bits of `st_mode`.
+/// The type of an inode, as in the upper bits of `st_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FileType {
     /// A regular file.
@@ -35,7 +35,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type that the upper bits of `mode` name (`S_IFMT`), or `None` if they name none.
+    /// The file type encoded in the upper bits of `mode` (`S_IFMT`), or `None` if they encode no known type.
     pub const fn from_mode(mode: u16) -> Option<Self> {
         Some(match mode & 0o170_000 {
             0o100_000 => Self::Regular,
@@ -75,7 +75,7 @@ impl FileType {
         }
     }
 
-    /// The letter that `ls -l` begins its mode column with: - d l c b p s.
+    /// The first letter of the mode column of `ls -l`: - d l c b p s.
     pub const fn mode_letter(self) -> char {
         match self {
             Self::Regular => '-',
@@ -84,10 +84,10 @@ impl FileType {
     }
 }
 
-/// A point in time, as seconds and nanoseconds since 1970-01-01 UTC.
+/// A point in time: seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp {
-    /// Whole seconds; before 1970 they are negative.
+    /// Whole seconds; negative before 1970.
     pub seconds: i64,
     /// Nanoseconds past the second, below 1,000,000,000.
     pub nanoseconds: u32,
@@ -96,35 +96,36 @@ pub struct Timestamp {
 /// The numbers of a device special file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DeviceNumber {
-    /// The driver.
+    /// The major number, which identifies the driver.
     pub major: u32,
-    /// The device of that driver.
+    /// The minor number, which identifies the device of that driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// The numbers in `encoded`, which is in the kernel's 32-bit form for disks and for FUSE (`new_encode_dev`): minor
-    /// bits 0–7, major 12 bits, minor bits 8–19.
+    /// Decodes the kernel's 32-bit form (`new_encode_dev`), which disk formats and FUSE use: minor bits 0–7, major 12
+    /// bits, minor bits 8–19.
     pub const fn from_encoded(encoded: u32) -> Self {
         Self { major: (encoded & 0x000f_ff00) >> 8, minor: (encoded & 0xff) | ((encoded >> 12) & 0x000f_ff00) }
     }
 
-    /// The kernel's 32-bit form (`new_encode_dev`); the inverse of [`DeviceNumber::from_encoded`].
+    /// Encodes the numbers in the kernel's 32-bit form (`new_encode_dev`); the inverse of
+    /// [`DeviceNumber::from_encoded`].
     pub const fn encoded(self) -> u32 {
         (self.minor & 0xff) | ((self.major & 0xfff) << 8) | ((self.minor & 0x000f_ff00) << 12)
     }
 }
 
-/// What `stat` says of an inode.
+/// The attributes of an inode, as `stat` reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
-    /// The inode this describes.
+    /// The inode.
     pub nid: Nid,
     /// The number that the kernel's mount of the same image shows as `st_ino`.
     pub inode_number: u64,
-    /// The kind of the inode.
+    /// The type of the inode.
     pub file_type: FileType,
-    /// The twelve permission bits.
+    /// The permission bits, set-user-id, set-group-id and sticky among them: twelve bits.
     pub permissions: u16,
     /// The owner.
     pub uid: u32,
@@ -134,11 +135,11 @@ pub struct Attr {
     pub size: u64,
     /// The number of hard links.
     pub link_count: u32,
-    /// The time of the last change of the content. The access and change times are the same.
+    /// When the content last changed. Access and change times are the same.
     pub modified: Timestamp,
-    /// The device numbers; zero for what is not a device.
+    /// The device numbers; zero if the inode is not a device.
     pub device: DeviceNumber,
-    /// What the inode takes on the image, in 512-byte units, as `st_blocks`.
+    /// The space that the inode takes in the image, in units of 512 bytes, as `st_blocks`.
     pub blocks_512: u64,
 }
 

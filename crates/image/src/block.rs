@@ -1,33 +1,33 @@
-//! A run of image bytes that decodes to one run of data.
+//! Stored blocks: runs of image bytes that decode as a unit.
 
-/// Which of an image's sources: 0 is the image itself, further ones are its extra devices in the order of its table.
+/// One of an image's sources: 0 is the image itself; extra devices follow in the order of the device table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DeviceId(pub u16);
 
-/// How a block's stored length is known.
+/// Where the stored length of a block comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoredLen {
-    /// This many bytes.
+    /// The length is known: this many bytes.
     Known(u32),
-    /// A 16-bit little-endian word stands before the bytes, at the block's offset: its low 15 bits are their length,
-    /// and its top bit says that they are stored as they are. The word is not part of the stored bytes.
+    /// A 16-bit little-endian word at the block's offset precedes the stored bytes. Its low 15 bits are their length;
+    /// its top bit is set if the data is uncompressed. The word itself is not part of the stored bytes.
     Prefixed,
 }
 
-/// What is known of a block's decoded length, in bytes.
+/// What is known about the decoded length of a block, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DecodedLen {
-    /// It decodes to exactly this many; anything else is corruption.
+    /// The block decodes to exactly this many bytes; any other length is corruption.
     Exact(u32),
-    /// It decodes to at least this many, and what lies beyond is not known here and not to be decoded: a part of a
-    /// block that several places share.
+    /// The block decodes to at least this many bytes. Its full length is unknown here, and decoding stops at this
+    /// length: the extent uses part of a block that several extents share.
     AtLeast(u32),
-    /// It decodes to at most this many, and its end tells where.
+    /// The block decodes to at most this many bytes; the stream marks its own end.
     AtMost(u32),
 }
 
 impl DecodedLen {
-    /// The number of bytes to make room for.
+    /// The size of a buffer that holds the decoded bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::Exact(len) | Self::AtLeast(len) | Self::AtMost(len) => len,
@@ -35,82 +35,81 @@ impl DecodedLen {
     }
 }
 
-/// What stands beside the compressed bytes in the stored run.
+/// Padding around the compressed bytes in the stored run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Padding {
-    /// Nothing: the compressed bytes fill the run.
+    /// No padding: the compressed bytes fill the run.
     None,
-    /// Zero bytes stand before them and are skipped (EROFS with 0-padding).
+    /// Zero bytes precede the compressed bytes; the decoder skips them (EROFS with 0-padding).
     Leading,
-    /// Bytes of no meaning may follow them (EROFS without 0-padding): decoding ends with the decoded length.
+    /// Arbitrary bytes may follow the compressed bytes (EROFS without 0-padding): decoding stops at the decoded length.
     Trailing,
 }
 
-/// The branch filters that an xz stream may name, as the bits of SquashFS's compressor options.
+/// The branch filters (BCJ) that an xz stream may use, as the bits of SquashFS's compressor options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BcjFilters(pub u32);
 
-/// How stored bytes become data.
+/// How the stored bytes of a block encode its data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Encoding {
     /// The stored bytes are the data.
     Stored,
     /// One raw LZ4 block.
     Lz4 {
-        /// What surrounds it.
+        /// The padding.
         padding: Padding,
-        /// The farthest a match may reach back, in bytes; at most 65,536.
+        /// The largest match distance in bytes; at most 65,536.
         window_bytes: u32,
     },
-    /// LZMA in the MicroLZMA form of XZ Utils: no header, the properties in the place of the first byte.
+    /// LZMA in the MicroLZMA form of XZ Utils: no header, and the properties replace the first byte.
     MicroLzma {
-        /// What surrounds it.
+        /// The padding.
         padding: Padding,
-        /// The dictionary in bytes; at most 8 MiB.
+        /// The dictionary size in bytes; at most 8 MiB.
         dictionary_bytes: u32,
     },
     /// A raw DEFLATE stream.
     Deflate {
-        /// What surrounds it.
+        /// The padding.
         padding: Padding,
-        /// log2 of the window; at most 15.
+        /// log2 of the window size; at most 15.
         window_log2: u8,
     },
     /// A Zstandard frame.
     Zstd {
-        /// What surrounds it.
+        /// The padding.
         padding: Padding,
-        /// log2 of the largest window that is accepted.
+        /// log2 of the largest accepted window.
         window_log2_max: u8,
     },
     /// A zlib stream (SquashFS "gzip").
     Zlib,
-    /// The legacy .lzma ("LZMA alone") form.
+    /// The legacy .lzma ("LZMA alone") format.
     LzmaAlone,
     /// An LZO1X block.
     Lzo,
     /// An .xz stream.
     Xz {
-        /// The dictionary in bytes that bounds the memory of decoding.
+        /// The dictionary size in bytes, which bounds the memory for decoding.
         dictionary_bytes: u32,
     },
 }
 
-/// A run of image bytes that decodes to one run of data: an EROFS physical cluster; a SquashFS data, fragment or
-/// metadata block.
+/// A run of image bytes that decodes as a unit: an EROFS pcluster; a SquashFS data, fragment or metadata block.
 ///
-/// It is what is fetched, cached, decoded and measured. Two blocks with the same place and encoding hold the same data,
-/// though one may know less of its decoded length than the other.
+/// It is the unit of fetching, caching, decoding and measuring. Two blocks with the same device, offset and encoding
+/// hold the same data, even if one of them states a shorter decoded length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoredBlock {
-    /// The source it lies in.
+    /// The source that contains the block.
     pub device: DeviceId,
-    /// Its first byte in that source.
+    /// The offset of its first byte in that source.
     pub offset: u64,
-    /// How many bytes are stored.
+    /// The length of the stored bytes.
     pub stored_len: StoredLen,
-    /// How many bytes they decode to.
+    /// The length of the decoded bytes.
     pub decoded_len: DecodedLen,
-    /// How they are decoded.
+    /// The encoding of the stored bytes.
     pub encoding: Encoding,
 }

@@ -1,21 +1,22 @@
-//! How stored bytes become data.
+//! Decoding of stored bytes.
 
 use std::{borrow::Cow, fmt};
 
 use crate::{DecodedLen, Encoding};
 
-/// A decoder of every [`Encoding`]. It holds working state that is reused from block to block, so each thread has its
-/// own.
+/// Decodes every [`Encoding`]. Implementations keep working state that they reuse from block to block, so each thread
+/// has its own.
 pub trait Decompressor: Send {
-    /// Decodes `stored`, the stored bytes of one block (without a length prefix), drops the first `skip` decoded bytes
-    /// and puts the following ones into `output`; gives how many it put there.
+    /// Decodes `stored`, the stored bytes of one block without their length prefix. Skips the first `skip` decoded
+    /// bytes, writes the following ones to `output`, and returns how many bytes it wrote.
     ///
-    /// Fewer than `output.len()` only where `decoded_len` is [`DecodedLen::AtMost`] and the block ends. No more is
-    /// decoded than is asked for, as far as the codec allows it. With [`DecodedLen::Exact`] and `skip + output.len()`
-    /// equal to it, a block that holds less or more is an error.
+    /// The result is shorter than `output` only if `decoded_len` is [`DecodedLen::AtMost`] and the block ends. The
+    /// decoder stops as early as the codec allows. With [`DecodedLen::Exact`] and `skip + output.len()` equal to it, a
+    /// block that decodes to any other length is an error.
     ///
     /// # Errors
-    /// The bytes are not what the encoding says, decode to another length, or ask for more memory than it allows.
+    /// The bytes are not valid in this encoding, decode to another length, or require more memory than the encoding
+    /// allows.
     fn decode(
         &mut self,
         encoding: &Encoding,
@@ -25,12 +26,12 @@ pub trait Decompressor: Send {
         output: &mut [u8],
     ) -> Result<usize, DecodeError>;
 
-    /// Decodes the last `stored_len` bytes of `buffer` into its first `decoded_len` bytes, without a copy of them in
-    /// between where that is safe. Returns `false`, with `buffer` unchanged, where it is not: the codec cannot, or
-    /// [`Decompressor::in_place_margin`] is not met.
+    /// Decodes the last `stored_len` bytes of `buffer` into its first `decoded_len` bytes, without an intermediate
+    /// copy. Returns `false` and leaves `buffer` unchanged if that is not safe: the codec does not support it, or the
+    /// buffer lacks [`Decompressor::in_place_margin`].
     ///
     /// # Errors
-    /// As [`Decompressor::decode`]; `buffer` then holds anything.
+    /// As for [`Decompressor::decode`]; the contents of `buffer` are then unspecified.
     fn decode_in_place(
         &mut self,
         encoding: &Encoding,
@@ -42,8 +43,8 @@ pub trait Decompressor: Send {
         Ok(false)
     }
 
-    /// How many bytes longer than the decoded data a buffer must be, so that a block of `stored_len` stored bytes at
-    /// its end can be decoded over itself; `None` where the codec cannot do that at all.
+    /// How much longer than the decoded data a buffer must be for a block of `stored_len` bytes at its end to be
+    /// decoded in place, or `None` if the codec cannot decode in place.
     fn in_place_margin(&self, encoding: &Encoding, stored_len: usize) -> Option<usize> {
         let _ = (encoding, stored_len);
         None
@@ -54,11 +55,11 @@ pub trait Decompressor: Send {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes break a rule of the codec, or decode to another length than they should.
+    /// The bytes violate a rule of the codec, or decode to the wrong length.
     Corrupt(&'static str),
-    /// The codec is not built in, or the stream uses an option that is not allowed here.
+    /// The codec is not compiled in, or the stream uses an option that Floe does not accept.
     Unsupported(Cow<'static, str>),
-    /// The codec could not get its working memory.
+    /// The codec could not allocate its working memory.
     NoMemory,
 }
 

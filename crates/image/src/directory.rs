@@ -1,22 +1,22 @@
-//! Entries of directories.
+//! Directory entries.
 
 use crate::{FileType, Nid};
 
-/// A place in a directory between two entries; 0 is the beginning. What the numbers mean is the format's own.
+/// A position between two entries of a directory; 0 is the beginning. Other values have a meaning to the format only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DirectoryCursor(pub u64);
 
 /// One entry of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirent<'name> {
-    /// The name: any bytes but `/` and NUL, never empty.
+    /// The name: any bytes except `/` and NUL; never empty.
     pub name: &'name [u8],
-    /// The inode it names.
+    /// The inode that the entry refers to.
     pub nid: Nid,
-    /// The number that `readdir` shows for that inode (`d_ino`).
+    /// The inode number that `readdir` reports (`d_ino`).
     pub inode_number: u64,
-    /// The type that the directory gives for it.
+    /// The file type recorded in the entry.
     pub file_type: FileType,
-    /// Where to go on after this entry.
+    /// The cursor that continues after this entry.
     pub next: DirectoryCursor,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with an image.
+//! Errors of reading an image.
 
 use std::{borrow::Cow, fmt, io, sync::Arc};
 
@@ -7,60 +7,60 @@ use crate::{DeviceId, Nid};
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with an image. Cheap to clone, because one failure may answer many waiters.
+/// Why an image could not be read. Cheap to clone, because one failure may answer many waiters.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The source could not be read.
+    /// Reading the source failed.
     Io {
         /// Where in the source.
         place: Place,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: Arc<io::Error>,
     },
     /// The image breaks a rule of its format.
     Corrupt {
-        /// The rule, as a short phrase that says what is wrong: "dirent name past block".
+        /// The violated rule, as a short phrase that describes the fault: "dirent name past block".
         rule: &'static str,
-        /// Where it is broken.
+        /// Where the violation is.
         place: Place,
     },
-    /// The image uses something that this reader does not know.
+    /// The image uses a feature that Floe does not support.
     Unsupported {
-        /// Its name.
+        /// The name of the feature.
         feature: Cow<'static, str>,
     },
-    /// The inode is not of the kind that the operation needs.
+    /// The inode is not of the type that the operation needs.
     WrongType {
-        /// The kind it needs: "a directory".
+        /// The type it needs, with its article: "a directory".
         expected: &'static str,
         /// The inode.
         nid: Nid,
     },
-    /// There was no memory within the budget for an operation that may not wait for it.
+    /// The memory budget is exhausted, and the operation may not wait.
     NoMemory,
     /// The bytes are not in memory, and the operation may not wait for them.
     WouldBlock,
-    /// The reader was closed, or gave up before the operation was done.
+    /// The reader was closed or dropped before the operation finished.
     Cancelled,
 }
 
-/// Where something is wrong, as far as it is known.
+/// The location of a fault, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
     /// The inode.
     pub nid: Option<Nid>,
-    /// The source, where it is not the image itself.
+    /// The source, if it is not the image itself.
     pub device: DeviceId,
-    /// The byte of that source, or of the decoded metadata where the rule is about such.
+    /// The byte offset in that source, or in decoded metadata if the rule concerns decoded metadata.
     pub offset: Option<u64>,
 }
 
 impl Place {
-    /// Nothing is known of the place.
+    /// An unknown location.
     pub const UNKNOWN: Self = Self { nid: None, device: DeviceId(0), offset: None };
 
-    /// A byte of the image.
+    /// An offset in the image.
     pub const fn at(offset: u64) -> Self {
         Self { nid: None, device: DeviceId(0), offset: Some(offset) }
     }
@@ -70,29 +70,29 @@ impl Place {
         Self { nid: Some(nid), device: DeviceId(0), offset: None }
     }
 
-    /// A byte of the image that is read for an inode.
+    /// An offset in the image, read on behalf of an inode.
     pub const fn inode_at(nid: Nid, offset: u64) -> Self {
         Self { nid: Some(nid), device: DeviceId(0), offset: Some(offset) }
     }
 }
 
 impl Error {
-    /// A broken rule at a place.
+    /// A violation of `rule` at `place`.
     pub const fn corrupt(rule: &'static str, place: Place) -> Self {
         Self::Corrupt { rule, place }
     }
 
-    /// A feature that is not known.
+    /// An unsupported feature.
     pub fn unsupported(feature: impl Into<Cow<'static, str>>) -> Self {
         Self::Unsupported { feature: feature.into() }
     }
 
-    /// What the operating system said when bytes at `offset` of `device` were read.
+    /// An error of the operating system while reading at `offset` of `device`.
     pub fn io(device: DeviceId, offset: u64, error: io::Error) -> Self {
         Self::Io { place: Place { nid: None, device, offset: Some(offset) }, error: Arc::new(error) }
     }
 
-    /// The same error with the inode named, where it was not known at the place that found it.
+    /// Adds the inode to an error that does not name one yet.
     pub fn for_inode(mut self, nid: Nid) -> Self {
         if let Self::Io { place, .. } | Self::Corrupt { place, .. } = &mut self {
             place.nid.get_or_insert(nid);
@@ -100,8 +100,8 @@ impl Error {
         self
     }
 
-    /// Whether the same read may succeed later: the fault is the source's or the machine's, not the image's.
-    pub const fn is_passing(&self) -> bool {
+    /// Whether a retry may succeed: the source or the machine failed, and the image is not at fault.
+    pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::NoMemory | Self::WouldBlock | Self::Cancelled)
     }
 }

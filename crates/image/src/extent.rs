@@ -1,34 +1,33 @@
-//! Where the bytes of a file are.
+//! Extents: the mapping from file bytes to image bytes.
 
 use crate::{ByteRange, DeviceId, StoredBlock};
 
-/// A run of a file's bytes and where they come from.
+/// A run of file bytes with its origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// The bytes of the file.
+    /// The range within the file.
     pub range: ByteRange,
-    /// Where they come from.
+    /// The origin of the bytes.
     pub data: ExtentData,
 }
 
-/// Where the bytes of an [`Extent`] come from.
+/// The origin of the bytes of an [`Extent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentData {
-    /// Nowhere: they are zero.
+    /// A hole: the bytes are zero.
     Hole,
-    /// They stand in the image as they are.
+    /// The image stores the bytes uncompressed.
     Plain {
-        /// The source they lie in.
+        /// The source that contains them.
         device: DeviceId,
-        /// The first of them in that source.
+        /// The offset of the first byte in that source.
         offset: u64,
     },
-    /// They are part of a block that must be decoded.
+    /// The bytes are part of a block that has to be decoded.
     Encoded {
         /// The block.
         block: StoredBlock,
-        /// How many decoded bytes precede the first of them. Where the block turns out to end before the last of them,
-        /// the image is corrupt.
+        /// How many decoded bytes precede the extent. If the block ends before the extent does, the image is corrupt.
         skip: u32,
     },
 }

@@ -1,10 +1,10 @@
-//! What a format is to the rest of Floe.
+//! The interface of a format.
 
 use std::{ops::ControlFlow, sync::Arc};
 
 use crate::{Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr};
 
-/// What `statfs` and the tools say of a whole image.
+/// Properties of a whole image, for `statfs` and the tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileSystemInfo {
     /// The name of the format: "erofs" or "squashfs".
@@ -13,62 +13,63 @@ pub struct FileSystemInfo {
     pub magic: u32,
     /// The block size in bytes.
     pub block_size: u32,
-    /// The size of the image in blocks, as the kernel's mount says it.
+    /// The size of the image in blocks, as the kernel's mount reports it.
     pub block_count: u64,
     /// The number of inodes.
     pub inode_count: u64,
     /// When the image was made.
     pub built: Timestamp,
-    /// The UUID of the image, where it has one.
+    /// The UUID of the image, if it has one.
     pub uuid: Option<[u8; 16]>,
-    /// The volume's name; often empty.
+    /// The volume label; often empty.
     pub label: Vec<u8>,
-    /// The features that the image uses, in the words of its format.
+    /// The features that the image uses, in the terms of its format.
     pub features: Vec<String>,
 }
 
 /// What a search with `lseek` looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {
-    /// Bytes that are stored.
+    /// Stored bytes.
     Data,
-    /// Bytes that are not; the end of the file counts as such.
+    /// A hole; the end of the file counts as one.
     Hole,
 }
 
-/// A file system in an image. It reads metadata through the [`BlockReader`] that it was opened
-/// with, knows no threads and never touches file data: it says where they are.
+/// A file system in an image. It reads metadata through a [`BlockReader`], starts no threads and never reads file data:
+/// it only says where the data is.
 ///
-/// Every call may be given any number for a [`Nid`]; one that names no inode ends in an error. Errors are
-/// [`Error::Corrupt`](crate::Error::Corrupt) for what breaks the format, and never a panic.
+/// Callers may pass any number as a [`Nid`]; a number that identifies no inode gives an error. Violations of the format
+/// give [`Error::Corrupt`](crate::Error::Corrupt), never a panic.
 pub trait FileSystem: Send + Sync {
-    /// The same file system, reading its metadata through another reader of the same image. What the format has learnt of
-    /// the image is shared.
+    /// The same file system over another reader of the same image. Both share what the format has cached about the
+    /// image.
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem>;
 
-    /// The inode of `/`.
+    /// The root directory.
     fn root(&self) -> Nid;
 
-    /// What the image says of itself.
+    /// The properties of the image.
     fn info(&self) -> FileSystemInfo;
 
-    /// What `stat` says of an inode.
+    /// The attributes of an inode.
     ///
     /// # Errors
     /// The inode cannot be read or breaks the format.
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
-    /// The inode that `directory` has under `name`, or `None`. `.` and `..` are found too.
+    /// The inode called `name` in `directory`, or `None`. `.` and `..` are found too.
     ///
     /// # Errors
     /// `directory` is not a directory, cannot be read or breaks the format.
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>>;
 
-    /// Visits the entries of `directory` from `cursor` on, in the order of the format, `.` and `..` among them, until
-    /// the visitor breaks off.
+    /// Visits the entries of `directory` from `cursor` on, in the order of the format, including `.` and `..`, until
+    /// the visitor breaks.
     ///
     /// # Errors
-    /// `directory` is not a directory, cannot be read or breaks the format. Entries before the fault were visited.
+    /// `directory` is not a directory, cannot be read or breaks the format. The entries before the fault have been
+    /// visited.
     fn read_dir(
         &self,
         directory: Nid,
@@ -76,9 +77,9 @@ pub trait FileSystem: Send + Sync {
         visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// How many directory entries the image has room for, if each stands in one directory alone, as it must. A walk of
-    /// the whole tree that finds more goes through directories that share their content, of which a small image can have
-    /// more than anybody can go through.
+    /// An upper bound of the number of directory entries in the image, valid as long as each entry belongs to one
+    /// directory only, as the format requires. A tree walk that finds more has met directories that share their
+    /// content; a small image can hold more such entries than a walk could ever finish.
     fn entry_count_max(&self) -> u64 {
         u64::MAX
     }
@@ -106,11 +107,11 @@ pub trait FileSystem: Send + Sync {
     /// The attributes cannot be read or break the format, or there are more names than Linux lists: 64 KiB.
     fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>>;
 
-    /// Visits all extended attributes, each by its full name and its value, in the order of the format, until the
-    /// visitor breaks off. This reads them once, where asking for each by its name reads them all each time.
+    /// Visits all extended attributes with full name and value, in the order of the format, until the visitor breaks.
+    /// It reads the attributes once; a lookup of each name would read all of them each time.
     ///
     /// # Errors
-    /// As [`FileSystem::xattr_names`]. Attributes before the fault were visited.
+    /// As for [`FileSystem::xattr_names`]. The attributes before the fault have been visited.
     fn xattrs(&self, nid: Nid, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         for name in self.xattr_names(nid)? {
             if let Some(value) = self.xattr(nid, &name)?
@@ -122,25 +123,25 @@ pub trait FileSystem: Send + Sync {
         Ok(())
     }
 
-    /// Appends to `extents` where the bytes of `range` are: in order, without gaps or overlaps, covering what of
-    /// `range` lies within the file's size. The first and the last extent may reach beyond `range` (never beyond the
-    /// size); several extents may share a block.
+    /// Appends the extents of `range` to `extents`: in order, without gaps or overlaps, covering the part of `range`
+    /// that lies within the file. The first and the last extent may reach beyond `range`, never beyond the file size.
+    /// Several extents may share a block.
     ///
     /// # Errors
-    /// The inode is neither a regular file, a directory nor a symbolic link; cannot be read; or breaks the format.
+    /// The inode is not a regular file, directory or symbolic link; cannot be read; or breaks the format.
     fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()>;
 
-    /// The first byte at or after `offset` that is of the wanted kind, as the kernel's mount answers `lseek`; `None`
-    /// where there is none (`ENXIO`).
+    /// The offset of the first byte at or after `offset` of the requested kind, as `lseek` on the kernel's mount
+    /// returns it; `None` if there is none (`ENXIO`).
     ///
     /// # Errors
-    /// As [`FileSystem::map`].
+    /// As for [`FileSystem::map`].
     fn seek(&self, nid: Nid, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         seek_in_extents(self, nid, offset, target)
     }
 }
 
-/// How many bytes of a file one step of a search maps, so that a search in a large file needs little memory.
+/// How many bytes of a file a search maps per step, so that a search in a large file needs little memory.
 const SEEK_STEP_BYTES: u64 = 16 << 20;
 
 fn seek_in_extents<F: FileSystem + ?Sized>(

@@ -1,8 +1,8 @@
-//! The vocabulary and the contracts of Floe.
+//! The vocabulary and the interfaces of Floe.
 //!
 //! Formats *map*: a [`FileSystem`] turns an inode and a [`ByteRange`] into [`Extent`]s. The engine *reads*: it fetches,
-//! decodes and caches the [`StoredBlock`]s that those extents name, and gives formats their metadata through
-//! [`BlockReader`]. Image bytes come from an [`ImageSource`]. This crate holds only those words: no I/O and no threads.
+//! decodes and caches the [`StoredBlock`]s of those extents, and serves metadata to formats through a [`BlockReader`].
+//! Image bytes come from an [`ImageSource`]. This crate holds only these types and traits: no I/O and no threads.
 #![forbid(unsafe_code)]
 
 mod attr;
@@ -12,6 +12,7 @@ mod directory;
 mod error;
 mod extent;
 mod file_system;
+mod finding;
 mod range;
 mod range_set;
 mod reader;
@@ -26,6 +27,7 @@ pub use directory::{DirectoryCursor, Dirent};
 pub use error::{Error, Place, Result};
 pub use extent::{Extent, ExtentData};
 pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};
+pub use finding::{Finding, Severity};
 pub use range::ByteRange;
 pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};

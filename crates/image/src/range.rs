@@ -1,8 +1,8 @@
-//! A run of bytes.
+//! Byte ranges.
 
 use std::fmt;
 
-/// A run of bytes of a file: `len` bytes from `offset` on. Its end never overflows.
+/// `len` bytes of a file or source, starting at `offset`. The end never overflows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ByteRange {
     offset: u64,
@@ -10,43 +10,43 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// `len` bytes from `offset` on; what would lie past `u64::MAX` is cut off.
+    /// `len` bytes from `offset` on, cut off at `u64::MAX`.
     pub const fn new(offset: u64, len: u64) -> Self {
         let room = u64::MAX - offset;
         Self { offset, len: if len < room { len } else { room } }
     }
 
-    /// The bytes from `offset` up to, not including, `end`; empty where `end` is not past `offset`.
+    /// The bytes from `offset` up to but excluding `end`; empty if `end` is not past `offset`.
     pub const fn between(offset: u64, end: u64) -> Self {
         Self { offset, len: end.saturating_sub(offset) }
     }
 
-    /// The first byte.
+    /// The offset of the first byte.
     pub const fn offset(self) -> u64 {
         self.offset
     }
 
-    /// How many bytes.
+    /// The length in bytes.
     pub const fn len(self) -> u64 {
         self.len
     }
 
-    /// The byte after the last.
+    /// The offset after the last byte.
     pub const fn end(self) -> u64 {
         self.offset + self.len
     }
 
-    /// Whether there is no byte in it.
+    /// Whether the range is empty.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The bytes in both; where there are none, an empty range.
+    /// The bytes in both ranges; an empty range if there are none.
     pub fn intersection(self, other: Self) -> Self {
         Self::between(self.offset.max(other.offset), self.end().min(other.end()))
     }
 
-    /// Whether every byte of `other` is in this range.
+    /// Whether this range contains every byte of `other`.
     pub fn contains(self, other: Self) -> bool {
         self.offset <= other.offset && other.end() <= self.end()
     }

@@ -1,32 +1,32 @@
-//! A set of bytes, kept as runs.
+//! A set of byte ranges.
 
 use std::collections::BTreeMap;
 
 use crate::ByteRange;
 
-/// A set of bytes, kept as runs that neither touch nor overlap. Adding and asking take time logarithmic in the number of
-/// runs, however long they are.
+/// A set of bytes, stored as runs that neither touch nor overlap. Insertion and lookup take time logarithmic in the
+/// number of runs, whatever their length.
 #[derive(Clone, Default, Debug)]
 pub struct ByteRangeSet {
-    /// The end of each run, by its beginning.
+    /// Maps the start of each run to its end.
     runs: BTreeMap<u64, u64>,
 }
 
 impl ByteRangeSet {
-    /// Whether a byte of `range` is in the set.
+    /// Whether the set contains any byte of `range`.
     pub fn intersects(&self, range: ByteRange) -> bool {
         let last = self.runs.range(..range.end()).next_back();
         !range.is_empty() && last.is_some_and(|(_, end)| *end > range.offset())
     }
 
-    /// Adds the bytes of `range`; says whether one of them was in the set before.
+    /// Adds `range`; returns whether the set contained any of its bytes before.
     pub fn insert(&mut self, range: ByteRange) -> bool {
         let mut is_known = false;
         self.insert_new(range, |_| {}, |_| is_known = true);
         is_known
     }
 
-    /// Adds the bytes of `range`; gives the parts of it that were not in the set to `new`, in order.
+    /// Adds `range` and passes each part that was not in the set before to `new`, in order.
     pub fn insert_each_new(&mut self, range: ByteRange, new: impl FnMut(ByteRange)) {
         self.insert_new(range, new, |_| {});
     }
@@ -42,7 +42,7 @@ impl ByteRangeSet {
             start = *before;
         }
         let mut position = range.offset();
-        // Each run that is taken out here was put in once.
+        // Each run removed here was inserted once, so the total work is linear in the insertions.
         while let Some((&run, &run_end)) = self.runs.range(start..=range.end()).next() {
             self.runs.remove(&run);
             let gap = ByteRange::between(position, run.min(range.end()));
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_join_and_tell_what_is_new() {
+    fn runs_merge_and_new_bytes_are_reported() {
         let mut set = ByteRangeSet::default();
         let range = ByteRange::between;
         for (start, end, expected, run_count) in [

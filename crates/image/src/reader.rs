@@ -1,4 +1,4 @@
-//! How a format reads its metadata.
+//! Metadata reads of a format.
 
 use std::sync::Arc;
 
@@ -6,51 +6,51 @@ use bytes::Bytes;
 
 use crate::{DeviceId, Error, ImageSource, Result, StoredBlock};
 
-/// A decoded block and where the next one begins.
+/// A decoded block, and where the next one begins.
 #[derive(Clone, Debug)]
 pub struct DecodedBlock {
     /// The data.
     pub bytes: Bytes,
-    /// The first byte of the source after the block's stored bytes.
+    /// The offset in the source after the block's stored bytes.
     pub stored_end: u64,
 }
 
-/// Gives a format its metadata, through the engine's caches. Made for small and repeated reads; file data does not come
-/// this way.
+/// Serves metadata to a format through the engine's caches. It is made for small, repeated reads; file data takes
+/// another path.
 pub trait BlockReader: Send + Sync {
-    /// How many sources there are; the image itself is always one.
+    /// The number of sources; the image itself is always one.
     fn device_count(&self) -> u16;
 
-    /// How many bytes a source has.
+    /// The length of a source in bytes.
     ///
     /// # Errors
     /// There is no such source.
     fn device_len(&self, device: DeviceId) -> Result<u64>;
 
-    /// The `len` bytes of the image from `offset` on. `len` is at most `<dyn BlockReader>::STORED_LEN_MAX`.
+    /// `len` bytes of a source from `offset` on. `len` is at most `<dyn BlockReader>::STORED_LEN_MAX`.
     ///
     /// # Errors
-    /// The source cannot be read or ends before; `len` is beyond the limit.
+    /// The source cannot be read or is shorter; `len` exceeds the limit.
     fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes>;
 
-    /// The decoded bytes of a block, all of them.
+    /// All decoded bytes of a block.
     ///
     /// # Errors
-    /// The source cannot be read or ends before; the stored bytes do not decode to the length that the block says.
+    /// The source cannot be read or is shorter; the stored bytes do not decode to the length that the block states.
     fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock>;
 
-    /// Adds a source that is made of other ones, and gives the number under which extents may name it from now on. It
-    /// is not counted by [`BlockReader::device_count`], and reading it may call this reader again.
+    /// Adds a source that is composed of others, and returns the number by which extents refer to it.
+    /// [`BlockReader::device_count`] does not count it. Reading it may call this reader again.
     ///
     /// # Errors
-    /// The reader cannot have such sources.
+    /// The reader does not support derived sources.
     fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
         let _ = source;
-        Err(Error::unsupported("sources that are made of other ones"))
+        Err(Error::unsupported("derived sources"))
     }
 }
 
 impl dyn BlockReader {
-    /// The most bytes that one call of [`BlockReader::stored`] gives: 1 MiB.
+    /// The limit of one [`BlockReader::stored`] call: 1 MiB.
     pub const STORED_LEN_MAX: usize = 1 << 20;
 }

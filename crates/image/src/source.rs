@@ -1,40 +1,41 @@
-//! Where image bytes come from.
+//! Sources of image bytes.
 
 use std::io;
 
-/// Random access to the bytes of one image or extra device. Its bytes are taken not to change while it is open.
+/// Random access to the bytes of an image or extra device. Callers assume that the bytes do not change while it is
+/// open.
 pub trait ImageSource: Send + Sync {
-    /// How many bytes there are.
+    /// The length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there is no byte.
+    /// Whether the source is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `output` with the bytes from `offset` on. May wait.
+    /// Fills `output` with the bytes from `offset` on. May block.
     ///
     /// # Errors
-    /// What the operating system says; [`io::ErrorKind::UnexpectedEof`] where the source ends before `output` is full.
+    /// The error of the operating system; [`io::ErrorKind::UnexpectedEof`] if the source ends before `output` is full.
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()>;
 
-    /// As [`ImageSource::read_at`], but only if no waiting is needed: `false` says that the bytes are not at hand, and
-    /// `output` then holds anything.
+    /// As [`ImageSource::read_at`], but without blocking: returns `false` if the bytes are not in memory. The contents
+    /// of `output` are then unspecified.
     ///
     /// # Errors
-    /// As [`ImageSource::read_at`].
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+    /// As for [`ImageSource::read_at`].
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, output).map(|()| true)
     }
 
-    /// Says that the `len` bytes from `offset` on will be read soon. A hint: it does not wait and cannot fail.
+    /// Hints that the `len` bytes from `offset` on will be read soon. Never blocks or fails.
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
 
-    /// Says that the `len` bytes from `offset` on will hardly be read again, so that whoever keeps them in memory may
-    /// let them go. A hint: it cannot fail.
-    fn done_with(&self, offset: u64, len: u64) {
+    /// Hints that the `len` bytes from `offset` on will hardly be read again, so that a cache may drop them. Never
+    /// fails.
+    fn dont_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
 }

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-/// An extended attribute that is being visited.
+/// An extended attribute, borrowed by a visitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Xattr<'a> {
     /// The full name: `user.comment`.

@@ -1,4 +1,5 @@
-//! `floe lab alloc`: how long it takes to get pages, from the system and from a pool, with and without pressure.
+//! `floe lab alloc`: measures how long pages take to allocate, from the system and from a pool, with and without memory
+//! pressure.
 
 use std::ffi::CStr;
 use std::io::{Read, Write};
@@ -10,7 +11,7 @@ use rustix::time::ClockId;
 use serde::Serialize;
 
 use crate::alloc_sys::Mapping;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::load::{Load, LoadKind};
 use crate::process_sys::{ForkedChild, receive_byte, send_number};
@@ -19,23 +20,23 @@ use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Interval, Summary, difference_percent};
 use crate::{Error, Result};
 
-/// A round that takes longer means that its process was killed, or the machine stands still.
+/// A longer round means that its process was killed, or that the machine is stalled.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(30);
-/// With less beside the hog somebody is killed.
+/// With less memory next to the hog, processes are killed.
 const LEFT_BYTES_MIN: u64 = 5 << 19;
-/// The most pages that are asked for at once.
+/// The maximum number of pages per request.
 const PAGES_MAX: usize = 65_536;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct AllocOptions {
-    /// Pages got in each round, as one decode needs them: 16 for a window of 64 KiB, 4 for 16 KiB.
+    /// Pages allocated in each round, as one decode needs them: 16 for a window of 64 KiB, 4 for 16 KiB.
     pub page_count: usize,
-    /// Rounds for each way to get pages, calm and under pressure.
+    /// Rounds for each source of pages, with and without pressure.
     pub round_count: usize,
-    /// The memory limit that makes pressure, in bytes.
+    /// The memory limit that causes pressure, in bytes.
     pub limit_bytes: u64,
-    /// Rest between rounds.
+    /// The pause between rounds.
     pub rest: Duration,
 }
 
@@ -45,36 +46,36 @@ impl Default for AllocOptions {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocReport {
-    /// Pages got in each round.
+    /// Pages allocated in each round.
     pub page_count: usize,
-    /// The limit that made pressure, in bytes.
+    /// The memory limit that caused pressure, in bytes.
     pub limit_bytes: u64,
-    /// Four columns: the system and the pool, calm and under pressure.
+    /// Four columns: the system and the pool, with and without pressure.
     pub columns: Vec<AllocColumn>,
-    /// Whether the pool's pages could be locked; if not, pressure can take them away.
+    /// Whether the pool's pages could be locked; if not, memory pressure can reclaim them.
     pub is_pool_locked: bool,
-    /// What there was around it.
+    /// The conditions of the measurement.
     pub surroundings: Surroundings,
 }
 
-/// One way to get pages.
+/// One source of pages.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocColumn {
     /// Its name.
     pub name: String,
-    /// Whether memory was short.
+    /// Whether there was memory pressure.
     pub is_pressed: bool,
-    /// Each round, in nanoseconds.
+    /// The duration of each round, in nanoseconds.
     pub rounds_ns: Vec<u64>,
 }
 
-/// Measures. Needs root for the pressure; without it only the calm half is told.
+/// Measures. Memory pressure needs root; without root, only the half without pressure is measured.
 pub fn run(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
     if options.page_count == 0 || options.page_count > PAGES_MAX || options.round_count == 0 {
-        return Err(Error::new(format!("pages: 1 to {PAGES_MAX}; rounds: at least one")));
+        return Err(Error::new(format!("pages must be 1 to {PAGES_MAX}, rounds at least 1")));
     }
     std::thread::scope(|scope| {
         scope.spawn(|| run_here(options, interrupt)).join().map_err(|_| Error::new("the run panicked"))?
@@ -86,22 +87,22 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
     let mut columns = Vec::new();
     let mut is_pool_locked = true;
     for is_pressed in [false, true] {
-        // All but a little: what is left goes to and fro between the hog, the filler and what is measured.
+        // Almost everything: the hog, the filler and the measured processes compete for the rest.
         let left_bytes = (options.limit_bytes / 16).max(LEFT_BYTES_MIN);
         let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes.saturating_sub(left_bytes));
         let kinds = if is_pressed { vec![LoadKind::Memory { limit_bytes, hog_bytes }] } else { Vec::new() };
-        // In place of the calm stage's load, so that the report has its counts.
+        // Replaces the load of the calm stage, so that the report has its counts.
         match Load::start(&stage.undo, &kinds) {
             Ok(load) => stage.load = load,
             Err(error) => {
-                stage.note(format!("{error}: no pressure, so only the calm half was measured"));
+                stage.note(format!("{error}: measured without memory pressure only"));
                 break;
             }
         }
-        let mut getters = [Getter::spawn(false, options)?, Getter::spawn(true, options)?];
-        is_pool_locked &= getters[1].is_locked;
-        for getter in &getters {
-            stage.load.confine_process(getter.child.pid())?;
+        let mut allocators = [PageAllocator::spawn(false, options)?, PageAllocator::spawn(true, options)?];
+        is_pool_locked &= allocators[1].is_locked;
+        for allocator in &allocators {
+            stage.load.confine_process(allocator.child.pid())?;
         }
         if is_pressed {
             // Until the group is full.
@@ -116,7 +117,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
             stage.load.revive()?;
             for turn in 0..2 {
                 let index = (turn + round) % 2;
-                rounds_ns[index].push(getters[index].round()?);
+                rounds_ns[index].push(allocators[index].round()?);
                 std::thread::sleep(options.rest);
             }
         }
@@ -129,47 +130,47 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
     Ok(AllocReport { page_count, limit_bytes, columns, is_pool_locked, surroundings: stage.end() })
 }
 
-/// A process that gets pages when told to, and says how long it took.
-struct Getter {
+/// A process that allocates pages on request and reports how long it took.
+struct PageAllocator {
     child: ForkedChild,
     line: UnixStream,
     is_locked: bool,
 }
 
-impl Getter {
+impl PageAllocator {
     fn spawn(from_pool: bool, options: &AllocOptions) -> Result<Self> {
         let page_bytes = rustix::param::page_size();
         let size_bytes = options.page_count * page_bytes;
-        let (line, far) = UnixStream::pair().doing(|| "cannot make a socket pair".to_owned())?;
-        line.set_read_timeout(Some(ROUND_TIME_MAX)).doing(|| "cannot set a time limit".to_owned())?;
+        let (line, far) = UnixStream::pair().context(|| "cannot make a socket pair".to_owned())?;
+        line.set_read_timeout(Some(ROUND_TIME_MAX)).context(|| "cannot set a time limit".to_owned())?;
         let name: &CStr = if from_pool { c"floe-pool" } else { c"floe-mmap" };
         let child =
-            ForkedChild::spawn(name, Some(far.as_fd()), |kept| get_pages(kept, from_pool, size_bytes, page_bytes));
-        let mut getter = Self {
-            child: child.doing(|| "cannot start a process that gets pages".to_owned())?,
+            ForkedChild::spawn(name, Some(far.as_fd()), |kept| allocate_pages(kept, from_pool, size_bytes, page_bytes));
+        let mut allocator = Self {
+            child: child.context(|| "cannot start a page allocation process".to_owned())?,
             line,
             is_locked: false,
         };
         drop(far);
-        getter.is_locked = getter.read_number()? == 1;
-        Ok(getter)
+        allocator.is_locked = allocator.read_number()? == 1;
+        Ok(allocator)
     }
 
     fn round(&mut self) -> Result<u64> {
-        self.line.write_all(&[1]).doing(|| "the process that gets pages is gone".to_owned())?;
+        self.line.write_all(&[1]).context(|| "the page allocation process has exited".to_owned())?;
         self.read_number()
     }
 
     fn read_number(&mut self) -> Result<u64> {
         let mut bytes = [0; 8];
         let read = self.line.read_exact(&mut bytes);
-        read.doing(|| "the process that gets pages gave no answer (was it killed for want of memory?)".to_owned())?;
+        read.context(|| "no answer from the page allocation process (was it killed by the OOM killer?)".to_owned())?;
         Ok(u64::from_ne_bytes(bytes))
     }
 }
 
-/// The process' life: neither allocates, but for the pages that it is about, nor locks.
-fn get_pages(line: RawFd, from_pool: bool, size_bytes: usize, page_bytes: usize) {
+/// The body of the process. It does not allocate, apart from the measured pages, and takes no locks.
+fn allocate_pages(line: RawFd, from_pool: bool, size_bytes: usize, page_bytes: usize) {
     let pool = if from_pool { Mapping::new(size_bytes).ok() } else { None };
     let is_locked = pool.as_ref().is_some_and(|pool| {
         pool.touch(page_bytes);
@@ -199,7 +200,7 @@ fn now_ns() -> u64 {
 }
 
 impl AllocReport {
-    /// A table, with the published result beside it.
+    /// A table, including the published result.
     pub fn table(&self) -> Table {
         let mut table =
             Table::new(["time to get pages (µs)", "mmap and touch", "page pool", "diff", "95 % of the difference"]);
@@ -234,7 +235,7 @@ impl AllocReport {
         format!("{}\n\n{}\n{}\n", self.title(), self.table(), self.lines().join("\n"))
     }
 
-    /// The report as a page that opens without a network.
+    /// The report as a self-contained page.
     pub fn page(&self) -> String {
         let mut page = Page::new("Time to get pages", &self.title());
         page.table(&self.table());
@@ -248,18 +249,22 @@ impl AllocReport {
                 colour,
             })
             .collect();
-        page.figure("One dot for each round; the line across is the median.", &strip_plot(&series, "µs"));
+        page.figure("One dot per round; the line marks the median.", &strip_plot(&series, "µs"));
         page.lines(&self.lines());
         page.finish()
     }
 
     fn title(&self) -> String {
-        format!("{} pages at a time; pressure: a memory group of {} MiB", self.page_count, self.limit_bytes >> 20)
+        format!(
+            "{} pages at a time; pressure: a memory control group of {} MiB",
+            self.page_count,
+            self.limit_bytes >> 20
+        )
     }
 
     fn lines(&self) -> Vec<String> {
         let rounds: Vec<_> = self.columns.iter().map(|column| column.rounds_ns.len().to_string()).collect();
-        let locked = if self.is_pool_locked { "locked" } else { "not locked: that was refused" };
+        let locked = if self.is_pool_locked { "locked" } else { "not locked: permission denied" };
         let mut lines = vec![format!("rounds: {}; the pool's pages are {locked}", rounds.join(", "))];
         lines.extend(self.surroundings.lines());
         lines

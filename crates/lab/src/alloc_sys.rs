@@ -1,8 +1,8 @@
-//! Pages from the system, and pages that are there already: what each costs to get.
+//! Anonymous pages, touched or untouched.
 
 use std::io;
 
-/// Memory of our own, mapped and never touched yet unless it is said otherwise.
+/// An anonymous mapping, untouched at first.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: *mut u8,
@@ -22,17 +22,17 @@ impl Mapping {
         Ok(Self { start: start.cast(), size_bytes })
     }
 
-    /// Writes one byte to each page, so that the kernel has to have one there.
+    /// Writes one byte to each page, which makes the kernel allocate it.
     pub(crate) fn touch(&self, page_bytes: usize) {
         for offset in (0..self.size_bytes).step_by(page_bytes) {
-            // SAFETY: within the mapping, which is writable and ours.
+            // SAFETY: the address is within our writable mapping.
             unsafe { self.start.add(offset).write_volatile(1) };
         }
     }
 
-    /// Keeps the pages in memory; whether that was allowed.
+    /// Locks the pages in memory; returns whether that was permitted.
     pub(crate) fn lock(&self) -> bool {
-        // SAFETY: the range is the mapping's own.
+        // SAFETY: the range is that of the mapping.
         unsafe { libc::mlock(self.start.cast(), self.size_bytes) == 0 }
     }
 }

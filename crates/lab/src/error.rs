@@ -1,12 +1,12 @@
-//! What went wrong, in one line that says what to do about it.
+//! The lab's errors: one line each, with advice for the user.
 
 use std::fmt;
 use std::io;
 
-/// What the lab's functions return.
+/// The result type of the lab's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure: what was being done, and the operating system's word on it if there is one.
+/// A failure: the failed action, and the error of the operating system if there is one.
 #[derive(Debug)]
 pub struct Error {
     message: String,
@@ -14,22 +14,22 @@ pub struct Error {
 }
 
 impl Error {
-    /// A failure that is told by its message alone, such as a mistake in an option.
+    /// A failure with only a message, such as a wrong option.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), cause: None }
     }
 
-    /// The operating system refused while `doing` something.
-    pub fn io(doing: impl Into<String>, cause: io::Error) -> Self {
-        Self { message: doing.into(), cause: Some(cause) }
+    /// A failure of the operating system during an action.
+    pub fn io(context: impl Into<String>, cause: io::Error) -> Self {
+        Self { message: context.into(), cause: Some(cause) }
     }
 
-    /// The operating system's error, if it was one.
+    /// The error of the operating system, if there is one.
     pub fn cause(&self) -> Option<&io::Error> {
         self.cause.as_ref()
     }
 
-    /// Whether the system refused for lack of privileges.
+    /// Whether privileges were missing.
     pub fn is_permission(&self) -> bool {
         self.cause.as_ref().is_some_and(|cause| {
             cause.kind() == io::ErrorKind::PermissionDenied || cause.raw_os_error() == Some(libc::EPERM)
@@ -52,14 +52,14 @@ impl std::error::Error for Error {
     }
 }
 
-/// Says what was being done when the operating system refused.
-pub(crate) trait Doing<T> {
-    /// Turns the system's error into ours, with `what` before it.
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+/// Adds the failed action to an error of the operating system.
+pub(crate) trait ErrorContext<T> {
+    /// Converts the error, with `what` before it.
+    fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+impl<T, E: Into<io::Error>> ErrorContext<T> for std::result::Result<T, E> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|cause| Error::io(what(), cause.into()))
     }
 }

@@ -1,18 +1,18 @@
-//! A request to end, by a key or a signal, that is obeyed at the next safe point.
+//! Interruption by a signal, honoured at the next safe point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by the first signal. Signal handlers reach nothing else.
+/// Set by the first signal. Signal handlers access nothing else.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Listens for Ctrl-C and its like while it lives; the second one ends the process as if nobody listened.
+/// Handles Ctrl-C and similar signals while it exists; the second signal ends the process as by default.
 #[derive(Debug)]
 pub struct Interrupt(());
 
 impl Interrupt {
-    /// Begins to listen.
+    /// Installs the handlers.
     pub fn listen() -> Self {
         REQUESTED.store(false, Ordering::SeqCst);
         for signal in SIGNALS {
@@ -27,7 +27,7 @@ impl Interrupt {
         Self(())
     }
 
-    /// Whether the end was asked for.
+    /// Whether a signal has arrived.
     pub fn is_requested(&self) -> bool {
         REQUESTED.load(Ordering::SeqCst)
     }
@@ -36,7 +36,7 @@ impl Interrupt {
 impl Drop for Interrupt {
     fn drop(&mut self) {
         for signal in SIGNALS {
-            // SAFETY: gives the signal its default meaning back.
+            // SAFETY: restores the default action of the signal.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
             }

@@ -1,4 +1,4 @@
-//! `floe lab metadata`: parallel walks of a tree, over mounts and over the number of walkers.
+//! `floe lab metadata`: parallel walks of a tree, by reader and number of walkers.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -6,40 +6,42 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::interrupt_sys::Interrupt;
-use crate::launch::{Account, Extras, MetadataAccount, Mounted, Programs, Reader, Said, Variant, forget_image};
+use crate::launch::{
+    Account, CapturedStderr, Extras, MetadataAccount, Mounted, Programs, Reader, Variant, forget_image,
+};
 use crate::process_sys::die_with_parent;
 use crate::report::{Page, Series, Table, line_plot, number, percent};
 use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Summary, difference_percent};
 use crate::{Error, Result};
 
-/// Walks that take longer than this all together end the run.
+/// The time limit of each round of walks.
 const WALK_TIME_MAX: Duration = Duration::from_secs(120);
-/// What was published: walkers, and milliseconds; twice the time would be a reasonable scale up.
+/// The published result: walkers and milliseconds; twice the time would be expected.
 const PUBLISHED: [(usize, f64); 2] = [(8, 1000.0), (16, 13_000.0)];
-/// What stands below the table of the caches.
+/// The explanation below the cache table.
 const RELEASES: &str =
-    "a release: a thread lets go of a block that it made, waited for or found; wake-ups: threads that this makes run";
-/// The most walkers.
+    "release: a thread releases a block that it made, waited for or found; wakeups: threads woken by releases";
+/// The maximum number of walkers.
 const WALKERS_MAX: usize = 512;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct MetadataOptions {
-    /// The variants, the baseline first.
+    /// The variants, starting with the baseline.
     pub variants: Vec<Variant>,
-    /// Numbers of walkers.
+    /// The numbers of walkers.
     pub walker_counts: Vec<usize>,
     /// Rounds for each variant and number of walkers.
     pub round_count: usize,
-    /// Where programs are.
+    /// The locations of programs.
     pub programs: Programs,
-    /// Load and settings around it.
+    /// Load and machine settings.
     pub stage: StageOptions,
 }
 
 impl MetadataOptions {
-    /// 1, 2, 4, 8 and 16 walkers, five rounds.
+    /// Defaults: 1, 2, 4, 8 and 16 walkers, five rounds.
     pub fn new(variants: Vec<Variant>) -> Self {
         let walker_counts = vec![1, 2, 4, 8, 16];
         let (programs, stage) = (Programs::default(), StageOptions::default());
@@ -47,37 +49,37 @@ impl MetadataOptions {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetadataReport {
-    /// Names of the variants.
+    /// The names of the variants.
     pub variants: Vec<String>,
-    /// Numbers of walkers.
+    /// The numbers of walkers.
     pub walker_counts: Vec<usize>,
-    /// Each walk.
+    /// All walks.
     pub walks: Vec<Walk>,
-    /// What there was around it.
+    /// The conditions of the measurement.
     pub surroundings: Surroundings,
 }
 
-/// Walkers that all went through the whole tree.
+/// A parallel walk: all walkers visit the whole tree.
 #[derive(Clone, Debug, Serialize)]
 pub struct Walk {
-    /// The variant, by its place in the list.
+    /// The index of the variant.
     pub variant: usize,
-    /// How many walkers.
+    /// The number of walkers.
     pub walker_count: usize,
-    /// From the first one's start to the last one's end, in nanoseconds.
+    /// From the first walker's start to the last walker's end, in nanoseconds.
     pub wall_ns: u64,
-    /// What Floe says that it did, if it read the image.
+    /// Floe's statistics, if Floe read the image.
     pub account: Option<Account>,
 }
 
-/// Mounts each variant afresh and walks it with `find`, as the report that this goes back to did.
+/// Mounts each variant afresh and walks it with `find`, as in the published report.
 pub fn run(options: &MetadataOptions, interrupt: &Interrupt) -> Result<MetadataReport> {
     let is_right = options.walker_counts.iter().all(|count| (1..=WALKERS_MAX).contains(count));
     if options.variants.is_empty() || !is_right || options.walker_counts.is_empty() || options.round_count == 0 {
-        return Err(Error::new(format!("variants, rounds and walkers are needed: 1 to {WALKERS_MAX} of the last")));
+        return Err(Error::new(format!("use at least one variant, one round, and 1 to {WALKERS_MAX} walkers")));
     }
     std::thread::scope(|scope| {
         scope.spawn(|| run_here(options, interrupt)).join().map_err(|_| Error::new("the run panicked"))?
@@ -118,9 +120,9 @@ fn run_here(options: &MetadataOptions, interrupt: &Interrupt) -> Result<Metadata
     })
 }
 
-/// `None` if the end was asked for meanwhile.
+/// Returns `None` if the run was interrupted.
 fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result<Option<u64>> {
-    let said = Said::new()?;
+    let said = CapturedStderr::new()?;
     let begin = Instant::now();
     let mut walkers = Vec::new();
     for _ in 0..walker_count {
@@ -137,7 +139,7 @@ fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result
                 Ok(Some(status)) if status.success() => break,
                 Ok(Some(status)) => {
                     let said = said.last_line();
-                    problem = Some(Error::new(format!("find did not get through the tree ({status}): {said}")));
+                    problem = Some(Error::new(format!("find failed ({status}): {said}")));
                     break;
                 }
                 Ok(None) if interrupt.is_requested() || begin.elapsed() > WALK_TIME_MAX => {
@@ -161,7 +163,7 @@ fn walk(mounted: &Mounted, walker_count: usize, interrupt: &Interrupt) -> Result
 }
 
 impl MetadataReport {
-    /// Milliseconds of each walk of a variant with so many walkers.
+    /// The duration of each walk of a variant with this many walkers, in milliseconds.
     fn walls_ms(&self, variant: usize, walker_count: usize) -> Vec<f64> {
         let walks = self.walks.iter().filter(|walk| walk.variant == variant && walk.walker_count == walker_count);
         walks.map(|walk| walk.wall_ns as f64 / 1e6).collect()
@@ -212,10 +214,9 @@ impl MetadataReport {
         table
     }
 
-    /// How the caches of decoded metadata fared, where Floe told; `None` where it did not.
+    /// The counts of the metadata caches; `None` if Floe did not report them.
     pub fn cache_table(&self) -> Option<Table> {
-        let mut table =
-            Table::new(["metadata cache", "walkers", "misses", "waits", "wake-ups", "wake-ups per release"]);
+        let mut table = Table::new(["metadata cache", "walkers", "misses", "waits", "wakeups", "wakeups per release"]);
         for (variant, name) in self.variants.iter().enumerate() {
             for &walker_count in &self.walker_counts {
                 let of_row =
@@ -252,7 +253,7 @@ impl MetadataReport {
         )
     }
 
-    /// The report as a page that opens without a network.
+    /// The report as a self-contained page.
     pub fn page(&self) -> String {
         let mut page =
             Page::new("Parallel walks", &format!("find over a cold tree; {}", self.surroundings.load_text()));
@@ -270,7 +271,7 @@ impl MetadataReport {
             })
             .collect();
         page.figure(
-            "Median of the rounds; a straight line through zero is what more walkers should cost.",
+            "Median of the rounds; ideally the time grows in proportion to the number of walkers.",
             &line_plot(&places, &series, "walkers", "ms"),
         );
         page.lines(&self.surroundings.lines());

@@ -1,7 +1,7 @@
-//! Children that end when this process does, whatever ends it.
+//! Children that end with this process, however it ends.
 //!
-//! The kernel sends the signal when the *thread* that made the child ends, so children are made by threads that live as
-//! long as they are wanted.
+//! The kernel sends the signal when the *thread* that created the child ends. So children are created by threads that
+//! live as long as the children are needed.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,30 +11,30 @@ use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
-/// Where a kept file stands in a forked child.
+/// The descriptor of the kept file in a forked child.
 const KEPT_FD: RawFd = 3;
 
-/// What a finished child used.
+/// The resource usage of a finished child.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Page faults that needed no input.
+    /// Minor page faults.
     pub(crate) minor_faults: u64,
-    /// Page faults that did.
+    /// Major page faults.
     pub(crate) major_faults: u64,
-    /// Time on the CPU in its own code, in nanoseconds.
+    /// User CPU time in nanoseconds.
     pub(crate) user_ns: u64,
-    /// Time on the CPU in the kernel, in nanoseconds.
+    /// System CPU time in nanoseconds.
     pub(crate) system_ns: u64,
 }
 
-/// A child without a program of its own; ended when dropped.
+/// A forked child without a program of its own; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct ForkedChild {
     pid: Pid,
     is_ended: bool,
 }
 
-/// Sees to it that the command gets `signal` when the calling thread ends.
+/// Makes the command receive `signal` when the calling thread ends.
 pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) -> &mut Command {
     let signal = signal.as_raw();
     let parent = std::process::id();
@@ -52,26 +52,26 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) -> &mut Com
     }
 }
 
-/// Sees to it that the command begins inside the control group whose `cgroup.procs` this is.
+/// Makes the command start inside the control group whose `cgroup.procs` is given.
 pub(crate) fn join_group(command: &mut Command, procs: std::fs::File) -> &mut Command {
     // SAFETY: the closure only writes to an open file, which is async-signal-safe.
     unsafe { command.pre_exec(move || join(procs.as_raw_fd())) }
 }
 
-/// Writes "0", which means the caller, to a `cgroup.procs`.
+/// Writes "0", which stands for the caller, to a `cgroup.procs`.
 fn join(procs: RawFd) -> io::Result<()> {
-    // SAFETY: one byte of a static string is read, from an open file's number.
+    // SAFETY: reads one byte of a static string; the descriptor is open.
     let written = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
     if written == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits for a child and says what it used.
+/// Waits for a child; returns its status and resource usage.
 pub(crate) fn wait_with_usage(pid: u32) -> io::Result<(ExitStatus, Usage)> {
     let mut status = 0;
-    // SAFETY: rusage is plain numbers, for which zero is valid.
+    // SAFETY: rusage consists of numbers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both pointers are to live values of the right type.
+        // SAFETY: both pointers refer to live values of the right type.
         let waited = unsafe { libc::wait4(pid.cast_signed(), &raw mut status, 0, &raw mut usage) };
         if waited >= 0 {
             break;
@@ -95,16 +95,16 @@ pub(crate) fn wait_with_usage(pid: u32) -> io::Result<(ExitStatus, Usage)> {
 impl ForkedChild {
     /// Forks a child in a session of its own that runs `body` until it is killed.
     ///
-    /// `body` gets the number of `kept`, the one file that stays open. It must neither allocate nor lock, as another
-    /// thread may hold a lock that nobody in the child will ever give back; nor must it panic.
+    /// `body` gets the descriptor of `kept`, the only file that stays open. It must not panic, allocate or take locks:
+    /// another thread may hold a lock that is never released in the child.
     pub(crate) fn spawn(name: &CStr, kept: Option<BorrowedFd<'_>>, body: impl FnOnce(RawFd)) -> io::Result<Self> {
         let parent = std::process::id();
-        // SAFETY: the child calls only async-signal-safe functions before `body`, which keeps to them by contract,
-        // and never returns.
+        // SAFETY: before `body`, the child calls only async-signal-safe functions; `body` does the same by contract and
+        // never returns.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: plain system calls on the child's own state; the name is NUL-terminated.
+                // SAFETY: system calls on the child's own state; the name is NUL-terminated.
                 unsafe {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     if libc::getppid().cast_unsigned() != parent {
@@ -130,12 +130,12 @@ impl ForkedChild {
         }
     }
 
-    /// Its process number.
+    /// The process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Whether it has ended by itself, or was killed.
+    /// Whether it has exited or was killed.
     pub(crate) fn has_ended(&mut self) -> bool {
         if !self.is_ended {
             self.is_ended = !matches!(rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None));
@@ -153,21 +153,21 @@ impl Drop for ForkedChild {
     }
 }
 
-/// Joins the control group whose `cgroup.procs` is open as `procs`: for the body of a [`ForkedChild`].
+/// Joins the control group whose `cgroup.procs` is open as `procs`, for the body of a [`ForkedChild`].
 pub(crate) fn join_group_in_child(procs: RawFd) {
     let _ = join(procs);
 }
 
-/// Reads a block of `kept` at `offset` into `block`: for the body of a [`ForkedChild`].
+/// Reads `block.len()` bytes of `kept` at `offset`, for the body of a [`ForkedChild`].
 pub(crate) fn read_block(kept: RawFd, block: &mut [u8], offset: u64) -> bool {
-    // SAFETY: the buffer is live and as long as said.
+    // SAFETY: the buffer is live and has the given length.
     let length = unsafe { libc::pread(kept, block.as_mut_ptr().cast(), block.len(), offset.cast_signed()) };
     length > 0
 }
 
-/// Touches every page of a fresh mapping, then gives it back: for the body of a [`ForkedChild`].
+/// Touches every page of a fresh mapping and unmaps it, for the body of a [`ForkedChild`].
 pub(crate) fn touch_fresh_pages(size_bytes: usize, page_bytes: usize) -> bool {
-    // SAFETY: an anonymous mapping of our own, touched within its bounds and unmapped again.
+    // SAFETY: an anonymous mapping of our own, accessed within its bounds and unmapped again.
     unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -182,16 +182,16 @@ pub(crate) fn touch_fresh_pages(size_bytes: usize, page_bytes: usize) -> bool {
     }
 }
 
-/// Waits for a byte from the other end of `kept`; false if that is closed: for the body of a [`ForkedChild`].
+/// Waits for a byte from the other end of `kept`, for the body of a [`ForkedChild`]; returns false if it is closed.
 pub(crate) fn receive_byte(kept: RawFd) -> bool {
     let mut byte = 0_u8;
-    // SAFETY: one byte of a live value is written.
+    // SAFETY: writes one byte of a live value.
     unsafe { libc::read(kept, (&raw mut byte).cast(), 1) == 1 }
 }
 
-/// Sends a number to the other end of `kept`; false if that is closed: for the body of a [`ForkedChild`].
+/// Sends a number to the other end of `kept`, for the body of a [`ForkedChild`]; returns false if it is closed.
 pub(crate) fn send_number(kept: RawFd, number: u64) -> bool {
     let bytes = number.to_ne_bytes();
-    // SAFETY: the bytes of a live value are read.
+    // SAFETY: reads the bytes of a live value.
     unsafe { libc::send(kept, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) == 8 }
 }

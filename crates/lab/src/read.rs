@@ -1,4 +1,4 @@
-//! `floe lab read`: the whole tree, and random places of its files, through different readers.
+//! `floe lab read`: reads the whole tree, and random offsets of its files, through different readers.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::launch::{Extras, Programs, Reader, Variant, forget_image};
 use crate::report::{Page, Series, Table, number, percent, strip_plot, tail_plot};
@@ -17,15 +17,15 @@ use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Interval, Summary, difference_percent};
 use crate::{Error, Result};
 
-/// Files are read in pieces of this size.
+/// The read size for whole files.
 const PIECE_BYTES: usize = 128 << 10;
-/// The most files of a tree that are read.
+/// The maximum number of files read.
 const FILES_MAX: usize = 1 << 20;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// The variants, the baseline first.
+    /// The variants, starting with the baseline.
     pub variants: Vec<Variant>,
     /// Rounds for each variant.
     pub round_count: usize,
@@ -33,52 +33,52 @@ pub struct ReadOptions {
     pub random_count: usize,
     /// The size of a random read in bytes.
     pub random_bytes: usize,
-    /// Where programs are.
+    /// The locations of programs.
     pub programs: Programs,
-    /// Load and settings around it.
+    /// Load and machine settings.
     pub stage: StageOptions,
 }
 
 impl ReadOptions {
-    /// Five rounds of the whole tree and of 1,000 random reads of 4 KiB.
+    /// Defaults: five rounds, each with the whole tree and 1,000 random reads of 4 KiB.
     pub fn new(variants: Vec<Variant>) -> Self {
         let (programs, stage) = (Programs::default(), StageOptions::default());
         Self { variants, round_count: 5, random_count: 1000, random_bytes: 4096, programs, stage }
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReadReport {
-    /// Names of the variants.
+    /// The names of the variants.
     pub variants: Vec<String>,
     /// Each round of each variant.
     pub rounds: Vec<ReadRound>,
-    /// What there was around it.
+    /// The conditions of the measurement.
     pub surroundings: Surroundings,
 }
 
-/// One round through one variant.
+/// One round of one variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReadRound {
-    /// The variant, by its place in the list.
+    /// The index of the variant.
     pub variant: usize,
-    /// Files read.
+    /// The number of files read.
     pub file_count: usize,
-    /// Their bytes.
+    /// The number of bytes read.
     pub byte_count: u64,
-    /// How long the whole tree took, cold, in nanoseconds.
+    /// The time for the whole tree, cold, in nanoseconds.
     pub tree_ns: u64,
-    /// How long each random read took, cold again, in nanoseconds.
+    /// The time of each random read, starting cold again, in nanoseconds.
     pub random_ns: Vec<u64>,
-    /// A hash of all that was read; the same for all variants of one tree.
+    /// A hash of the data read; equal for all variants of one tree.
     pub content_hash: u64,
 }
 
-/// Mounts each variant afresh and reads it. Variants whose images hold the same tree must read the same bytes.
+/// Mounts each variant afresh and reads it. Variants whose images hold the same tree must return the same bytes.
 pub fn run(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> {
     if options.variants.is_empty() || options.round_count == 0 || options.random_bytes == 0 {
-        return Err(Error::new("variants, rounds and a size of reads are needed"));
+        return Err(Error::new("use at least one variant, one round and a read size"));
     }
     std::thread::scope(|scope| {
         scope.spawn(|| run_here(options, interrupt)).join().map_err(|_| Error::new("the run panicked"))?
@@ -101,13 +101,13 @@ fn run_here(options: &ReadOptions, interrupt: &Interrupt) -> Result<ReadReport> 
     }
     let hashes: Vec<u64> = rounds.iter().map(|round| round.content_hash).collect();
     if hashes.windows(2).any(|pair| pair[0] != pair[1]) {
-        stage.note("the variants did not read the same bytes: different trees, or a wrong reader");
+        stage.note("the variants returned different bytes: the trees differ, or a reader is wrong");
     }
     let variants = options.variants.iter().map(|variant| variant.name.clone()).collect();
     Ok(ReadReport { variants, rounds, surroundings: stage.end() })
 }
 
-/// `None` if the end was asked for meanwhile.
+/// Returns `None` if the run was interrupted.
 fn read_round(
     options: &ReadOptions,
     index: usize,
@@ -128,7 +128,7 @@ fn read_round(
     let tree_ns = nanoseconds(begin);
     drop(mounted);
     let mounted = mount()?;
-    // The same places in each variant, others in each round.
+    // The same offsets for each variant, different ones for each round.
     let mut random = fastrand::Rng::with_seed(round as u64);
     let mut random_ns = Vec::with_capacity(options.random_count);
     let mut buffer = vec![0; options.random_bytes];
@@ -143,7 +143,7 @@ fn read_round(
         let begin = Instant::now();
         let read = File::open(&path).and_then(|file| file.read_at(&mut buffer, offset));
         random_ns.push(nanoseconds(begin));
-        read.doing(|| format!("{}: cannot read {}", variant.name, path.display()))?;
+        read.context(|| format!("{}: cannot read {}", variant.name, path.display()))?;
     }
     Ok(Some(ReadRound {
         variant: index,
@@ -155,13 +155,13 @@ fn read_round(
     }))
 }
 
-/// Files of a tree by their paths within it, and their sizes.
+/// The files of a tree, by their paths within it, and their sizes.
 struct Tree {
     files: Vec<(PathBuf, u64)>,
     content_hash: u64,
 }
 
-/// Reads every file, in the order of names; `None` if the end was asked for meanwhile.
+/// Reads every file in the order of names; `None` if the run was interrupted.
 fn read_tree(root: &Path, interrupt: &Interrupt) -> Result<Option<Tree>> {
     let mut tree = Tree { files: Vec::new(), content_hash: 0 };
     let mut hasher = std::hash::DefaultHasher::new();
@@ -171,22 +171,22 @@ fn read_tree(root: &Path, interrupt: &Interrupt) -> Result<Option<Tree>> {
         let path = root.join(&directory);
         let mut entries = fs::read_dir(&path)
             .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-            .doing(|| format!("cannot list {}", path.display()))?;
+            .context(|| format!("cannot list {}", path.display()))?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = directory.join(entry.file_name());
-            let kind = entry.file_type().doing(|| format!("cannot see {}", path.display()))?;
+            let kind = entry.file_type().context(|| format!("cannot stat {}", path.display()))?;
             if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_file() && tree.files.len() < FILES_MAX {
                 if interrupt.is_requested() {
                     return Ok(None);
                 }
-                let doing = || format!("cannot read {}", path.display());
-                let mut file = File::open(entry.path()).doing(doing)?;
+                let context = || format!("cannot read {}", path.display());
+                let mut file = File::open(entry.path()).context(context)?;
                 let mut size = 0;
                 loop {
-                    let length = file.read(&mut piece).doing(doing)?;
+                    let length = file.read(&mut piece).context(context)?;
                     if length == 0 {
                         break;
                     }
@@ -201,7 +201,7 @@ fn read_tree(root: &Path, interrupt: &Interrupt) -> Result<Option<Tree>> {
     Ok(Some(tree))
 }
 
-/// Hashes little of each piece, so that hashing is not what is measured; 64 bytes at each end, and its length.
+/// Hashes only the length and 64 bytes at each end of a piece, so that hashing does not affect the measurement.
 fn hash_ends(hasher: &mut impl Hasher, piece: &[u8]) {
     let end = piece.len().min(64);
     hasher.write(&piece[..end]);
@@ -268,7 +268,7 @@ impl ReadReport {
         format!("{}\n\n{}\n{}\n", self.title(), self.table(), self.surroundings.lines().join("\n"))
     }
 
-    /// The report as a page that opens without a network.
+    /// The report as a self-contained page.
     pub fn page(&self) -> String {
         let mut page = Page::new("Reads", &self.title());
         page.table(&self.table());
@@ -277,9 +277,9 @@ impl ReadReport {
             named.map(|(colour, name)| Series { name: name.clone(), values: values(colour), colour }).collect()
         };
         let speeds = series(&|variant| self.speeds(variant));
-        page.figure("Whole tree, cold: one dot for each round.", &strip_plot(&speeds, "MiB/s"));
+        page.figure("Whole tree, cold: one dot per round.", &strip_plot(&speeds, "MiB/s"));
         let latencies = series(&|variant| self.latencies(variant));
-        page.figure("Random reads, cold: how many took not more than a time.", &tail_plot(&latencies, "µs"));
+        page.figure("Random reads, cold: cumulative distribution of times.", &tail_plot(&latencies, "µs"));
         page.lines(&self.surroundings.lines());
         page.finish()
     }

@@ -1,4 +1,4 @@
-//! What every measurement needs around it, and the way back from it.
+//! The preparation of the machine for a measurement, and its restoration.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::machine::{
     read_setting,
 };
 
-/// How long each CPU is listened to before a run.
+/// How long each CPU is sampled for noise before a run.
 const NOISE_TIME: Duration = Duration::from_millis(200);
 
-/// What is asked for around a measurement.
+/// The requested conditions of a measurement.
 #[derive(Clone, Debug)]
 pub struct StageOptions {
-    /// Load beside it.
+    /// Background load.
     pub load: Vec<LoadKind>,
-    /// How long load runs before the first measurement.
+    /// How long the load runs before the first measurement.
     pub load_lead: Duration,
-    /// Leaves autogroup as it is instead of turning it off as Android does.
+    /// Leave autogroup unchanged instead of disabling it as Android does.
     pub keep_autogroup: bool,
 }
 
@@ -33,27 +33,27 @@ impl Default for StageOptions {
     }
 }
 
-/// What there was around a measurement: the part that all reports share.
+/// The conditions of a measurement: the part that all reports share.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Surroundings {
-    /// The load beside it.
+    /// The background load.
     pub load: Vec<String>,
     /// The machine.
     pub environment: Environment,
-    /// What the machine takes from a thread that never sleeps, before the run and without the load.
+    /// The noise floor before the run, without the load.
     pub noise: Vec<CpuNoise>,
-    /// What happened in the memory group, if there was one.
+    /// The events in the memory control group, if there was one.
     pub memory: Option<GroupCounts>,
-    /// What a reader of the numbers should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// A machine made ready; everything is undone when it is dropped.
+/// A prepared machine; all changes are undone when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     surroundings: Surroundings,
     counts: Counts,
-    // Dropped in this order, the way back last.
+    // Dropped in this order; the undo journal comes last.
     pub(crate) mount_points: MountPoints,
     pub(crate) load: Load,
     _autogroup: Option<Setting>,
@@ -61,7 +61,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the machine ready, once no other lab is at work on it. The calling thread gets mounts of its own, if that is allowed.
+    /// Prepares the machine, when no other lab is running. The calling thread gets a private mount namespace, if
+    /// permitted.
     pub(crate) fn new(options: &StageOptions, interrupt: &Interrupt) -> Result<Self> {
         let undo = Undo::alone(interrupt)?;
         enter_private_mounts();
@@ -80,12 +81,12 @@ impl Stage {
         Ok(Self { surroundings, counts: Counts::read(), mount_points, load, _autogroup: autogroup, undo })
     }
 
-    /// Adds something that a reader should know.
+    /// Adds a remark for the reader.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.surroundings.notes.push(note.into());
     }
 
-    /// Undoes everything and tells what there was.
+    /// Undoes all changes; returns the conditions.
     pub(crate) fn end(mut self) -> Surroundings {
         let mut surroundings = std::mem::take(&mut self.surroundings);
         surroundings.environment.during = self.counts.until_now();
@@ -101,7 +102,7 @@ impl Surroundings {
         let mut lines = Vec::new();
         for noise in &self.noise {
             lines.push(format!(
-                "noise floor, CPU {}: {:.2} % taken away, at most {:.0} µs at a time",
+                "noise floor, CPU {}: {:.2} % lost, at most {:.0} µs at a time",
                 noise.cpu,
                 noise.percent(),
                 noise.gap_ns_max as f64 / 1000.0,
@@ -109,7 +110,7 @@ impl Surroundings {
         }
         if let Some(memory) = &self.memory {
             lines.push(format!(
-                "memory group: limit hit {} times, {} processes killed, at most {} KiB used",
+                "memory control group: limit hit {} times, {} processes killed, at most {} KiB used",
                 memory.limit_hits,
                 memory.out_of_memory_kills,
                 memory.peak_bytes >> 10,
@@ -120,7 +121,7 @@ impl Surroundings {
         lines
     }
 
-    /// The load in words.
+    /// The load as text.
     pub fn load_text(&self) -> String {
         if self.load.is_empty() { "no load".to_owned() } else { format!("load {}", self.load.join(", ")) }
     }
@@ -131,7 +132,7 @@ fn turn_autogroup_off(undo: &Undo, notes: &mut Vec<String>) -> Option<Setting> {
         Ok(setting) => setting,
         Err(error) => {
             notes.push(format!(
-                "{error}: autogroup holds load of other sessions off, so latency looks better than it is"
+                "{error}: autogroup shields against load of other sessions, so latency looks better than it is"
             ));
             None
         }

@@ -1,4 +1,4 @@
-//! The collector on the running kernel, beside the kernel's own counts.
+//! Compares the collector with the running kernel's own counts.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use floe_lab::machine::Undo;
 use floe_lab::sched::{Schedule, process_totals, totals_between};
 use floe_lab::trace::{Collector, CollectorOptions, EventKind, Tracefs};
 
-/// One at a time: they share two CPUs.
+/// Serialises the tests: they share two CPUs.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn collector(options: CollectorOptions) -> Option<(Undo, Collector)> {
@@ -36,7 +36,7 @@ fn pin_to(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &cpus).expect("one of our CPUs");
 }
 
-/// The first CPUs that this process may use: enough to see whether they differ.
+/// The first CPUs that this process may use: enough to detect differences.
 fn some_cpus() -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(4).collect()
@@ -61,19 +61,20 @@ fn ping_pong(count: usize) -> JoinHandle<()> {
     })
 }
 
-/// A thread that shares its CPU with another one waits long, so that the kernel's shortcut of not reading its clock at
-/// a switch right after a wakeup does not show.
+/// The thread shares its CPU with another one, so that it waits long. Then it does not matter that the kernel skips
+/// reading its clock at a switch right after a wakeup.
 #[test]
 fn records_are_accounted_for_and_latency_agrees_with_schedstat() {
     let _turn = TURN.lock();
     let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
     for cpu in some_cpus() {
-        // A switch in many thousands is told by nobody; that one of three runs has none of those is not asked too much.
-        assert!((0..3).any(|_| agrees_with_schedstat(&mut collector, cpu)), "three times what nothing told");
+        // Very rarely both sources miss a switch; one of three runs should have no such switch.
+        assert!((0..3).any(|_| agrees_with_schedstat(&mut collector, cpu)), "all three runs missed a switch");
     }
 }
 
-/// Fails if it does not agree; false if it could not be compared, as a switch was told by nobody, or time was stolen.
+/// Fails if the results disagree; returns false if they are not comparable, because a switch is missing or time was
+/// stolen.
 fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
     let pid = std::process::id();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -134,18 +135,18 @@ fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
         return false;
     }
     assert_eq!((worker.invalid_count, worker.slice_count), (0, totals.slice_count));
-    // The kernel reads its clock a little apart from where it tells of a switch, more so on a busy machine.
+    // The kernel reads its clock slightly before or after it records a switch, more so on a busy machine.
     let apart_ns = totals.waiting_ns / 100 + 20_000 * worker.slice_count;
     assert!(latency_ns.abs_diff(totals.waiting_ns) <= apart_ns, "{latency_ns} against {totals:?}");
     let shortcut_ns = 40_000 * worker.slice_count;
     let tolerated_ns = totals.running_ns / 100 + shortcut_ns;
     assert!(worker.running_ns + tolerated_ns >= totals.running_ns, "{} against {totals:?}", worker.running_ns);
     assert_eq!(worker.sleep_count, totals.sleep_count);
-    // The kernel does not count as running what interrupts, or a hypervisor, took from a thread; no switch shows that.
+    // The kernel does not count time for interrupts or stolen by a hypervisor as running; no switch shows that.
     worker.running_ns <= totals.running_ns + tolerated_ns
 }
 
-/// Some machines hide from tracing how a CPU leaves its idle task.
+/// On some machines, tracing misses how a CPU leaves its idle task.
 #[test]
 fn a_thread_that_wakes_an_idle_cpu_is_seen_each_time() {
     let _turn = TURN.lock();
@@ -168,7 +169,7 @@ fn a_thread_that_wakes_an_idle_cpu_is_seen_each_time() {
             "{what}"
         );
         let typical = sleeper.waits.iter().filter(|wait| wait.duration_ns() < 20_000_000).count();
-        assert!(typical > 50, "a wait was taken to go on over sleeps: {what}");
+        assert!(typical > 50, "a wait spans sleeps: {what}");
     }
 }
 
@@ -188,12 +189,12 @@ fn wakeups_of_two_threads_are_all_seen() {
     }
 }
 
-/// What tracing costs a launch is this times its records: some thousands.
+/// The cost of tracing a launch is this times its records: some thousands.
 #[test]
 fn a_record_costs_little() {
     let _turn = TURN.lock();
     let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
-    // On one CPU: what a wakeup costs that goes to another is not what is asked.
+    // On one CPU, to exclude the cost of wakeups on another CPU.
     let timed = || {
         let runner = spawn("lab-runner", || {
             pin_to(some_cpus()[0]);
@@ -220,7 +221,7 @@ fn a_record_costs_little() {
     assert!(record_count > 20_000 && cost_ns < 4_000, "{cost_ns} ns for each of {record_count} records");
 }
 
-/// Eight processes that want 90 % of a CPU each switch as often as a launch beside them does.
+/// Eight processes that each demand 90 % of a CPU switch as often as a launch under load.
 #[test]
 fn nothing_is_lost_under_heavy_load() {
     let _turn = TURN.lock();
@@ -247,7 +248,7 @@ fn losses_are_counted() {
     let trace = collector.stop().expect("stopped");
     assert!(trace.lost > 0 && !trace.gaps.is_empty(), "nothing was lost from a buffer of 8 KiB");
     assert!(trace.events.iter().any(|event| matches!(event.kind, EventKind::Waking(_))));
-    // Every switch and wakeup of the two threads is either here or counted as lost.
+    // Every switch and wakeup of the two threads is either recorded or counted as lost.
     assert!(trace.record_count + trace.lost >= 79_000, "{} and {} lost", trace.record_count, trace.lost);
     let schedule = Schedule::new(&trace);
     let waits = schedule.threads.values().flat_map(|thread| &thread.waits);
@@ -258,7 +259,7 @@ fn losses_are_counted() {
 }
 
 #[test]
-fn what_is_too_much_to_keep_is_counted_as_lost() {
+fn discarded_pages_count_as_lost() {
     let _turn = TURN.lock();
     let options = CollectorOptions { kept_bytes_max: 8 << 10, ..CollectorOptions::default() };
     let Some((_undo, mut collector)) = collector(options) else { return };
@@ -284,7 +285,7 @@ fn instances_go_away() {
     assert_eq!(own(), 1);
     drop(collector);
     assert_eq!(own(), 0);
-    // One of a process that is long gone.
+    // An instance of a process that has ended.
     std::fs::create_dir(instances.join("floe-lab-4194999-0")).expect("an instance");
     assert_eq!(tracefs.remove_left_over(), ["floe-lab-4194999-0"]);
 }

@@ -1,4 +1,4 @@
-//! Load does what it says, and leaves nothing behind.
+//! Load behaves as specified and leaves nothing behind.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn start(kinds: &[&str]) -> floe_lab::Result<Load> {
 }
 
 #[test]
-fn burners_want_what_was_asked_and_end_with_the_load() {
+fn burners_demand_the_requested_share_and_end_with_the_load() {
     let begin = std::time::Instant::now();
     let mut load = start(&["cpu=2x50%"]).expect("burners");
     let pids = load.pids();
@@ -31,7 +31,7 @@ fn burners_want_what_was_asked_and_end_with_the_load() {
         let session = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("alive");
         let session: Vec<_> = session.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         assert_eq!(session[3], pid.to_string(), "a session of its own");
-        // Half of the time awake: running, or waiting for a CPU that something else has.
+        // Half of the time it is awake: running, or waiting for a busy CPU.
         let totals = &process_totals(*pid).expect("alive")[&pid.cast_signed()];
         let awake_ns = totals.running_ns + totals.waiting_ns;
         let lived_ns = u64::try_from(begin.elapsed().as_nanos()).expect("short");
@@ -90,7 +90,7 @@ fn the_hog_presses_and_its_group_goes_away() {
         Ok(load) => load,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    // Twice the limit of file data, read inside the group.
+    // File data of twice the limit, read inside the group.
     let file = tempfile::NamedTempFile::new_in("/var/tmp").expect("a file");
     std::fs::write(file.path(), vec![1; 32 << 20]).expect("written");
     rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).expect("dropped");
@@ -102,7 +102,7 @@ fn the_hog_presses_and_its_group_goes_away() {
     assert!(status.success());
     let counts = load.memory_counts().expect("a group");
     assert!(counts.limit_hits > 0 && counts.peak_bytes >= 15 << 20, "{counts:?}");
-    // Where nothing can be let go of for a moment, the kernel may take the hog: the command is not what it takes.
+    // If nothing is reclaimable for a moment, the kernel may kill the hog, but not the command.
     assert!(counts.out_of_memory_kills <= 1, "{counts:?}");
     let pids = load.pids();
     drop(load);
@@ -132,7 +132,7 @@ fn fio_runs_and_its_jobs_end_too() {
         lines.filter(|line| line.windows(path.len()).any(|window| window == path)).count()
     };
     let load = start(&[&format!("fio:{}", job.display())]).expect("fio");
-    // On a busy machine its jobs take their time.
+    // On a busy machine the jobs take longer.
     let begin = std::time::Instant::now();
     while running() < 2 && begin.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(20));

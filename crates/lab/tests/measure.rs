@@ -1,4 +1,4 @@
-//! Each measurement on a small tree: its numbers are whole, and nothing is left behind.
+//! Each measurement on a small tree: its numbers are complete, and nothing is left behind.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use floe_lab::sched::{NamePattern, SchedOptions, watch};
 use floe_testkit::peer;
 use floe_testkit::skip::{Need, ready};
 
-/// One at a time: they change a setting of the machine.
+/// Serialises the tests: they change a setting of the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
 struct Images {
@@ -77,7 +77,7 @@ fn launch(options: &LaunchOptions) -> floe_lab::Result<LaunchReport> {
     launch::run(options, &Interrupt::listen(), &mut |_| {})
 }
 
-fn nothing_is_left() {
+fn assert_nothing_is_left() {
     let own = format!("floe-lab-{}-", std::process::id());
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(&own), "{mounts}");
@@ -110,7 +110,7 @@ fn launches_of_all_temperatures_and_tiers() {
         options.stage.load_lead = std::time::Duration::ZERO;
         options.trace_directory = Some(images.path("."));
         let report = launch(&options).expect("launched");
-        nothing_is_left();
+        assert_nothing_is_left();
         assert_eq!(autogroup(), before, "autogroup was not given back");
         assert_eq!(report.launches.len(), 3 * 3 * 2);
         assert!(!report.is_interrupted);
@@ -128,7 +128,7 @@ fn launches_of_all_temperatures_and_tiers() {
             assert!(launch.reader.running_ns > 0 && !launch.reader.waits_ns.is_empty(), "{name} {launch:?}");
             let waits = launch.decompression.as_ref().map_or(0, |latency| latency.waits_ns.len());
             if name != "kernel" {
-                assert!(waits > 0, "{name}: nobody was seen decompressing");
+                assert!(waits > 0, "{name}: no decompression was observed");
             }
         }
         if !is_counting {
@@ -142,7 +142,7 @@ fn launches_of_all_temperatures_and_tiers() {
 }
 
 #[test]
-fn hot_launches_and_what_fails() {
+fn hot_launches_and_failures() {
     if !ready(&NEEDS) {
         return;
     }
@@ -158,7 +158,7 @@ fn hot_launches_and_what_fails() {
     options.hot_line = "/proc/self/status".to_owned();
     let report = launch(&options).expect("launched");
     assert_eq!(report.launches.len(), 6);
-    nothing_is_left();
+    assert_nothing_is_left();
 
     options.temperature = Temperature::Cold;
     let rows: [(&[&str], &str, &str); 4] = [
@@ -173,12 +173,12 @@ fn hot_launches_and_what_fails() {
         options.variants = images.variants(&[variant]);
         let error = launch(&options).expect_err("refused").to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");
-        nothing_is_left();
+        assert_nothing_is_left();
     }
 }
 
 #[test]
-fn an_interrupt_gives_what_there_is() {
+fn an_interrupt_returns_the_results_so_far() {
     if !ready(&NEEDS) {
         return;
     }
@@ -193,20 +193,20 @@ fn an_interrupt_gives_what_there_is() {
             rustix::process::kill_process(own, rustix::process::Signal::INT).expect("signalled");
         }
     });
-    let report = report.expect("what there is");
+    let report = report.expect("the results so far");
     assert!(report.is_interrupted && (3..10).contains(&report.launches.len()), "{}", report.launches.len());
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]
-fn pages_from_the_pool_come_faster() {
+fn pages_from_the_pool_are_faster() {
     let _turn = TURN.lock();
     let options = AllocOptions { round_count: 30, limit_bytes: 16 << 20, ..AllocOptions::default() };
     let report = alloc::run(&options, &Interrupt::listen()).expect("measured");
     let text = report.text();
-    assert!(report.columns.len() == 4 || text.contains("only the calm half"), "{text}");
+    assert!(report.columns.len() == 4 || text.contains("without memory pressure only"), "{text}");
     for pair in report.columns.chunks(2) {
-        // Not the sum: a round in which the machine stood still would decide it.
+        // Not the sum: a round during which the machine stalled would dominate it.
         let median = |index: usize| {
             let mut rounds_ns = pair[index].rounds_ns.clone();
             rounds_ns.sort_unstable();
@@ -216,7 +216,7 @@ fn pages_from_the_pool_come_faster() {
         assert!(median(1) < median(0), "{text}");
     }
     assert!(report.page().contains("</html>"));
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn walks_and_reads_of_all_readers() {
     let report = metadata::run(&options, &Interrupt::listen()).expect("walked");
     assert_eq!(report.walks.len(), 5 * 2 * 2);
     assert!(report.page().contains("</html>") && report.text().contains("published"));
-    nothing_is_left();
+    assert_nothing_is_left();
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn threads_are_watched_by_name_in_both_tiers() {
         }
     });
     let sleeper = sleeper.expect("a thread");
-    // The kernel counts 0 ns where a wakeup preempts at once: only with every CPU busy is there a wait for certain.
+    // The kernel counts 0 ns if a wakeup preempts at once; only with all CPUs busy is there certainly a wait.
     let spinning = Arc::new(AtomicBool::new(true));
     let spinners: Vec<_> = (0..std::thread::available_parallelism().map_or(2, usize::from))
         .map(|_| {

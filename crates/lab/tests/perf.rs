@@ -1,4 +1,4 @@
-//! The collector beside `perf sched timehist`, on the same run.
+//! Compares the collector with `perf sched timehist` on the same run.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use floe_lab::machine::Undo;
 use floe_lab::sched::{Schedule, WaitKind};
 use floe_lab::trace::{Collector, CollectorOptions};
 
-/// What timehist prints for each time that a thread ran: off the CPU before it, and the part of that from woken to
-/// running, in milliseconds.
+/// The rows of timehist for a thread: time off the CPU before each run, and the part of it from wakeup to running, in
+/// milliseconds.
 fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
     let rows = text.lines().filter_map(|line| {
         // time [cpu] task[tid] wait delay run
@@ -21,7 +21,7 @@ fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
     rows.collect()
 }
 
-/// Some virtual machines hide a switch now and then, from one recorder or the other; not in each of four recordings.
+/// Some virtual machines miss a switch now and then, in either recorder, but hardly in each of four recordings.
 #[test]
 fn latency_agrees_with_perf_sched_timehist() {
     if Command::new("perf").arg("--version").output().is_err() {
@@ -52,7 +52,7 @@ fn is_close_to_timehist(undo: &Undo, collector: &mut Collector) -> bool {
     let mut perf = perf.expect("perf");
     collector.start().expect("started");
     std::thread::sleep(Duration::from_millis(1500));
-    // The run to be compared lies within both recordings.
+    // The compared run lies within both recordings.
     let worker = std::thread::Builder::new().name("lab-timehist".into()).spawn(|| {
         for _ in 0..20 {
             let begin = std::time::Instant::now();
@@ -70,7 +70,7 @@ fn is_close_to_timehist(undo: &Undo, collector: &mut Collector) -> bool {
     let ours = schedule.threads.values().find(|thread| thread.name == "lab-timehist").expect("the worker");
     let output = Command::new("perf").args(["sched", "timehist", "-i"]).arg(&data).output().expect("perf");
     let text = String::from_utf8_lossy(&output.stdout);
-    // It has no row for the last time, at the end of which the thread ended.
+    // perf prints no row for the last run, during which the thread ended.
     let rows = timehist_rows_ms(&text, "lab-timehist");
     let theirs_ms: f64 = std::iter::zip(&ours.waits, &rows)
         .map(|(wait, (waited, woken))| if wait.kind == WaitKind::Wake { woken } else { waited })

@@ -1,6 +1,6 @@
-//! Traces as Perfetto's own trace processor reads them.
+//! Reads our traces with Perfetto's trace processor.
 //!
-//! Runs where `FLOE_PERFETTO_QUERY` names a program that takes a trace and SQL queries and prints rows, columns
+//! Runs if `FLOE_PERFETTO_QUERY` names a program that takes a trace and SQL queries, and prints rows with columns
 //! separated by ` | `, after a line `-- query` and a line of column names.
 
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ fn query(program: &str, trace: &std::path::Path, sql: &[&str]) -> Vec<Rows> {
             rows.push(line.split(" | ").map(str::to_owned).collect());
         }
     }
-    // The first row is the columns' names.
+    // The first row has the column names.
     answers.into_iter().map(|rows| rows.into_iter().skip(1).collect()).collect()
 }
 
-/// Records some short processes, and a thread that says that it has decompressed something.
+/// Records some short processes, and a thread that reports a decode.
 fn record(collector: &mut Collector) -> (ProcessTree, Trace, Schedule) {
     let before = ProcessTree::read();
     collector.start().expect("started");
@@ -53,7 +53,7 @@ fn record(collector: &mut Collector) -> (ProcessTree, Trace, Schedule) {
     (before, trace, schedule)
 }
 
-/// From `task_newtask` to `sched_wakeup_new` of a thread that was made in the recording.
+/// The time from `task_newtask` to `sched_wakeup_new` of a thread created during the recording.
 fn made_to_woken_ns(trace: &Trace, new_tid: i32) -> u64 {
     let time_of = |test: &dyn Fn(&EventKind) -> bool| trace.events.iter().find(|e| test(&e.kind)).map(|e| e.time_ns);
     let made = time_of(&|kind| matches!(kind, EventKind::NewTask { tid, .. } if *tid == new_tid));
@@ -112,7 +112,7 @@ fn perfetto_finds_the_same_slices_and_the_same_latency() {
     let (latency, slices) = (numbers(&answers[3]), numbers(&answers[4]));
     let mut compared = 0;
     for (tid, thread) in &schedule.threads {
-        // Perfetto mostly counts a new thread from when it was made, not from when it was let loose.
+        // Perfetto usually counts a new thread from its creation, not from its first wakeup.
         let before_woken_ns = if thread.waits.is_empty() { 0 } else { made_to_woken_ns(&trace, *tid) };
         let theirs = latency.get(tid).copied().unwrap_or(0);
         let from_made_ns = if theirs == thread.latency_ns(None) { 0 } else { before_woken_ns };

@@ -1,19 +1,19 @@
-//! Places in the metadata area.
+//! Allocates space in the metadata area.
 
 use floe_erofs::format::INODE_SLOT_SIZE;
 
-/// How many gaps are kept in mind for what is small.
+/// The maximum number of gaps kept for small inodes.
 const GAPS_MAX: usize = 64;
 
-/// What an inode needs.
+/// The space requirements of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    /// The inode by itself, in bytes; it stands within one block.
+    /// The length of the inode itself in bytes; it must not cross a block boundary.
     pub(crate) inode_len: u64,
-    /// The inode and what follows it, but for what is inline, in bytes.
+    /// The length of the inode and its body without inline data, in bytes.
     pub(crate) body_len: u64,
-    /// What is inline, in bytes; it stands within one block too, the one that the body ends in. (Linux 6.18 takes an
-    /// inline pcluster at the beginning of the second block of a page for empty.)
+    /// The length of the inline data in bytes. It must lie within the block in which the body ends. (Linux 6.18 treats
+    /// an inline pcluster at the beginning of the second block of a page as empty.)
     pub(crate) inline_len: u64,
 }
 
@@ -29,7 +29,7 @@ impl Need {
     }
 }
 
-/// Gives out places one after the other, and what was skipped over to what fits there.
+/// Allocates space sequentially and fills skipped gaps with inodes that fit.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     block_size: u64,
@@ -38,17 +38,17 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// An area whose first slot stays empty, because 0 is no inode number.
+    /// Creates an area whose first slot stays empty, because 0 is not a valid nid.
     pub(crate) fn new(block_size: u64) -> Self {
         Self { block_size, end: INODE_SLOT_SIZE, gaps: Vec::new() }
     }
 
-    /// How many bytes the area has so far.
+    /// The length of the area so far, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.end
     }
 
-    /// A place, in bytes from the beginning of the area.
+    /// Allocates space; returns its offset within the area.
     pub(crate) fn allocate(&mut self, need: Need) -> u64 {
         for number in 0..self.gaps.len() {
             let (start, end) = self.gaps[number];
@@ -65,7 +65,7 @@ impl Allocator {
         }
         let start = self.end.next_multiple_of(INODE_SLOT_SIZE);
         let places = (start..=start + self.block_size).step_by(INODE_SLOT_SIZE as usize);
-        // What is inline leaves a margin of more than a slot in a block, so that one of these fits.
+        // Inline data leaves more than one slot free in its block, so one of these positions fits.
         let place = places.into_iter().find(|place| need.fits(*place, self.block_size)).unwrap_or(start);
         self.keep_gap(start, place);
         self.end = place + need.len();

@@ -18,25 +18,25 @@ use crate::{
     progress::Progress,
 };
 
-/// What the errors call an archive that comes from the standard input.
+/// The name of an archive from standard input in error messages.
 const INPUT_NAME: &str = "standard input";
-/// How much of a member's name an error shows, in characters.
+/// How many characters of a member's name an error message shows.
 const SHOWN_MAX: usize = 200;
 
-/// A tar archive that is open and can be read at any place: itself, or what was decompressed from it.
+/// An open tar archive with random access: the file itself, or a decompressed copy.
 pub(crate) struct Archive {
     file: Arc<File>,
     path: Arc<Path>,
     len: u64,
-    /// What it was when it was opened, if nothing was copied from it.
+    /// The identity of the file when it was opened, unless a copy is read.
     identity: Option<Identity>,
-    /// For the names in access control lists.
+    /// Account names for access control lists.
     accounts: acl::Accounts,
 }
 
 impl Archive {
-    /// Opens the archive at `path`. What is compressed or cannot be read at any place is copied to a temporary file
-    /// beside the image.
+    /// Opens the archive at `path`. A compressed archive, or one without random access, is first copied to a temporary
+    /// file next to the image.
     pub(crate) fn open(path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
         let file = File::open(path).map_err(Error::source(path, "open"))?;
         let status = file.metadata().map_err(Error::source(path, "look at"))?;
@@ -55,7 +55,7 @@ impl Archive {
         Self::copied(file, path, options, progress)
     }
 
-    /// Takes the archive from the standard input.
+    /// Reads the archive from standard input.
     pub(crate) fn from_input(options: &Options, progress: &mut dyn Progress) -> Result<Self> {
         Self::copied(io::stdin().lock(), Path::new(INPUT_NAME), options, progress)
     }
@@ -66,7 +66,7 @@ impl Archive {
         Self { file: Arc::new(file), path: path.into(), len, identity: None, accounts }.recognize()
     }
 
-    /// Fills `output` with the bytes from `offset` on, all of which must be there.
+    /// Fills `output` with the bytes from `offset` on; fails if the archive ends before.
     fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
             return Err(self.truncated());
@@ -75,12 +75,12 @@ impl Archive {
     }
 
     fn truncated(&self) -> Error {
-        Error::unfit(&*self.path, "the archive ends before its end mark: it is cut off")
+        Error::unfit(&*self.path, "the archive is cut off: it has no end marker")
     }
 
     /// An error about the header at `offset`.
     fn broken(&self, offset: u64, rule: &str) -> Error {
-        Error::unfit(&*self.path, format!("the header at byte {offset} is broken: {rule}"))
+        Error::unfit(&*self.path, format!("invalid header at byte {offset}: {rule}"))
     }
 
     /// An error about a member.

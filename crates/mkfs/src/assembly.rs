@@ -1,4 +1,4 @@
-//! Putting pieces, which come in order, into the image.
+//! Writes finished pieces, which arrive in order, to the image.
 
 use std::collections::HashMap;
 
@@ -22,34 +22,35 @@ use crate::{
     stored_file::StoredFile,
 };
 
-/// How much is copied at once, in bytes.
+/// The copy size in bytes.
 const COPY_LEN: usize = 1 << 20;
-/// The end of a file is taken from another file's fragment if it is this many times what the part before then takes.
+/// A file's end is taken from an existing fragment only if that end is this many times longer than the space that the
+/// data before it takes.
 const KNOWN_END_FACTOR: usize = 3;
 
-/// Puts pieces into the image and says what became of each file.
+/// Writes pieces to the image and records the storage of each file.
 pub(crate) struct Assembler<'a> {
     image: &'a mut ImageFile,
     blob: Option<ImageFile>,
     options: &'a Options,
     packed: Option<Packed>,
-    /// By place, which files are alike.
+    /// The similarity group of each file.
     kinds: &'a [u64],
-    /// For what could not be compressed before, because it depends on what is there.
+    /// Compressors for data that can only be compressed at this stage, because it depends on what the image contains.
     compressors: Compressors<'a>,
     /// The algorithm of each coding.
     algorithms: Vec<u8>,
     chunk_store: ChunkStore,
-    /// By place and offset, the number of the extent that begins at a cut.
+    /// For a file and an offset, the index of the extent that begins at that cut.
     cuts: HashMap<(usize, u64), usize>,
-    /// How many bytes were there already, besides what is counted where data is looked for.
+    /// Bytes found as duplicates here, apart from those that other structures count.
     duplicate_bytes: u64,
-    /// Where equal data is to be stored once.
+    /// Present if equal data is stored once.
     stored_blocks: Option<StoredBlocks>,
     current: Current,
 }
 
-/// What is known of the file whose pieces are coming.
+/// The file whose pieces are arriving.
 #[derive(Default)]
 struct Current {
     start: u64,
@@ -63,7 +64,7 @@ struct Current {
     /// How many bytes before the next piece are not stored yet.
     left_len: u64,
     extents: Vec<CompressedExtent>,
-    /// `None` unless it is stored in chunks.
+    /// `None` unless the file is stored in chunks.
     chunks: Option<Chunks>,
     inline: Vec<u8>,
     fragment_offset: Option<u64>,
@@ -93,7 +94,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// How many bytes were there already.
+    /// How many bytes were found as duplicates.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
         self.packed.as_ref().map_or(0, Packed::duplicate_bytes)
             + self.stored_blocks.as_ref().map_or(0, StoredBlocks::duplicate_bytes)
@@ -101,7 +102,7 @@ impl<'a> Assembler<'a> {
             + self.duplicate_bytes
     }
 
-    /// The packed inode's content, which cannot be added to any more, and where fragments are there.
+    /// Finishes the packed inode; returns its content and the final offsets of its fragments.
     pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
         self.cuts.clear();
         let Some(packed) = self.packed.take() else { return Ok(None) };
@@ -109,17 +110,17 @@ impl<'a> Assembler<'a> {
         if packed.len() > 0 { packed.into_content().map(Some) } else { Ok(None) }
     }
 
-    /// The image, for what is no file's content.
+    /// The image, for data other than file content.
     pub(crate) fn image(&mut self) -> &mut ImageFile {
         self.image
     }
 
-    /// The blob device.
+    /// Returns the blob device.
     pub(crate) fn into_blob(self) -> Option<ImageFile> {
         self.blob
     }
 
-    /// Adds a piece of a file; with the last one says what became of the file. `stored` has those before.
+    /// Adds a piece of a file; after the last one returns the storage of the file. `stored` contains the files before.
     pub(crate) fn add(
         &mut self,
         piece: PieceOutput,
@@ -164,11 +165,11 @@ impl<'a> Assembler<'a> {
         if is_last { self.finish(size, content).map(Some) } else { Ok(None) }
     }
 
-    /// Goes to where the data of a file may begin.
+    /// Aligns the image to the position where the data of a file may begin.
     fn begin_data_unit(&mut self) -> Result<()> {
         match self.options.chunk_bytes {
             None => self.image.pad(self.options.block_size() * u64::from(self.options.layout.data_unit_blocks)),
-            // Chunks are looked for one by one: where one begins depends on which were there already.
+            // Chunks are deduplicated one by one, so the start of each depends on earlier ones.
             Some(_) => Ok(()),
         }
     }
@@ -238,7 +239,7 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Refers to what was there before, and stores what cannot be referred to.
+    /// Refers to existing data, and stores what cannot be referred to.
     fn add_repeat(&mut self, repeat: &Repeat, rule: TailRule, content: &Content, stored: &[StoredFile]) -> Result<()> {
         let mut start = repeat.start - self.current.left_len;
         let cut = self.cuts.get(&(repeat.source, repeat.source_start));
@@ -279,18 +280,18 @@ impl<'a> Assembler<'a> {
             self.add_compressed(segment, hash)?;
             at = next;
         }
-        self.put_compressors_down();
+        self.release_compressors();
         open.check_unchanged()
     }
 
-    /// Gives back the memory of the compressors, which is some tens of MiB where pclusters are large, and seldom needed.
-    fn put_compressors_down(&mut self) {
+    /// Frees the compressors, which take tens of MiB for large pclusters and are rarely needed here.
+    fn release_compressors(&mut self) {
         if self.options.has_large_pclusters() {
             self.compressors = Compressors::new(self.options);
         }
     }
 
-    /// Stores what of a segment's pclusters is not there yet.
+    /// Stores the pclusters of a segment that the image does not contain yet.
     fn put_extents(&mut self, segment: &CompressedSegment) -> Result<()> {
         let fragment = segment.extents.last().is_some_and(|extent| extent.kind == ExtentKind::Fragment);
         let extents = &segment.extents[..segment.extents.len() - usize::from(fragment)];
@@ -307,7 +308,7 @@ impl<'a> Assembler<'a> {
         let mut rest = segment.stored.as_slice();
         for (extent, verdict) in extents.iter().zip(&verdicts) {
             let len = usize::try_from(extent.stored_len).unwrap_or(usize::MAX);
-            // What is inline takes no place here.
+            // Inline data takes no space here.
             let (bytes, after) = rest.split_at(len.min(rest.len()));
             rest = after;
             blocks.push(match verdict {
@@ -325,12 +326,13 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Puts the last part of a file into the packed inode, or what of it is not there yet somewhere else.
+    /// Puts the last part of a file into the packed inode, unless the data is present elsewhere.
     fn add_fragment(&mut self, bytes: &[u8], hash: u64) -> Result<()> {
         let kind = self.kinds.get(self.current.place).copied().unwrap_or(0);
         let Some(packed) = &mut self.packed else { return Ok(()) };
         if let Some(known) = packed.known_end(bytes, hash)? {
-            // The end then begins with an lcluster: the extent before it must reach the end of its own.
+            // The fragment then begins with an lcluster, so the extent before it must reach the end of its own
+            // lcluster.
             let start: u64 = self.current.extents.iter().map(|extent| u64::from(extent.len)).sum();
             let within = usize::try_from(start % self.options.block_size()).unwrap_or(0);
             let before = bytes.len() - known.len;
@@ -352,7 +354,7 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Stores what is before an end of this length that is known, if that pays.
+    /// Stores the data before a known end of this length, if that saves space.
     fn add_before_end(&mut self, bytes: &[u8], known_len: usize) -> Result<bool> {
         if !bytes.is_empty() {
             if known_len < self.options.block_len() * KNOWN_END_FACTOR {
@@ -360,7 +362,7 @@ impl<'a> Assembler<'a> {
             }
             let Some(compressor) = self.compressors.of(self.current.coding)? else { return Ok(false) };
             let segment = compressor.compress(bytes, TailRule::Blocks, 0)?;
-            self.put_compressors_down();
+            self.release_compressors();
             if segment.stored.len().saturating_mul(KNOWN_END_FACTOR) > known_len {
                 return Ok(false);
             }
@@ -379,12 +381,12 @@ impl<'a> Assembler<'a> {
         self.current.fragment_offset = Some(offset);
     }
 
-    /// Adds to the packed inode's content; gives where in it that is.
+    /// Appends to the packed inode's content; returns the offset.
     pub(crate) fn append_packed(&mut self, bytes: &[u8]) -> Result<u64> {
         self.packed.as_mut().map_or(Ok(0), |packed| packed.append(bytes))
     }
 
-    /// Stores a file as it is that turned out not to shrink.
+    /// Stores a file uncompressed because compression did not shrink it.
     fn copy_flat(&mut self, size: u64, content: &Content) -> Result<StoredFile> {
         self.current.start = self.image.len();
         let open = content.open()?;

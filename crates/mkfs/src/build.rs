@@ -1,4 +1,4 @@
-//! Building an image from beginning to end.
+//! Builds an image.
 
 use std::time::Instant;
 
@@ -30,11 +30,12 @@ use crate::{
     xattrs::XattrTable,
 };
 
-/// Builds an image of `sources`: where several have the same path, the last one counts, and directories are merged.
+/// Builds an image of `sources`. If several sources have the same path, the last one wins; directories are merged.
 ///
 /// # Errors
-/// Something cannot be read, changed meanwhile, has no place in the format, or cannot be written; the options contradict
-/// each other; `progress` asked to stop. Then there is no image under its name, or the one that was there before.
+/// A source cannot be read, changes meanwhile, or cannot be represented in the format; the image cannot be written; the
+/// options contradict each other; or `progress` asked to stop. The output path then has no image, or keeps the previous
+/// one.
 pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Summary> {
     build_with(options, sources, None, progress)
 }
@@ -42,7 +43,7 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
 /// As [`build`], but `verifier` reads the image back before it gets its name.
 ///
 /// # Errors
-/// As [`build`]; or the image is not as it should be.
+/// As for [`build`]; or the verifier finds a fault.
 pub fn build_verified(
     options: &Options,
     sources: &[Source],
@@ -112,7 +113,7 @@ fn build_with(
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
     record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.digest));
-    // Behind the last block, where no other reader looks.
+    // After the last block, where other readers do not look.
     image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
     image.pad(options.block_size())?;
     image.put_head(&superblock_bytes(&record))?;
@@ -175,7 +176,7 @@ fn build_with(
     Ok(summary)
 }
 
-/// The tree of all sources, and what of them is left out: a line for each.
+/// Scans all sources. Returns the tree and a warning for each omitted item.
 fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
     if sources.is_empty() {
         return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
@@ -202,10 +203,7 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         }
     }
     if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
-        return Err(Error::Option(format!(
-            "there is no {} to be left out: exclude a path of the source",
-            path.display()
-        )));
+        return Err(Error::Option(format!("--exclude: the source has no {}", path.display())));
     }
     if options.splits_links {
         tree.split_links();
@@ -249,11 +247,11 @@ fn incompat_features(options: &Options, files: &[StoredFile], area: &MetadataAre
 }
 
 fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {
-    let too_large = "the image has more than 4294967295 blocks: choose larger blocks or the 48-bit layout";
+    let too_large = "the image has more than 4294967295 blocks: use larger blocks or the 48-bit layout";
     u32::try_from(image.len() / options.block_size()).map_err(|_| Error::Layout(too_large.into()))
 }
 
-/// A UUID that depends on all there is in the image (version 8: of one's own making).
+/// A UUID (version 8, custom) derived from the content of the image.
 fn content_uuid(record: &SuperBlockRecord, data: &[u8; 32], metadata: &[u8; 32]) -> [u8; 16] {
     let mut hasher = Sha256::new();
     hasher.update(superblock_bytes(record));

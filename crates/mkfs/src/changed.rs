@@ -1,7 +1,7 @@
-//! Files that change while an image is built of them.
+//! Handles files that change during a build.
 //!
-//! Content is read more than once, and what was read first decides what is done later. So a file that is found to have
-//! changed is copied as it is then, and the data is stored anew, with the copy in its place.
+//! Content is read more than once, and later steps rely on the first read. If a file is found to have changed, it is
+//! copied in its current state, and all data is stored again with the copy in place of the file.
 
 use std::{collections::HashSet, fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 
@@ -16,10 +16,10 @@ use crate::{
     tree::{Body, NodeId, Tree, Visit},
 };
 
-/// How much is copied at once, in bytes.
+/// The copy size in bytes.
 const COPY_LEN: usize = 1 << 20;
 
-/// Copies of files that changed, in a temporary file beside the image.
+/// Copies of changed files, in a temporary file next to the image.
 pub(crate) struct ChangedFiles<'a> {
     output: &'a Path,
     copies: Option<Arc<File>>,
@@ -27,27 +27,28 @@ pub(crate) struct ChangedFiles<'a> {
     warnings: Vec<String>,
 }
 
-/// What became of a file that changed.
+/// The result of copying a changed file.
 enum Copied {
-    /// Its content is another one.
+    /// The copied content.
     Content(Content),
-    /// There is none.
+    /// The file no longer exists.
     Gone,
 }
 
 impl<'a> ChangedFiles<'a> {
-    /// None yet, for the image at `output`.
+    /// Creates an empty set for the image at `output`.
     pub(crate) fn new(output: &'a Path) -> Self {
         Self { output, copies: None, copied_len: 0, warnings: Vec::new() }
     }
 
-    /// What the user is to know, a line for each file.
+    /// The warnings for the user, one line per file.
     pub(crate) fn into_warnings(self) -> Vec<String> {
         self.warnings
     }
 
-    /// Replaces the content of files that are not any more what was listed, of the one at `found` in any case; those
-    /// that are gone leave the tree. Fails with [`Error::Changed`] if nothing can be replaced.
+    /// Replaces the content of files that changed since they were listed, and of the file at `found` in any case;
+    /// removes files that no longer exist from the tree. Fails with [`Error::Changed`] if nothing was replaced or
+    /// removed.
     pub(crate) fn replace(
         &mut self,
         tree: &mut Tree,
@@ -76,12 +77,12 @@ impl<'a> ChangedFiles<'a> {
     fn leave_out(&mut self, content: &Content, node: NodeId, gone: &mut HashSet<NodeId>) {
         gone.insert(node);
         self.warnings.push(format!(
-            "{} vanished or became unreadable before it was read: it is left out",
+            "{} vanished or became unreadable before it was read; it was omitted",
             content.path().display()
         ));
     }
 
-    /// Copies as much of a file as there was when it was listed, and still is.
+    /// Copies a file up to its listed length, as far as the data still exists.
     fn copy(&mut self, content: &Content, progress: &mut dyn Progress) -> Result<Copied> {
         let Content::Listed { root, inner, identity, .. } = content else { return Ok(Copied::Gone) };
         let path = content.path();
@@ -118,7 +119,7 @@ impl<'a> ChangedFiles<'a> {
                     break;
                 }
                 let written = copies.write_all_at(&buffer[..read], self.copied_len);
-                let action = "copy a file that changes beside";
+                let action = "copy a changing file next to";
                 written.map_err(|error| Error::Output { path: self.output.to_path_buf(), action, error })?;
                 self.copied_len += read as u64;
                 run.len += read as u64;
@@ -130,9 +131,9 @@ impl<'a> ChangedFiles<'a> {
             }
         }
         let what = if size < identity.size {
-            format!("it has {size} of {} bytes in the image", identity.size)
+            format!("the image has {size} of its {} bytes", identity.size)
         } else {
-            format!("the image has the {size} bytes that it had when it was listed, as they were later")
+            format!("the image has its later content, up to the listed length of {size} bytes")
         };
         self.warnings.push(format!("{} changed while it was read: {what}", path.display()));
         let path = path.as_path().into();

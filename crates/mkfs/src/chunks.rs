@@ -1,4 +1,4 @@
-//! Chunks: parts of files of one size, each stored once.
+//! Chunks: parts of files with a fixed size, each stored once.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use crate::{error::Result, image_file::ImageFile};
 
-/// A chunk of a piece: its length, and the digest of its content unless that is zeros.
+/// A chunk of a piece: its length, and the digest of its content unless it is all zeros.
 pub(crate) struct HashedChunk {
     pub(crate) len: usize,
     pub(crate) digest: Option<[u8; 32]>,
 }
 
-/// The chunks of a piece that begins with one.
+/// Splits a piece that begins with a chunk into chunks.
 pub(crate) fn hash_chunks(data: &[u8], chunk_len: usize) -> Vec<HashedChunk> {
     let digest = |chunk: &[u8]| {
         let is_hole = chunk.iter().all(|byte| *byte == 0);
@@ -22,7 +22,7 @@ pub(crate) fn hash_chunks(data: &[u8], chunk_len: usize) -> Vec<HashedChunk> {
     data.chunks(chunk_len).map(|chunk| HashedChunk { len: chunk.len(), digest: digest(chunk) }).collect()
 }
 
-/// The chunks that were stored.
+/// Stores chunks and finds duplicates.
 #[derive(Default)]
 pub(crate) struct ChunkStore {
     known: HashMap<([u8; 32], usize), Chunk>,
@@ -30,12 +30,12 @@ pub(crate) struct ChunkStore {
 }
 
 impl ChunkStore {
-    /// How many bytes were there already.
+    /// How many bytes were found as duplicates.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
         self.duplicate_bytes
     }
 
-    /// Puts the chunks of `data` that are not there yet at the end of `file`, which is this device.
+    /// Appends the chunks of `data` that are new to `file`, which has this device number.
     pub(crate) fn add(
         &mut self,
         data: &[u8],

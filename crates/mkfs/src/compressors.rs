@@ -2,7 +2,7 @@
 
 use crate::{error::Result, hints::Coding, options::Options, segment::SegmentCompressor};
 
-/// The compressors of one thread, made when they are needed.
+/// The compressors of one thread, created on first use.
 pub(crate) struct Compressors<'a> {
     options: &'a Options,
     codings: Vec<Coding>,
@@ -10,12 +10,12 @@ pub(crate) struct Compressors<'a> {
 }
 
 impl<'a> Compressors<'a> {
-    /// None is made yet.
+    /// Creates an empty set.
     pub(crate) fn new(options: &'a Options) -> Self {
         Self { options, codings: options.codings(), made: Vec::new() }
     }
 
-    /// The compressor for the coding with this number, if there is one.
+    /// The compressor for the coding with this number; `None` without a coding.
     pub(crate) fn of(&mut self, coding: Option<usize>) -> Result<Option<&mut SegmentCompressor>> {
         let Some((number, coding)) = coding.and_then(|number| Some((number, self.codings.get(number)?))) else {
             return Ok(None);

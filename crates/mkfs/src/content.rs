@@ -1,4 +1,4 @@
-//! Where the bytes of a file come from.
+//! The content of files.
 
 use std::{
     fs::File,
@@ -19,39 +19,39 @@ use crate::{
     source_root::{SourceRoot, is_gone},
 };
 
-/// What a file's blocks are counted in, in bytes.
+/// The unit of a file's block count, in bytes.
 const BLOCKS_UNIT: u64 = 512;
 
-/// Where the bytes of a file come from.
+/// The origin of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// A file that is opened when it is read, and must then be the one that was listed.
+    /// A file that is opened when it is read; it must then still be the listed file.
     Listed {
         root: Arc<SourceRoot>,
-        /// Its path below the root.
+        /// The path below the source root.
         inner: Box<Path>,
         identity: Identity,
-        /// How many bytes its blocks had.
+        /// The size of its allocated blocks in bytes.
         allocated_len: u64,
     },
-    /// A part of a file that is open. It is not checked for changes if it is our own.
+    /// A region of an open file. Our own files have no `identity` and are not checked for changes.
     Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
-    /// Parts of a file that is open, with holes between them.
+    /// Runs of an open file with holes between them.
     Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
 }
 
-/// A run of bytes that is in a file somewhere else.
+/// A run of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
-    /// Where it is to be.
+    /// The offset in the content.
     pub(crate) offset: u64,
     /// Its length.
     pub(crate) len: u64,
-    /// Where it is.
+    /// The offset in the open file.
     pub(crate) place: u64,
 }
 
-/// What tells that a file is the one that was listed, and did not change since.
+/// Identifies a file and its state, to detect replacement and changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     device: u64,
@@ -73,12 +73,12 @@ impl Identity {
         }
     }
 
-    /// That of a file that is open.
+    /// The identity of an open file.
     pub(crate) fn of_file(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::fstat(file)?))
     }
 
-    /// The device and inode number, by which hard links are found.
+    /// The device and inode number, which identify hard links.
     pub(crate) fn inode(&self) -> (u64, u64) {
         (self.device, self.inode)
     }
@@ -93,7 +93,7 @@ impl Content {
         }
     }
 
-    /// What errors name it by.
+    /// The path for error messages.
     pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Listed { root, inner, .. } => root.path_of(inner),
@@ -110,7 +110,7 @@ impl Content {
         }
     }
 
-    /// Where there is data, in parts that begin and end with a multiple of `unit` bytes or with the file.
+    /// The ranges with data, aligned to `unit` bytes or ending with the file.
     pub(crate) fn data_ranges(&self, unit: u64) -> Result<Vec<Range<u64>>> {
         if self.stored_len() >= self.size() {
             return Ok(iter::once(0..self.size()).collect());
@@ -131,14 +131,14 @@ impl Content {
         }
     }
 
-    /// Opens it for reading.
+    /// Opens the content for reading.
     pub(crate) fn open(&self) -> Result<OpenContent<'_>> {
         match self {
             Self::Listed { root, inner, identity, .. } => {
                 let changed = || Error::Changed { path: root.path_of(inner) };
                 let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
                     Ok(file) => File::from(file),
-                    // It may be another one that cannot be opened.
+                    // Another file, which cannot be opened, may have replaced it.
                     Err(error) => {
                         let now = root.open_below(inner, OFlags::PATH).and_then(rustix::fs::fstat);
                         return Err(match now {
@@ -165,18 +165,18 @@ impl Content {
     }
 }
 
-/// How many bytes the blocks of a file have.
+/// The size of a file's allocated blocks in bytes.
 pub(crate) fn allocated_len(status: &Stat) -> u64 {
     u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(BLOCKS_UNIT)
 }
 
-/// Where a file that is open has data up to `size`; as [`Content::data_ranges`].
+/// The ranges of an open file up to `size` that have data; as [`Content::data_ranges`].
 pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Result<Vec<Range<u64>>> {
     let mut ranges = DataRanges::new(size, unit);
     let mut at = 0;
     while at < size {
         let data = match seek(file, SeekFrom::Data(at)) {
-            // The file system knows of no holes.
+            // The file system does not support holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             data => data?.max(at),
         };
@@ -187,7 +187,7 @@ pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Resu
             Err(Errno::INVAL | Errno::OPNOTSUPP) => size,
             end => end?.clamp(data + 1, size),
         };
-        // What shares a unit with data counts as data.
+        // A unit with any data counts as data.
         at = ranges.add(data, end);
     }
     Ok(ranges.found)
@@ -195,13 +195,13 @@ pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Resu
 
 fn seek(file: &File, from: SeekFrom) -> rustix::io::Result<u64> {
     match rustix::fs::seek(file, from) {
-        // There is only a hole up to the end.
+        // Only a hole follows.
         Err(Errno::NXIO) => Ok(u64::MAX),
         result => result,
     }
 }
 
-/// Parts of a file of this size that begin and end with a multiple of the unit or with the file, apart from each other.
+/// Disjoint ranges of a file of this size, aligned to the unit or ending with the file.
 struct DataRanges {
     size: u64,
     unit: u64,
@@ -213,7 +213,7 @@ impl DataRanges {
         Self { size, unit, found: Vec::new() }
     }
 
-    /// Adds a part that does not begin before those that were added; gives where the next one can begin.
+    /// Adds a range that does not begin before earlier ones; returns where the next one may begin.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start / self.unit * self.unit;
         let end = end.checked_next_multiple_of(self.unit).unwrap_or(self.size).min(self.size);
@@ -225,7 +225,7 @@ impl DataRanges {
     }
 }
 
-/// A file that is open for reading.
+/// Content that is open for reading.
 pub(crate) struct OpenContent<'a> {
     content: &'a Content,
     file: OpenFile<'a>,
@@ -262,7 +262,7 @@ impl OpenContent<'_> {
         Ok(())
     }
 
-    /// Reads a file with holes, which are not read.
+    /// Reads a file and skips its holes.
     fn read_data(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         let end = offset.saturating_add(output.len() as u64);
         let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
@@ -273,7 +273,7 @@ impl OpenContent<'_> {
             if data == end {
                 break;
             }
-            // A hole that begins there was made meanwhile: reading finds its zeros too.
+            // If a hole begins there, it was punched meanwhile: reading returns zeros too.
             let hole = self.seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
             self.read_raw(data, &mut output[index(data)..index(hole)])?;
             at = hole;
@@ -292,7 +292,7 @@ impl OpenContent<'_> {
         })
     }
 
-    /// Fails if the file is another than the one that was listed, or changed since.
+    /// Fails if the file was replaced or changed since it was listed.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let Some(identity) = self.identity else { return Ok(()) };
         match Identity::of_file(self.file()) {

@@ -1,4 +1,4 @@
-//! Storing the content of files: read and compressed on several threads, written in order.
+//! Stores the content of files: several threads read and compress, one writes in order.
 
 use std::{os::unix::fs::FileExt, sync::Arc};
 
@@ -11,49 +11,49 @@ use crate::{
     content::Content,
     error::{Error, Result},
     expected::PieceDigest,
+    file_split::FileSplits,
     hints::Coding,
     image_file::{ImageFile, scratch_file},
     options::{Fragments, Options},
     packed::Packed,
-    parting::Partings,
     piece::{Cut, FileToStore, Piece, PieceOutput},
     progress::{Phase, Progress, report},
     repeats::find_repeats,
     segment::TailRule,
+    storage_method::StorageMethod,
     stored_file::{StoredFile, StoredInode},
-    treatment::Treatment,
     workers,
 };
 
-/// Pieces are handed to a worker together until they have this many bytes.
+/// Pieces are grouped into jobs until they have this many bytes.
 const JOB_BYTES: usize = 1 << 20;
-/// What a piece costs in memory besides its bytes.
+/// The memory per piece besides its bytes.
 const PIECE_COST: usize = 256;
 
-/// What is known of all content when it is stored.
+/// The result of storing all content.
 pub(crate) struct StoredData {
-    /// How many bytes were found to be there already.
+    /// How many bytes were found as duplicates.
     pub(crate) duplicate_bytes: u64,
-    /// The blob device, if there is one.
+    /// The blob device, if any.
     pub(crate) blob: Option<ImageFile>,
     /// A digest of all content.
     pub(crate) digest: [u8; 32],
-    /// Digests of the parts of files, in the order in which they were stored.
+    /// Digests of the pieces of files, in the order of storage.
     pub(crate) pieces: Vec<PieceDigest>,
 }
 
-/// What there is to store, all by place.
+/// The contents to store, all indexed in image order.
 pub(crate) struct Contents<'a> {
     pub(crate) files: &'a [Option<&'a Content>],
-    /// The place of an earlier file with the same content.
+    /// The index of an earlier file with the same content.
     pub(crate) same: &'a [Option<usize>],
-    /// Which file comes first; without, they are stored by their places.
+    /// The rank of each file if they are not stored in image order.
     pub(crate) ranks: Option<&'a [usize]>,
-    /// The number of a file's coding.
+    /// The number of each file's coding.
     pub(crate) codings: &'a [Option<usize>],
 }
 
-/// Stores the content of files, and of the inodes that hold parts of others.
+/// Stores the content of files, and of special inodes.
 pub(crate) struct DataStore<'a> {
     assembler: Assembler<'a>,
     digest: Sha256,
@@ -62,7 +62,7 @@ pub(crate) struct DataStore<'a> {
 }
 
 impl<'a> DataStore<'a> {
-    /// Nothing is stored yet. What files are alike is told by place.
+    /// Creates an empty store. `kinds` are the similarity groups of the files.
     pub(crate) fn new(image: &'a mut ImageFile, options: &'a Options, kinds: &'a [u64]) -> Result<Self> {
         let packed = if options.fragments == Fragments::None && !options.layout.packs_directories {
             None
@@ -74,12 +74,12 @@ impl<'a> DataStore<'a> {
         Ok(Self { assembler, digest: Sha256::new(), pieces: Vec::new(), options })
     }
 
-    /// The image, for what is no file's content.
+    /// The image, for data other than file content.
     pub(crate) fn image(&mut self) -> &mut ImageFile {
         self.assembler.image()
     }
 
-    /// Stores all files. Gives for each place what became of it; [`StoredFile::EMPTY`] where there is no file.
+    /// Stores all files. Returns the storage of each, [`StoredFile::EMPTY`] for other nodes.
     pub(crate) fn store_files(
         &mut self,
         contents: &Contents<'_>,
@@ -97,8 +97,8 @@ impl<'a> DataStore<'a> {
                 }
                 (Some(content), None) if content.size() > 0 => {
                     let coding = codings[place];
-                    let treatment = Treatment::of(content, self.options, coding)?;
-                    to_store.push(FileToStore { place, content, coding, treatment });
+                    let method = StorageMethod::of(content, self.options, coding)?;
+                    to_store.push(FileToStore { place, content, coding, method });
                 }
                 _ => {}
             }
@@ -110,12 +110,12 @@ impl<'a> DataStore<'a> {
         Ok(stored)
     }
 
-    /// Adds to the packed inode; gives where in it that is.
+    /// Appends to the packed inode; returns the offset.
     pub(crate) fn pack(&mut self, bytes: &[u8]) -> Result<u64> {
         self.assembler.append_packed(bytes)
     }
 
-    /// Stores the packed inode, and tells `files` where their parts of it are. Gives what became of it, and its size.
+    /// Stores the packed inode and updates the fragment offsets of `files`. Returns its storage and size.
     pub(crate) fn store_packed(
         &mut self,
         files: &mut [StoredFile],
@@ -128,7 +128,7 @@ impl<'a> DataStore<'a> {
         self.store_alone(&content, other.or(usual), Phase::Packed, progress).map(Some)
     }
 
-    /// Stores the metabox; gives what became of it, and its size.
+    /// Stores the metabox; returns its storage and size.
     pub(crate) fn store_metabox(
         &mut self,
         bytes: &[u8],
@@ -137,14 +137,15 @@ impl<'a> DataStore<'a> {
     ) -> Result<StoredInode> {
         let (path, size) = (self.options.output.as_path(), bytes.len() as u64);
         let file = scratch_file(path)?;
-        let failed = |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file beside", error };
+        let failed =
+            |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file next to", error };
         file.write_all_at(bytes, 0).map_err(failed)?;
         let content = Content::Region { file: Arc::new(file), path: path.into(), offset: 0, size, identity: None };
         let coding = coding.and_then(|coding| self.options.coding_number(coding));
         self.store_alone(&content, coding, Phase::Metadata, progress)
     }
 
-    /// What there is to say of all that was stored.
+    /// Finishes and returns the totals.
     pub(crate) fn finish(self) -> StoredData {
         StoredData {
             duplicate_bytes: self.assembler.duplicate_bytes(),
@@ -154,7 +155,7 @@ impl<'a> DataStore<'a> {
         }
     }
 
-    /// Stores an inode that is no file of the tree: what it holds is compared as parts of those.
+    /// Stores a special inode, which does not belong to the tree.
     fn store_alone(
         &mut self,
         content: &Content,
@@ -164,15 +165,15 @@ impl<'a> DataStore<'a> {
     ) -> Result<StoredInode> {
         let pieces = self.pieces.len();
         let mut alone = [StoredFile::EMPTY];
-        let treatment = coding.map_or(Treatment::Flat, |_| Treatment::Compress(TailRule::Blocks));
-        let file = FileToStore { place: 0, content, coding, treatment };
+        let method = coding.map_or(StorageMethod::Flat, |_| StorageMethod::Compress(TailRule::Blocks));
+        let file = FileToStore { place: 0, content, coding, method };
         self.store(&[file], &mut alone, phase, progress)?;
         self.pieces.truncate(pieces);
         let [stored] = alone;
         Ok((stored, content.size()))
     }
 
-    /// Stores files in their order.
+    /// Stores files in the given order.
     fn store(
         &mut self,
         files: &[FileToStore<'_>],
@@ -181,13 +182,13 @@ impl<'a> DataStore<'a> {
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let options = self.options;
-        let partings = if options.dedupe { partings(files, options, progress)? } else { Partings::default() };
+        let splits = if options.dedupe { splits(files, options, progress)? } else { FileSplits::default() };
         if options.has_large_pclusters() {
             release_freed_memory();
         }
         let total = files.iter().map(|file| file.content.size()).sum();
         let cut = if phase == Phase::Packed { Cut::Tapered } else { Cut::Even };
-        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, partings.of(file.place), cut, options));
+        let pieces = files.iter().flat_map(|file| Piece::all_of(*file, splits.of(file.place), cut, options));
         let mut pieces = pieces.peekable();
         let next = || {
             let (mut job, mut bytes) = (Vec::new(), 0);
@@ -195,7 +196,7 @@ impl<'a> DataStore<'a> {
                 bytes += piece.read_len().max(1);
                 job.push(piece);
             }
-            // A piece is in memory twice: as it was read and as it is to be written.
+            // A piece is in memory twice: as read and as to be written.
             let cost = bytes * 2 + job.len() * PIECE_COST;
             (!job.is_empty()).then_some((job, cost))
         };
@@ -203,7 +204,7 @@ impl<'a> DataStore<'a> {
             let mut compressors = Compressors::new(options);
             let mut buffer = Vec::new();
             Ok(move |job: Vec<Piece<'_>>| -> Result<Vec<PieceOutput>> {
-                job.iter().map(|piece| piece.treat(&mut compressors, &mut buffer)).collect()
+                job.iter().map(|piece| piece.process(&mut compressors, &mut buffer)).collect()
             })
         };
         let mut contents = files.iter().map(|file| file.content);
@@ -228,14 +229,14 @@ impl<'a> DataStore<'a> {
     }
 }
 
-/// How what files have in common parts them. What is compressed in one way cannot refer to what is in another.
-fn partings(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<Partings> {
-    let mut partings = Partings::default();
+/// Splits files at repeated data. Data can only refer to data with the same coding.
+fn splits(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<FileSplits> {
+    let mut splits = FileSplits::default();
     for (number, coding) in options.codings().into_iter().enumerate() {
         let of_coding =
-            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.treatment, Treatment::Compress(_));
+            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.method, StorageMethod::Compress(_));
         let files: Vec<_> = files.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
-        partings.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
+        splits.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
     }
-    Ok(partings)
+    Ok(splits)
 }

@@ -1,4 +1,4 @@
-//! Finding files with equal content.
+//! Finds files with equal content.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,15 @@ use crate::{
     workers,
 };
 
-/// How much is read at once, in bytes.
+/// The read size in bytes.
 const READ_LEN: usize = 1 << 20;
-/// What is all zeros is left out in parts of this length, in bytes.
+/// Windows of this length in bytes that are all zeros are not hashed.
 const WINDOW_LEN: usize = 64 << 10;
-/// Files are handed to a worker until they have this many bytes.
+/// Files are grouped into jobs until they have this many bytes.
 const JOB_BYTES: u64 = 4 << 20;
 
-/// For each file the first one before it with the same content, if there is one; both by their place in `files`. Only
-/// files of equal sizes are read.
+/// For each file, the first earlier file with the same content, if any; both as indexes into `files`. Only files of
+/// equal sizes are read.
 pub(crate) fn duplicates(
     files: &[Option<&Content>],
     options: &Options,
@@ -73,7 +73,7 @@ pub(crate) fn duplicates(
 fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
     let open = content.open()?;
     let mut hasher = Sha256::new();
-    // Of zeros at the end nothing else tells how many there are.
+    // Trailing zeros are not hashed, so the size is included.
     hasher.update(content.size().to_le_bytes());
     for range in content.data_ranges(WINDOW_LEN as u64)? {
         let mut offset = range.start;
@@ -81,7 +81,7 @@ fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
             let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
             open.read_at(offset, &mut buffer[..len])?;
             for window in buffer[..len].chunks(WINDOW_LEN) {
-                // Zeros are the same whether they are a hole or not.
+                // Zeros count as equal whether or not they are a hole.
                 if window.iter().any(|byte| *byte != 0) {
                     hasher.update(offset.to_le_bytes());
                     hasher.update(window);

@@ -1,56 +1,56 @@
-//! Why an image was not built.
+//! Errors of building an image.
 
 use std::{fmt, io, path::PathBuf};
 
 use floe_codec::encode::EncodeError;
 
-/// Why an image was not built. No image is left under the final name then.
+/// Why an image was not built. The output path then has no new image.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something of a source could not be read.
+    /// A source could not be read.
     Source {
         /// Its path.
         path: PathBuf,
-        /// What was tried, as in "cannot … PATH": "open".
+        /// The failed action, as in "cannot … PATH": "open".
         action: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A file changed between being listed and having been read.
+    /// A file changed after it was listed.
     Changed {
         /// Its path.
         path: PathBuf,
     },
-    /// Something of a source cannot be in an image.
+    /// A source cannot be represented in an image.
     Unfit {
         /// Its path.
         path: PathBuf,
-        /// Why: "its name is longer than 255 bytes".
+        /// The reason: "its name is longer than 255 bytes".
         reason: String,
     },
     /// The image could not be written.
     Output {
         /// Its path.
         path: PathBuf,
-        /// What was tried: "write".
+        /// The failed action: "write".
         action: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The options contradict each other or are out of range.
     Option(String),
-    /// No thread could be started.
+    /// A thread could not be started.
     Thread(io::Error),
-    /// There is no memory for a buffer of this many bytes.
+    /// Memory for a buffer of this many bytes is not available.
     Memory(usize),
     /// A codec failed.
     Encode(EncodeError),
-    /// The image would need what its layout cannot say.
+    /// The image exceeds a limit of its layout.
     Layout(String),
-    /// The image was read back and is not what it should be: where, and in what.
+    /// Verification found a difference: where and what.
     Verify(String),
-    /// The image could not be read back: why.
+    /// Verification could not read the image: why.
     Unverified(String),
     /// [`Progress`](crate::Progress) asked to stop.
     Cancelled,
@@ -84,7 +84,11 @@ impl fmt::Display for Error {
         match self {
             Self::Source { path, action, error } => write!(formatter, "cannot {action} {}: {error}", path.display()),
             Self::Changed { path } => {
-                write!(formatter, "{} changed while it was read; try again when nothing writes to it", path.display())
+                write!(
+                    formatter,
+                    "{} changed while it was read; try again when no program writes to it",
+                    path.display()
+                )
             }
             Self::Unfit { path, reason } => write!(formatter, "{}: {reason}", path.display()),
             Self::Output { path, action, error } => {
@@ -92,19 +96,17 @@ impl fmt::Display for Error {
             }
             Self::Option(reason) | Self::Layout(reason) => formatter.write_str(reason),
             Self::Thread(error) => write!(formatter, "cannot start a thread: {error}"),
-            Self::Memory(len) => write!(
-                formatter,
-                "there is no memory for {len} bytes: raise the limit, or use fewer threads (--jobs 1)"
-            ),
-            Self::Encode(error) => error.fmt(formatter),
-            Self::Verify(fault) => write!(
-                formatter,
-                "the image does not read back as what it was made of, so it was not kept: {fault}; please report this"
-            ),
-            Self::Unverified(reason) => {
-                write!(formatter, "the image could not be read back, so it was not kept: {reason}")
+            Self::Memory(len) => {
+                write!(formatter, "out of memory ({len} bytes): raise the limit, or use fewer threads (--jobs 1)")
             }
-            Self::Cancelled => formatter.write_str("stopped before the image was whole"),
+            Self::Encode(error) => error.fmt(formatter),
+            Self::Verify(fault) => {
+                write!(formatter, "verification failed and the image was discarded: {fault}; please report this bug")
+            }
+            Self::Unverified(reason) => {
+                write!(formatter, "the image could not be verified and was discarded: {reason}")
+            }
+            Self::Cancelled => formatter.write_str("cancelled before the image was complete"),
         }
     }
 }

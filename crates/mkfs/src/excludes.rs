@@ -1,4 +1,4 @@
-//! What is left out.
+//! Excluded paths.
 
 use std::{
     fs,
@@ -14,32 +14,32 @@ use crate::{
     options::Options,
 };
 
-/// How much memory an expression may take once it is compiled, in bytes.
+/// The memory limit of a compiled expression in bytes.
 const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 
-/// The paths within the image that are left out, with all that is below them.
+/// Paths within the image that are excluded with everything below them.
 pub(crate) struct Excludes {
     paths: Vec<Exclude>,
     expressions: Vec<Regex>,
-    /// Where in the source that is listed the image and its blob device are, as they were before, by their paths.
+    /// The paths, within the source being listed, of the previous image and blob device.
     outputs: Vec<(PathBuf, Exclude)>,
 }
 
-/// A path that is left out.
+/// An excluded path.
 struct Exclude {
     path: PathBuf,
     is_found: AtomicBool,
 }
 
 impl Excludes {
-    /// What the options say.
+    /// Compiles the options.
     pub(crate) fn new(options: &Options) -> Result<Self> {
         let expressions = options.exclude_expressions.iter().map(|text| expression(text));
         let paths = options.excludes.iter().cloned().map(Exclude::new).collect();
         Ok(Self { paths, expressions: expressions.collect::<Result<_>>()?, outputs: Vec::new() })
     }
 
-    /// Leaves out what is going to be replaced by what the options ask for, where that lies within a source directory.
+    /// Excludes the existing output files if they are within a source directory.
     pub(crate) fn begin_directory(&mut self, source: &Path, options: &Options) {
         let outputs = [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten();
         let source = fs::canonicalize(source).unwrap_or_default();
@@ -51,29 +51,31 @@ impl Excludes {
         self.outputs = within.collect();
     }
 
-    /// Says that what comes is no longer from that directory. Gives a line for each output that was in it.
+    /// Ends the directory. Returns a warning for each output file that was in it.
     pub(crate) fn end_directory(&mut self) -> Vec<String> {
         let found = self.outputs.drain(..).filter(|(_, within)| within.is_found());
-        found.map(|(output, _)| format!("{} lies in the source and is left out", output.display())).collect()
+        found
+            .map(|(output, _)| format!("the output {} is inside the source; it was omitted", output.display()))
+            .collect()
     }
 
-    /// A path to be left out that was not there.
+    /// An excluded path that was not found.
     pub(crate) fn missing(&self) -> Option<&Path> {
         let missing = self.paths.iter().find(|exclude| {
-            // What is in a directory that is left out was not looked for.
+            // Paths inside an excluded directory were not searched.
             !exclude.is_found() && !exclude.path.parent().is_some_and(|parent| self.has_within(parent))
         });
         missing.map(|exclude| exclude.path.as_path())
     }
 
-    /// Whether the entry at this path, without a leading slash, is left out; what is above it is not looked at.
+    /// Whether the entry at this path, without a leading slash, is excluded. Does not consider its parents.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let bytes = path.as_os_str().as_bytes();
         let mut named = self.paths.iter().chain(self.outputs.iter().map(|(_, within)| within));
         named.any(|exclude| exclude.is_at(path)) || self.expressions.iter().any(|regex| regex.is_match(bytes))
     }
 
-    /// Whether the entry at this path or something above it is left out.
+    /// Whether the entry at this path or one of its parents is excluded.
     pub(crate) fn has_within(&self, path: &Path) -> bool {
         let is_empty = self.paths.is_empty() && self.expressions.is_empty();
         !is_empty && path.ancestors().any(|path| !path.as_os_str().is_empty() && self.has(path))
@@ -85,7 +87,7 @@ impl Exclude {
         Self { path, is_found: AtomicBool::new(false) }
     }
 
-    /// Whether it is this path, which is there.
+    /// Whether this is the excluded path; if so, marks it as found.
     fn is_at(&self, path: &Path) -> bool {
         let is_this = self.path == path;
         if is_this {
@@ -105,7 +107,7 @@ pub(crate) fn expression(text: &str) -> Result<Regex> {
     built.map_err(|error| {
         let said = error.to_string();
         let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        Error::Option(format!("'{text}' is no regular expression: {reason}"))
+        Error::Option(format!("'{text}' is not a valid regular expression: {reason}"))
     })
 }
 
@@ -134,6 +136,6 @@ mod tests {
         assert!(excludes.has_within(Path::new("usr/share/doc/x/y")));
         options.exclude_expressions = vec!["(".into()];
         let said = Excludes::new(&options).err().expect("it is broken").to_string();
-        assert!(said.contains("'(' is no regular expression") && !said.contains('\n'), "{said}");
+        assert!(said.contains("'(' is not a valid regular expression") && !said.contains('\n'), "{said}");
     }
 }

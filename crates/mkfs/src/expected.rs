@@ -1,4 +1,4 @@
-//! What an image should hold, for those who read it back.
+//! The expected contents of an image, for verification.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use crate::{
     xattrs::XattrTable,
 };
 
-/// Reads an image back before it gets its name.
+/// Verifies an image before it gets its name.
 pub trait Verifier {
-    /// Compares the image in the file `image`, and its blob device in `blob`, with what it should be. The names are
-    /// those of files that have no other ones yet.
+    /// Compares the image in the file `image`, and its blob device in `blob`, with its expected contents. The paths are
+    /// those of files that have no permanent name yet.
     ///
     /// # Errors
-    /// The image is not as it should be, or `progress` asked to stop.
+    /// The image differs, or `progress` asked to stop.
     fn verify(
         &mut self,
         image: &Path,
@@ -27,40 +27,40 @@ pub trait Verifier {
     ) -> Result<Verified, VerifyError>;
 }
 
-/// What of an image was read back.
+/// The extent of a verification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verified {
-    /// How many inodes were compared.
+    /// The number of inodes compared.
     pub inodes: u64,
-    /// How many bytes of files were compared.
+    /// The number of file bytes compared.
     pub content_bytes: u64,
 }
 
-/// Why an image was not taken.
+/// Why verification failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VerifyError {
-    /// It is not as it should be: where, and in what.
+    /// The image differs: where and what.
     Fault(String),
-    /// It could not be read: why.
+    /// The image could not be read: why.
     Unread(String),
-    /// Progress asked to stop.
+    /// [`Progress`](crate::Progress) asked to stop.
     Cancelled,
 }
 
-/// A part of a file's content, as it was when it was read from its source.
+/// A piece of a file, with the hash of the bytes read from the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PieceDigest {
-    /// The file's number.
+    /// The number of the file's inode.
     pub inode: usize,
-    /// Where in the file it begins, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
     /// Its length in bytes.
     pub len: usize,
-    /// The xxh64 of its bytes, with the seed 0; `None` where it is a hole.
+    /// The xxh64 of its bytes with seed 0; `None` if it is a hole.
     pub hash: Option<u64>,
 }
 
-/// What an inode should say.
+/// The expected attributes of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpectedInode<'a> {
     /// Its type.
@@ -73,41 +73,41 @@ pub struct ExpectedInode<'a> {
     pub gid: u32,
     /// The number of hard links.
     pub link_count: u32,
-    /// The time of the last change of content.
+    /// The modification time.
     pub modified: Timestamp,
     /// The size in bytes; `None` for a directory.
     pub size: Option<u64>,
-    /// The numbers of a device.
+    /// The device numbers.
     pub device: DeviceNumber,
     /// The target of a symbolic link.
     pub target: Option<&'a [u8]>,
 }
 
-/// What an image should hold. Inodes have numbers from 0 on, which is the root; a directory comes before what is in it.
+/// The expected contents of an image. Inodes are numbered from 0, the root; a directory precedes its entries.
 pub struct Expected<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) visits: &'a [Visit],
     pub(crate) xattrs: &'a XattrTable,
     pub(crate) options: &'a Options,
     pub(crate) pieces: &'a [PieceDigest],
-    /// By number: that of an earlier file with the same content.
+    /// The number of an earlier file with the same content, by inode number.
     pub(crate) same: &'a [Option<usize>],
-    /// By node: its number.
+    /// The inode number of each node.
     pub(crate) places: Vec<usize>,
 }
 
 impl Expected<'_> {
-    /// How many inodes there are.
+    /// The number of inodes.
     pub fn inode_count(&self) -> usize {
         self.visits.len()
     }
 
-    /// Where in its file the image begins, in bytes.
+    /// The offset of the image in its file, in bytes.
     pub fn image_offset(&self) -> u64 {
         self.options.layout.offset
     }
 
-    /// What an inode should say.
+    /// The expected attributes of an inode.
     pub fn inode(&self, number: usize) -> ExpectedInode<'_> {
         let visit = &self.visits[number];
         let node = self.tree.node(visit.node);
@@ -131,29 +131,29 @@ impl Expected<'_> {
         }
     }
 
-    /// The extended attributes of an inode, in the order of their names.
+    /// The xattrs of an inode, in the order of their names.
     pub fn xattrs(&self, number: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
         let xattrs = &self.tree.node(self.visits[number].node).xattrs;
         let kept = xattrs.iter().filter(|(name, value)| self.xattrs.keeps(name, value));
         kept.map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 
-    /// The entries of a directory without `.` and `..`, in the order of their names: names and inodes.
+    /// The entries of a directory without `.` and `..`, in the order of their names: name and inode number.
     pub fn entries(&self, number: usize) -> impl Iterator<Item = (&[u8], usize)> {
         self.tree.entries(self.visits[number].node).map(|(name, node)| (name, self.places[node.index()]))
     }
 
-    /// The content of files, in the order of the image. What equal files share is there once.
+    /// The content of files in image order. Content that equal files share is listed once.
     pub fn pieces(&self) -> &[PieceDigest] {
         self.pieces
     }
 
-    /// Files that were found to have the content of an earlier one, whose pieces alone are listed: the numbers of both.
+    /// Pairs of inode numbers: a file without pieces of its own, and the earlier file with the same content.
     pub fn duplicates(&self) -> impl Iterator<Item = (usize, usize)> {
         self.same.iter().enumerate().filter_map(|(number, earlier)| Some((number, (*earlier)?)))
     }
 
-    /// A path by which an inode is found, with a slash in front.
+    /// A path of an inode, with a leading slash.
     pub fn path(&self, number: usize) -> Vec<u8> {
         let mut names = Vec::new();
         let mut number = number;

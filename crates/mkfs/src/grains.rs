@@ -1,43 +1,44 @@
-//! Cutting content where its own bytes say, so that equal data is cut alike wherever it stands.
+//! Content-defined splitting: equal data is split at the same positions wherever it occurs.
 //!
-//! This is known as content-defined chunking; "chunk" means something else in EROFS, so what comes of it is a grain.
+//! The technique is known as content-defined chunking. EROFS uses "chunk" for something else, so the resulting units
+//! are called grains.
 
 use xxhash_rust::xxh64::xxh64;
 
-/// How many bytes decide whether a grain ends: each shifts the rolling hash by one of its bits.
+/// The window of the rolling hash in bytes: each byte shifts the hash by one bit.
 const WINDOW_LEN: usize = 64;
-/// A grain has at least one part in this many of the usual length.
+/// The minimum length of a grain is one part in this many of the average.
 const MIN_PARTS: usize = 8;
-/// A grain has at most this many times the usual length.
+/// The maximum length of a grain is this many times the average.
 const MAX_FACTOR: usize = 32;
 
-/// What stands for each byte in the rolling hash.
+/// The random number of each byte value for the rolling hash.
 const GEAR: [u64; 256] = gear();
 
-/// A run of content between two places where its own bytes say so.
+/// A run of content between two content-defined boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grain {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) len: usize,
     /// The hash of its bytes.
     pub(crate) hash: u64,
-    /// Whether it ends where its own bytes say, which what repeats itself all the time never does.
+    /// Whether its end is content-defined. Data that repeats itself constantly has no such boundaries.
     pub(crate) is_distinct: bool,
 }
 
-/// Cuts content into grains.
+/// Splits content into grains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrainCutter {
     len_log2: u32,
 }
 
 impl GrainCutter {
-    /// Cuts into grains of about 2 to the power of `len_log2` bytes, 8 to 24.
+    /// Creates a cutter for grains of about `1 << len_log2` bytes; the logarithm is 8 to 24.
     pub(crate) fn new(len_log2: u32) -> Self {
         Self { len_log2: len_log2.clamp(8, 24) }
     }
 
-    /// The grains of `data` in their order.
+    /// The grains of `data` in order.
     pub(crate) fn cut<'a>(&self, data: &'a [u8]) -> impl Iterator<Item = Grain> + 'a {
         let usual_len = 1usize << self.len_log2;
         let (min_len, max_len) = (usual_len / MIN_PARTS, usual_len * MAX_FACTOR);
@@ -71,7 +72,7 @@ const fn gear() -> [u64; 256] {
     let mut index = 0;
     let mut state = 0u64;
     while index < table.len() {
-        // SplitMix64, whose bits are even enough.
+        // SplitMix64, which distributes bits evenly enough.
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_everywhere_is_not_distinct() {
+    fn uniform_data_is_not_distinct() {
         for data in [vec![0; 1 << 20], [1, 2, 3].repeat(1 << 18), Vec::new(), vec![5]] {
             assert!(GrainCutter::new(11).cut(&data).all(|grain| !grain.is_distinct));
         }

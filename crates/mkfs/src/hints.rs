@@ -1,4 +1,4 @@
-//! Which files are compressed otherwise than the rest.
+//! Per-file compression settings.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -11,26 +11,26 @@ use crate::{
     tree::{Body, Tree, Visit},
 };
 
-/// How something is compressed.
+/// A compression method with its pcluster size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coding {
     /// The codec and its settings.
     pub compression: Compression,
-    /// The size of a pcluster in bytes.
+    /// The pcluster size in bytes.
     pub pcluster_bytes: u32,
 }
 
-/// What is done otherwise with some files.
+/// A compression setting for some files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hint {
-    /// An extended regular expression that some part of the path matches, without a leading slash.
+    /// An extended regular expression that matches some part of the path, which has no leading slash.
     pub expression: String,
-    /// How they are compressed; `None` stores them as they are.
+    /// The coding of matching files; `None` stores them uncompressed.
     pub coding: Option<Coding>,
 }
 
-/// For each visit the number of its coding among [`Options::codings`]; `None` where it is not compressed. The first hint
-/// that matches counts, and of several paths the first.
+/// The number of each visit's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
+/// hint counts; of several paths, the first.
 pub(crate) fn coding_numbers(tree: &Tree, visits: &[Visit], options: &Options) -> Result<Vec<Option<usize>>> {
     let usual = options.compression.map(|_| 0);
     if options.hints.is_empty() {

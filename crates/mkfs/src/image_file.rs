@@ -1,4 +1,4 @@
-//! The file that an image is written to: nameless until it is whole.
+//! The output file, which stays unnamed until the image is complete.
 
 use std::{
     env,
@@ -22,28 +22,28 @@ use crate::{
     replaced_file::ReplacedFile,
 };
 
-/// What is collected before it is written, in bytes.
+/// The write buffer size in bytes.
 const BUFFER_LEN: usize = 1 << 20;
-/// How many temporary names are tried.
+/// How many temporary names to try.
 const NAME_ATTEMPTS_MAX: u32 = 100;
 /// The mode of a new image, before the umask.
 const IMAGE_MODE: u32 = 0o644;
-/// The mode of what takes the place of another file until it gets that file's mode.
+/// The mode of a replacement until it gets the mode of the replaced file.
 const REPLACEMENT_MODE: u32 = 0o600;
-/// How many symbolic links are followed, as in the kernel.
+/// The maximum number of symbolic links to follow, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The part of a block device that makes it an image, in bytes: all up to the superblock's end.
+/// The length of the head in bytes, everything up to the superblock's end: without it, a block device has no image.
 const HEAD_LEN: usize = 4096;
 
-/// A file that is written from its beginning to its end, with corrections, and gets its name at last. Dropped before,
-/// it leaves nothing behind, and a block device without a superblock.
+/// A file that is written sequentially, with corrections, and named at the end. If it is dropped before that, it leaves
+/// no file behind, and a block device without a superblock.
 pub(crate) struct ImageFile {
     file: File,
-    /// Its path as it was given, for errors.
+    /// The path as given, for errors.
     path: PathBuf,
-    /// Where it goes: what symbolic links at `path` lead to.
+    /// The final path, with symbolic links at `path` resolved.
     target: PathBuf,
-    /// Where in the file the image begins, in bytes. Offsets and lengths are counted from there.
+    /// The offset of the image in the file. All other offsets and lengths are relative to it.
     start: u64,
     replaced: Option<ReplacedFile>,
     name: Name,
@@ -52,19 +52,19 @@ pub(crate) struct ImageFile {
 }
 
 enum Name {
-    /// It has none yet: not even a kill leaves anything behind.
+    /// Unnamed: even a killed process leaves nothing behind.
     None,
-    /// A temporary one, where the file system cannot do without.
+    /// A temporary name, on file systems that do not support unnamed files.
     Temporary(PathBuf),
-    /// It is a block device.
+    /// A block device.
     Device,
-    /// Its own: it is whole.
+    /// The final name: the image is complete.
     Final,
 }
 
 impl ImageFile {
-    /// A file that will be at `path`, in which the image begins at byte `start`. A block device there is written to
-    /// itself, if nothing else uses it.
+    /// Creates the file for `path`, with the image starting at byte `start`. If `path` is a block device that is not in
+    /// use, the image is written to it directly.
     pub(crate) fn create(path: &Path, start: u64) -> Result<Self> {
         let target = link_target(path);
         let (file, name, replaced) = match fs::metadata(path) {
@@ -72,7 +72,7 @@ impl ImageFile {
                 (open_device(path).map_err(output(path, "write to"))?, Name::Device, None)
             }
             Ok(status) if !status.is_file() => {
-                let error = io::Error::other("it is there, and neither a regular file nor a block device");
+                let error = io::Error::other("it exists and is neither a regular file nor a block device");
                 return Err(output(path, "replace")(error));
             }
             Ok(status) => {
@@ -88,12 +88,12 @@ impl ImageFile {
         Ok(Self { file, path: path.to_path_buf(), target, start, replaced, name, buffer, written: 0 })
     }
 
-    /// How many bytes there are so far.
+    /// The length so far, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Puts bytes at the end.
+    /// Appends bytes.
     pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while self.buffer.len() + bytes.len() >= BUFFER_LEN {
             if self.buffer.is_empty() {
@@ -110,7 +110,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Puts zeros at the end, up to a multiple of `alignment`.
+    /// Appends zeros up to a multiple of `alignment`.
     pub(crate) fn pad(&mut self, alignment: u64) -> Result<()> {
         let mut missing = self.len().next_multiple_of(alignment) - self.len();
         while missing > 0 {
@@ -121,7 +121,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Forgets what was appended after `len`.
+    /// Discards the bytes after `len`.
     pub(crate) fn rewind(&mut self, len: u64) -> Result<()> {
         if len >= self.written {
             self.buffer.truncate(usize::try_from(len - self.written).unwrap_or(usize::MAX));
@@ -135,7 +135,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Whether these bytes stand at `offset`.
+    /// Whether these bytes are stored at `offset`.
     pub(crate) fn holds(&mut self, offset: u64, bytes: &[u8]) -> Result<bool> {
         if offset + bytes.len() as u64 > self.written {
             self.flush()?;
@@ -145,8 +145,8 @@ impl ImageFile {
         Ok(there == bytes)
     }
 
-    /// Puts the superblock, and what else stands in front, in the place of the zeros that are there. On a block device
-    /// all else is stored before.
+    /// Writes the superblock and the other data at the start over the zeros there. On a block device, all other data is
+    /// synced first.
     pub(crate) fn put_head(&mut self, bytes: &[u8]) -> Result<()> {
         self.flush()?;
         if matches!(self.name, Name::Device) {
@@ -155,7 +155,7 @@ impl ImageFile {
         self.write(bytes, 0)
     }
 
-    /// Writes what is not written yet, and gives a path by which the file can be opened now.
+    /// Flushes the buffer and returns a path at which the file can be opened now.
     pub(crate) fn readable_path(&mut self) -> Result<PathBuf> {
         self.flush()?;
         Ok(match &self.name {
@@ -165,8 +165,7 @@ impl ImageFile {
         })
     }
 
-    /// Gives the file its name, when all of it is stored. What is there already has its mode then, and its owner where
-    /// that is permitted.
+    /// Syncs the file and gives it its name. A replaced file passes on its mode and, if permitted, its owner.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
         if let Some(replaced) = &self.replaced {
@@ -214,19 +213,19 @@ impl Drop for ImageFile {
     }
 }
 
-/// A file for data that is needed only meanwhile, without a name, in the directory of the image at `path`; where that is
-/// a device, in the one for temporary files.
+/// Creates an unnamed temporary file in the directory of the image at `path`, or in the system's temporary directory if
+/// `path` is a device.
 pub(crate) fn scratch_file(path: &Path) -> Result<File> {
     let is_device = fs::metadata(path).is_ok_and(|status| status.file_type().is_block_device());
     let beside = if is_device { env::temp_dir().join("floe") } else { link_target(path) };
-    let (file, name) = nameless(&beside, REPLACEMENT_MODE).map_err(output(path, "make a temporary file beside"))?;
+    let (file, name) = nameless(&beside, REPLACEMENT_MODE).map_err(output(path, "create a temporary file next to"))?;
     if let Name::Temporary(temporary) = name {
-        fs::remove_file(temporary).map_err(output(path, "make a temporary file beside"))?;
+        fs::remove_file(temporary).map_err(output(path, "create a temporary file next to"))?;
     }
     Ok(file)
 }
 
-/// What the symbolic links at `path` lead to, whether anything is there or not.
+/// Resolves the symbolic links at `path`; the target need not exist.
 fn link_target(path: &Path) -> PathBuf {
     let mut target = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -238,7 +237,7 @@ fn link_target(path: &Path) -> PathBuf {
     target
 }
 
-/// Opens a block device that nothing else uses: neither a mount nor another device.
+/// Opens a block device exclusively: it must not be mounted or used by another device.
 fn open_device(path: &Path) -> io::Result<File> {
     match rustix::fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => Ok(File::from(file)),
@@ -247,7 +246,7 @@ fn open_device(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Stores the names in a directory, as far as its file system knows how to.
+/// Syncs a directory, if its file system supports that.
 fn store_directory(directory: &Path) -> io::Result<()> {
     match rustix::fs::fsync(File::open(directory)?) {
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => Ok(()),
@@ -268,7 +267,7 @@ fn nameless(path: &Path, mode: u32) -> io::Result<(File, Name)> {
     .map(|(file, temporary)| (file, Name::Temporary(temporary)))
 }
 
-/// A file without a name cannot take the place of another one; where there is one, it gets a temporary name in between.
+/// An unnamed file cannot replace a file; if one exists, the new file first gets a temporary name.
 fn give_name(file: &File, path: &Path) -> io::Result<()> {
     let this = format!("/proc/self/fd/{}", file.as_raw_fd());
     match rustix::fs::linkat(CWD, &this, CWD, path, AtFlags::SYMLINK_FOLLOW) {
@@ -283,8 +282,8 @@ fn give_name(file: &File, path: &Path) -> io::Result<()> {
     })
 }
 
-/// Removes what a build of this process has left beside the image at `path` where it could not do without a temporary
-/// name: for a program that ends while one is under way.
+/// Removes a temporary file that a build in this process has left next to the image at `path`, for a program that exits
+/// during a build.
 pub fn remove_unfinished(path: &Path) {
     let target = link_target(path);
     let Some(base) = target.file_name() else { return };

@@ -1,10 +1,10 @@
-//! Which files are alike, as far as their names tell.
+//! Groups files by similarity, judged by their names.
 
 use xxhash_rust::xxh64::xxh64;
 
 use crate::tree::{Body, Tree, Visit};
 
-/// For each visit the kind of file, by its first name: files of a kind have the same number.
+/// The similarity group of each visit, by its first name; files of a group have the same number.
 pub(crate) fn kinds(tree: &Tree, visits: &[Visit]) -> Vec<u64> {
     let mut by_node = vec![None; tree.len()];
     for visit in visits.iter().filter(|visit| matches!(tree.node(visit.node).body, Body::Directory(_))) {
@@ -15,8 +15,8 @@ pub(crate) fn kinds(tree: &Tree, visits: &[Visit]) -> Vec<u64> {
     visits.iter().map(|visit| by_node[visit.node.index()].unwrap_or(0)).collect()
 }
 
-/// What tells the kind: what follows the last dot, but for versions (`libc.so.6` is a `so`); the whole name where that
-/// is nothing.
+/// The part of a name that determines the group: the extension without version numbers (`libc.so.6` is a `so`), or the
+/// whole name if there is no extension.
 fn extension(name: &[u8]) -> &[u8] {
     let mut rest = name;
     while let Some(dot) = rest.iter().rposition(|byte| *byte == b'.').filter(|dot| *dot > 0) {

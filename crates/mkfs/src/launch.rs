@@ -1,4 +1,4 @@
-//! Where a recorded launch finds what it reads: which files come first, and the list of it.
+//! Applies a launch profile: the order of files and the launch list.
 
 use floe_erofs::write::launch_list;
 use floe_image::Nid;
@@ -8,10 +8,10 @@ use crate::{
     tree::{NodeId, Tree, Visit},
 };
 
-/// What a launch reads, by the places of files in the order of the image.
+/// The files that a launch reads, indexed in image order.
 pub(crate) struct Launch<'a> {
     profile: &'a Profile,
-    /// For each range of the profile the file's place, if it is there.
+    /// The file of each range in the profile, if it exists.
     places: Vec<Option<usize>>,
 }
 
@@ -26,7 +26,8 @@ impl<'a> Launch<'a> {
         Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
     }
 
-    /// For each place when it is read: less is sooner. A file that is stored with an earlier one is read with it.
+    /// The rank of each file; lower ranks are read earlier. A file that shares the content of an earlier one has its
+    /// rank.
     pub(crate) fn ranks(&self, same: &[Option<usize>]) -> Vec<usize> {
         let mut ranks = vec![usize::MAX; same.len()];
         for (rank, place) in self.places.iter().enumerate() {
@@ -37,7 +38,7 @@ impl<'a> Launch<'a> {
         ranks
     }
 
-    /// The list as it stands in the image, whose inodes are these.
+    /// The launch list in its on-disk form, for inodes with these nids.
     pub(crate) fn list(&self, nids: &[u64]) -> Vec<u8> {
         let ranges = self.profile.ranges().iter().zip(&self.places);
         let ranges: Vec<_> =
@@ -45,7 +46,7 @@ impl<'a> Launch<'a> {
         launch_list(&ranges)
     }
 
-    /// How many ranges are of files that are not in the image.
+    /// How many ranges refer to files that the image lacks.
     pub(crate) fn missing(&self) -> u64 {
         self.places.iter().filter(|place| place.is_none()).count() as u64
     }

@@ -1,4 +1,4 @@
-//! How an image lies in its file, and which of the format's freedoms it takes.
+//! The layout of the image in its file, and optional features of the format.
 
 use floe_erofs::format;
 
@@ -7,39 +7,39 @@ use crate::{
     hints::Coding,
 };
 
-/// How long the extended attributes of the root can be made, in bytes.
+/// The largest reserved length of the root's xattrs in bytes.
 const ROOT_XATTR_LEN_MAX: u32 = 65_532;
 
-/// How an image lies in its file, and which of the format's freedoms it takes.
+/// The layout of the image in its file, and optional features of the format.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Where in the file the image begins, in bytes. A regular file has zeros before it.
+    /// The offset of the image in its file, in bytes. A regular file has zeros before it.
     pub offset: u64,
-    /// The number of blocks is a multiple of this, a power of two.
+    /// The number of blocks is rounded up to a multiple of this power of two.
     pub blocks_multiple: u32,
-    /// The data of each file that has blocks begins at a multiple of so many blocks.
+    /// The data of each file with blocks is aligned to this many blocks.
     pub data_unit_blocks: u32,
     /// Whether the superblock has a checksum.
     pub checksum: bool,
-    /// The most bytes of a file that one pcluster holds, at least the block size.
+    /// The maximum number of file bytes in one pcluster; at least the block size.
     pub extent_bytes_max: Option<u32>,
-    /// How long the extended attributes of the root are at least, in bytes, so that some can be added in place.
+    /// The minimum length of the root's xattrs in bytes, to reserve space for additions in place.
     pub root_xattr_bytes: u32,
-    /// Whether directories are in the packed inode, and compressed with it.
+    /// Whether directories are stored, compressed, in the packed inode.
     pub packs_directories: bool,
-    /// How the packed inode is compressed; `None` as files are.
+    /// The coding of the packed inode; `None` uses that of files.
     pub packed_coding: Option<Coding>,
-    /// Whether inodes are in an inode of their own, and how that is compressed.
+    /// Whether inodes are stored in the metabox inode, and its coding.
     pub metabox: Metabox,
 }
 
-/// Where inodes are.
+/// The location of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Metabox {
     /// In blocks of the image.
     #[default]
     None,
-    /// In the metabox inode, which is compressed in this way, or is not.
+    /// In the metabox inode, with this coding or uncompressed.
     Inode(Option<Coding>),
 }
 
@@ -60,7 +60,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The codings that only inodes have which are no files.
+    /// The codings of special inodes.
     pub(crate) fn codings(&self) -> impl Iterator<Item = Coding> {
         let metabox = match self.metabox {
             Metabox::Inode(coding) => coding,
@@ -69,7 +69,7 @@ impl Layout {
         self.packed_coding.into_iter().chain(metabox)
     }
 
-    /// The room that the attributes of the root have at least, in bytes.
+    /// The minimum length of the root's xattrs in bytes.
     pub(crate) fn root_xattr_len(&self) -> usize {
         match usize::try_from(self.root_xattr_bytes).unwrap_or(usize::MAX) {
             0 => 0,
@@ -77,20 +77,20 @@ impl Layout {
         }
     }
 
-    /// Refuses what is out of range.
+    /// Rejects values out of range.
     pub(crate) fn check(&self, block_size: u64) -> Result<()> {
         let refuse = |reason: String| Err(Error::Option(reason));
         if !self.blocks_multiple.is_power_of_two() {
-            return refuse("the number of blocks can only be a multiple of a power of two".into());
+            return refuse("the multiple of the number of blocks must be a power of two".into());
         }
         if self.data_unit_blocks == 0 {
-            return refuse("data begins at multiples of at least 1 block".into());
+            return refuse("the alignment of data must be at least 1 block".into());
         }
         if self.extent_bytes_max.is_some_and(|max| u64::from(max) < block_size) {
-            return refuse(format!("an extent has at least the {block_size} bytes of a block"));
+            return refuse(format!("the maximum extent size must be at least the block size of {block_size} bytes"));
         }
         if self.root_xattr_bytes > ROOT_XATTR_LEN_MAX {
-            return refuse(format!("the attributes of the root take at most {ROOT_XATTR_LEN_MAX} bytes"));
+            return refuse(format!("the xattrs of the root must not exceed {ROOT_XATTR_LEN_MAX} bytes"));
         }
         Ok(())
     }

@@ -1,23 +1,23 @@
-//! Building EROFS images.
+//! Builds EROFS images.
 //!
-//! [`build()`] takes [`Options`] and sources, directories and tar archives, scans them into a tree, compresses what is in the files on several threads,
-//! lays out the metadata and writes the image under its name when it is whole. The same input and options give the same
-//! bytes, however many threads there are.
+//! [`build()`] takes [`Options`] and sources (directories and tar archives). It scans the sources into a tree,
+//! compresses file content on several threads, lays out the metadata, and names the image when it is complete. Equal
+//! input and options give equal bytes, whatever the number of threads.
 //!
-//! An image has three parts: the superblock's block; the data, in the order of the tree, then the packed inode's; the
-//! metadata, which is shared attributes, inodes with what stands behind them, and the blocks of directories. A
-//! directory's inodes stand together. Places that blocks leave free are filled with later, smaller inodes.
+//! An image has three parts: the superblock's block; the data in the order of the tree, followed by the data of the
+//! packed inode; and the metadata, which consists of shared xattrs, inodes with their bodies, and directory blocks. The
+//! inodes of a directory are adjacent. Later, smaller inodes fill the gaps that block boundaries leave.
 //!
-//! Besides equal files, equal pclusters and the equal ends of files are stored once, and with [`Options::dedupe`] what
-//! files have in common at any place. Content is cut into grains where its own bytes say so; equal grains in a row are a
-//! repeat. An extent can only refer to the beginning of a pcluster, so pclusters begin where something begins that is
-//! repeated later. All repeats are known before anything is compressed, so that this too is done on several threads.
+//! Equal files, equal pclusters and equal ends of files are stored once. With [`Options::dedupe`], so is data that
+//! files have in common at any offset. For this, content is split into content-defined grains; a sequence of equal
+//! grains is a repeat. An extent can only refer to the beginning of a pcluster, so a pcluster begins wherever a repeat
+//! refers to. All repeats are found before compression starts, so that compression can still use several threads.
 //!
-//! Fragments of files with the same extension stand side by side within runs of a segment's length, because they compress
-//! better so; with large pclusters they stay in the order of the tree.
+//! Within runs of a segment's length, fragments of files with the same extension are adjacent, because they compress
+//! better. With large pclusters they stay in tree order.
 //!
-//! What makes the order the same for any number of threads: files are cut into segments of a fixed size, each is
-//! compressed by itself, and one thread takes the results in order and decides what is stored where.
+//! The result does not depend on the number of threads, because files are split into segments of a fixed size, each
+//! segment is compressed independently, and one thread consumes the results in order and decides their placement.
 #![forbid(unsafe_code)]
 
 mod allocation;
@@ -33,6 +33,7 @@ mod duplicates;
 mod error;
 mod excludes;
 mod expected;
+mod file_split;
 mod grains;
 mod hints;
 mod image_file;
@@ -44,7 +45,6 @@ mod metadata;
 mod options;
 mod overlay;
 mod packed;
-mod parting;
 mod piece;
 mod planned_inode;
 mod profile;
@@ -55,11 +55,11 @@ mod scan;
 mod segment;
 mod shared_extents;
 mod source_root;
+mod storage_method;
 mod stored_blocks;
 mod stored_contents;
 mod stored_file;
 mod summary;
-mod treatment;
 mod tree;
 mod whiteout;
 mod workers;

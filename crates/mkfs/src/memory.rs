@@ -1,8 +1,8 @@
-//! Large buffers, for which there may be no memory.
+//! Fallible allocation of large buffers.
 
 use crate::error::{Error, Result};
 
-/// Makes `buffer` at least so long.
+/// Extends `buffer` to at least `len` bytes.
 pub(crate) fn lengthen(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     if let Some(missing) = len.checked_sub(buffer.len()) {
         buffer.try_reserve_exact(missing).map_err(|_| Error::Memory(len))?;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn failed_allocations_are_errors() {
         assert!(matches!(zeros(usize::MAX / 4), Err(Error::Memory(_))));
         assert!(zeros(3).is_ok_and(|buffer| buffer == [0; 3]));
         assert!(copied(b"abc").is_ok_and(|copy| copy == b"abc"));

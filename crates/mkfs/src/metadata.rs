@@ -1,4 +1,4 @@
-//! Laying out the metadata: where each inode is, and what stands there.
+//! Lays out the metadata: the positions of inodes and their contents.
 
 use floe_erofs::{
     format,
@@ -21,38 +21,38 @@ use crate::{
     xattrs::XattrTable,
 };
 
-/// What the metadata area holds.
+/// The result of writing the metadata area.
 pub(crate) struct MetadataArea {
     /// A digest of all its bytes.
     pub(crate) digest: [u8; 32],
     pub(crate) root_nid: u64,
-    /// 0 where there is no packed inode.
+    /// 0 if there is no packed inode.
     pub(crate) packed_nid: u64,
     pub(crate) metabox_nid: Option<u64>,
     pub(crate) inode_count: u64,
-    /// The number of each inode, by place.
+    /// The nid of each inode, in image order.
     pub(crate) nids: Vec<u64>,
     /// Whether a pcluster is inline.
     pub(crate) has_inline_pclusters: bool,
 }
 
-/// Inodes that are going to be in the metabox.
+/// Inodes for the metabox.
 pub(crate) struct BoxedInodes {
-    /// What the metabox holds.
+    /// The content of the metabox.
     pub(crate) bytes: Vec<u8>,
     digest: [u8; 32],
-    /// The number of each inode, by place.
+    /// The nid of each inode, in image order.
     nids: Vec<u64>,
     has_inline_pclusters: bool,
 }
 
-/// What the metadata is made from.
+/// The input of the metadata layout.
 pub(crate) struct MetadataPlan<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) visits: &'a [Visit],
-    /// By place in `visits`.
+    /// Indexed as `visits`.
     pub(crate) files: &'a [StoredFile],
-    /// Where in the packed inode directories are, by place; empty where that is not known yet.
+    /// The offsets of directories in the packed inode, in image order; empty if unknown.
     pub(crate) directories: &'a [u64],
     pub(crate) xattrs: &'a XattrTable,
     pub(crate) options: &'a Options,
@@ -60,7 +60,7 @@ pub(crate) struct MetadataPlan<'a> {
 }
 
 impl<'a> MetadataPlan<'a> {
-    /// Lays out the area and writes it at the end of the image, which is that of a block.
+    /// Lays out the area and appends it to the image, which must end with a full block.
     pub(crate) fn write(&self, packed: Option<&StoredInode>, image: &mut ImageFile) -> Result<MetadataArea> {
         let block_size = self.options.block_size();
         let mut inodes = self.plan_all()?;
@@ -84,8 +84,8 @@ impl<'a> MetadataPlan<'a> {
         })
     }
 
-    /// Lays out what the metabox is going to hold, and puts the blocks of directories at the end of the image, which is
-    /// that of a block.
+    /// Lays out the content of the metabox, and appends the directory blocks to the image, which must end with a full
+    /// block.
     pub(crate) fn write_boxed(&self, image: &mut ImageFile) -> Result<BoxedInodes> {
         let block_size = self.options.block_size();
         let mut inodes = self.plan_all()?;
@@ -107,7 +107,7 @@ impl<'a> MetadataPlan<'a> {
         Ok(BoxedInodes { bytes, digest, nids, has_inline_pclusters })
     }
 
-    /// Lays out the area of the inodes that cannot be in the metabox, and writes it at the end of the image.
+    /// Lays out the area of the inodes that must not be in the metabox, and appends it to the image.
     pub(crate) fn write_unboxed(
         &self,
         boxed: BoxedInodes,
@@ -134,8 +134,8 @@ impl<'a> MetadataPlan<'a> {
         })
     }
 
-    /// The content of each directory, by place, and nothing for others; before it is known where in the packed inode
-    /// directories are. Inodes of the metabox have numbers of their own.
+    /// The content of each directory in image order, empty for other nodes, laid out before the directories' offsets in
+    /// the packed inode are known. Inodes in the metabox have nids of their own.
     pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
         let mut inodes = self.plan_all()?;
         allocate(&mut inodes, &self.rules, self.options.block_size());
@@ -148,12 +148,12 @@ impl<'a> MetadataPlan<'a> {
         Ok(contents.collect())
     }
 
-    /// The inodes of the tree, which have no places yet.
+    /// Plans the inodes of the tree, without positions.
     fn plan_all(&self) -> Result<Vec<PlannedInode<'_>>> {
         self.visits.iter().enumerate().map(|(place, visit)| self.plan(place, visit)).collect()
     }
 
-    /// The place of each node.
+    /// The index of each node in image order.
     fn places(&self) -> Vec<usize> {
         let mut places = vec![0; self.tree.len()];
         for (place, visit) in self.visits.iter().enumerate() {
@@ -166,8 +166,8 @@ impl<'a> MetadataPlan<'a> {
         matches!(self.tree.node(visit.node).body, Body::Directory(_))
     }
 
-    /// Puts inodes where they belong; gives the blocks of directories. `nids` are the numbers of the tree's inodes; where
-    /// there are none, the inodes are others.
+    /// Writes inodes at their positions; returns the directory blocks. `nids` are the nids of the tree's inodes; it is
+    /// empty for special inodes.
     fn put_inodes<Put: FnMut(&[u8]) -> Result<()>>(
         &self,
         inodes: &[PlannedInode<'_>],
@@ -203,7 +203,7 @@ impl<'a> MetadataPlan<'a> {
         Ok(directories)
     }
 
-    /// Gives directories their blocks, from `start_block` on.
+    /// Assigns blocks to directories, from `start_block` on.
     fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) {
         let block_size = self.options.block_size();
         let mut next_block = start_block;
@@ -221,7 +221,7 @@ impl<'a> MetadataPlan<'a> {
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let mut xattr_body = self.xattrs.body(&node.xattrs);
         if let (0, Some(body)) = (place, &mut xattr_body) {
-            // Zeros are entries without a name, in whose place others can be put.
+            // Zeros are entries without a name, which can be replaced later.
             body.resize(body.len().max(self.options.layout.root_xattr_len()), 0);
         }
         let mut planned = PlannedInode {
@@ -337,7 +337,7 @@ impl<'a> MetadataPlan<'a> {
                 planned.record.data = InodeData::Chunked { format: map.format() };
                 planned.map = InodeMap::Chunks(map);
             }
-            // Only a file that is stored itself is named there.
+            // Cannot happen: such a reference always leads to a file that is stored itself.
             StoredFile::SameAs(_) => {}
         }
     }
@@ -365,7 +365,7 @@ impl<'a> MetadataPlan<'a> {
     }
 }
 
-/// Writes an area from its beginning to its end.
+/// Writes an area sequentially.
 struct AreaWriter<Put> {
     len: u64,
     put: Put,
@@ -373,7 +373,7 @@ struct AreaWriter<Put> {
 }
 
 impl<Put: FnMut(&[u8]) -> Result<()>> AreaWriter<Put> {
-    /// Puts bytes at a place that is not before what was put, with zeros in between.
+    /// Writes bytes at a position at or after the current end, with zeros in between.
     fn put_at(&mut self, place: u64, bytes: &[u8]) -> Result<()> {
         let gap = place.saturating_sub(self.len);
         for bytes in [&vec![0; usize::try_from(gap).unwrap_or(0)], bytes] {

@@ -1,4 +1,4 @@
-//! What an image is to be like.
+//! Build options.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, path::PathBuf};
 
@@ -17,167 +17,167 @@ use crate::{
     profile::Profile,
 };
 
-/// What an image is to be like. [`Options::new`] has the defaults.
+/// Build options. [`Options::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the image goes. What is there is replaced when the new image is whole.
+    /// The output path. An existing file is replaced when the new image is complete.
     pub output: PathBuf,
-    /// log2 of the block size, 9 to 16. Linux mounts no image whose blocks are larger than the machine's pages.
+    /// log2 of the block size, 9 to 16. Linux does not mount images whose blocks are larger than the machine's pages.
     pub block_size_log2: u8,
-    /// How files are compressed; `None` stores them as they are.
+    /// The compression of files; `None` stores them uncompressed.
     pub compression: Option<Compression>,
-    /// The size of a pcluster in bytes: a multiple of the block size, at most 1 MiB.
+    /// The pcluster size in bytes: a multiple of the block size, at most 1 MiB.
     pub pcluster_bytes: u32,
-    /// What is done otherwise with files whose paths match: the first that does counts.
+    /// Per-file settings; the first hint that matches a path counts.
     pub hints: Vec<Hint>,
-    /// Whether the last part of a file that is not compressed stands behind its inode.
+    /// Whether the tail of an uncompressed file follows its inode.
     pub inline_data: bool,
-    /// Whether the last pcluster of a compressed file may stand behind its inode ("ztailpacking").
+    /// Whether the last pcluster of a compressed file may follow its inode ("ztailpacking").
     pub inline_pclusters: bool,
-    /// What is packed together in the packed inode.
+    /// What goes into the packed inode.
     pub fragments: Fragments,
     /// Whether equal data is stored once.
     pub dedupe: bool,
-    /// Whether compact indexes are used where they can be.
+    /// Whether compact indexes are used where possible.
     pub compact_index: bool,
-    /// Which form inodes take.
+    /// The choice between compact and extended inodes.
     pub inode_form: InodeForm,
-    /// The 48-bit layout, for more than 2^32 blocks and for times in compact inodes.
+    /// Use the 48-bit layout, for more than 2^32 blocks and for timestamps in compact inodes.
     pub wide: bool,
-    /// The size of a chunk in bytes where files are to be chunked: a power of two, at least the block size.
+    /// The chunk size in bytes for chunk-based files: a power of two, at least the block size.
     pub chunk_bytes: Option<u64>,
-    /// Whether chunk maps have 8-byte records even where 4 bytes would do.
+    /// Whether chunk maps use 8-byte records even if 4 bytes would do.
     pub chunk_indexes: bool,
-    /// A file beside the image that chunks go to.
+    /// A separate file for chunks.
     pub blob_device: Option<PathBuf>,
-    /// Which times inodes have.
+    /// The timestamps of inodes.
     pub times: Times,
-    /// Which owners inodes have.
+    /// The owners of inodes.
     pub ownership: Ownership,
-    /// Which extended attributes are kept, and how.
+    /// Which xattrs are kept, and how.
     pub xattrs: Xattrs,
-    /// Paths within the image that are left out, with all that is below, without a leading slash.
+    /// Paths within the image that are excluded with everything below them, without a leading slash.
     pub excludes: Vec<PathBuf>,
-    /// Extended regular expressions: a path within the image, without a leading slash, that one of them matches in some
-    /// part is left out too.
+    /// Extended regular expressions. A path within the image, without a leading slash, is excluded if some part of it
+    /// matches.
     pub exclude_expressions: Vec<String>,
-    /// Whether each of [`Options::excludes`] has to match something.
+    /// Whether each of [`Options::excludes`] must match something.
     pub excludes_must_match: bool,
-    /// Whether each name of what has several gets an inode of its own.
+    /// Whether each hard link gets an inode of its own.
     pub splits_links: bool,
-    /// Whether a file that changes while it is read ends the build. Otherwise the image has as much of it as there was, and
-    /// the summary a warning.
+    /// Whether a file that changes while it is read fails the build. Otherwise the image has as much of it as was
+    /// available, and the summary a warning.
     pub strict: bool,
-    /// What whiteouts in a source mean.
+    /// The meaning of whiteouts in a source.
     pub whiteouts: Whiteouts,
-    /// What becomes of what only overlayfs understands.
+    /// The handling of overlayfs metadata.
     pub overlay_marks: OverlayMarks,
-    /// How the image lies in its file, and which of the format's freedoms it takes.
+    /// The layout of the image in its file, and optional features of the format.
     pub layout: Layout,
-    /// What a recorded launch reads: its files come first in the image, and it is listed in it, so that a mount can read
-    /// ahead of it.
+    /// A recorded launch. The files that it reads come first in the image, and the image lists them, so that a mount
+    /// can prefetch them.
     pub profile: Option<Profile>,
-    /// The volume's UUID; `None` makes one of the content.
+    /// The volume's UUID; `None` derives one from the content.
     pub uuid: Option<[u8; 16]>,
-    /// The volume's name: at most 15 bytes.
+    /// The volume label, at most 15 bytes.
     pub volume_name: Vec<u8>,
-    /// How many threads compress.
+    /// The number of compression threads.
     pub jobs: NonZeroUsize,
-    /// How much file data and compressed data may be under way at once, in bytes, over what one job needs (twice a
-    /// segment of 4 or 16 MiB); `None` lets each thread have that. The tree and the metadata are not counted.
+    /// A limit in bytes for file data and compressed data in memory, beyond the needs of one job (twice a segment of 4
+    /// or 16 MiB). `None` allows each thread that much. The tree and the metadata are not counted.
     pub memory_bytes: Option<usize>,
 }
 
-/// Where what goes into an image comes from.
+/// An input of a build.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A directory, whose content becomes the root's.
+    /// A directory; its entries become those of the root.
     Directory(PathBuf),
     /// A tar archive, plain or compressed with gzip, zstd or xz.
     Tar(PathBuf),
-    /// A tar archive that comes from the standard input.
+    /// A tar archive from standard input.
     TarFromInput,
 }
 
-/// What the names mean that OCI layers (and aufs) use for what a layer removes from those below: `.wh.NAME` for an
-/// entry, `.wh..wh..opq` for all entries of a directory.
+/// The meaning of names that OCI layers (and aufs) use to remove entries of lower layers: `.wh.NAME` removes an entry,
+/// `.wh..wh..opq` all entries of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Whiteouts {
-    /// Nothing: they are names like others.
+    /// Ordinary names.
     #[default]
     Keep,
-    /// They remove what earlier sources have, and are not in the image.
+    /// Whiteouts: they remove entries of earlier sources and are not stored.
     Apply,
-    /// They become what overlayfs has for the same: devices with the number 0 and the attribute
+    /// Whiteouts, converted to those of overlayfs: device nodes with number 0, and the attribute
     /// `trusted.overlay.opaque`.
     Overlay,
 }
 
-/// What is packed together in the packed inode.
+/// What goes into the packed inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fragments {
-    /// Nothing: there is no packed inode.
+    /// Nothing; there is no packed inode.
     #[default]
     None,
     /// The last part of each file that does not fill a pcluster.
     Tails,
-    /// All files, whole.
+    /// All files entirely.
     All,
 }
 
-/// Which times inodes have.
+/// The timestamps of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Times {
-    /// Their own. The image's is the latest of them, so that equal trees give equal images.
+    /// Their own. The image's timestamp is the latest of them, so that equal trees give equal images.
     #[default]
     Own,
-    /// Their own; the image's is this, in seconds since 1970.
+    /// Their own; the image's timestamp is this, in seconds since 1970.
     OwnBuiltAt(i64),
-    /// All have this one, in seconds since 1970.
+    /// This for all, in seconds since 1970.
     All(i64),
-    /// Their own, but none later than this, which is the image's, in seconds since 1970.
+    /// Their own, but at most this, which is also the image's timestamp, in seconds since 1970.
     AtMost(i64),
 }
 
-/// Which owners inodes have.
+/// The owners of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ownership {
-    /// The owner of all.
+    /// The owner of all inodes.
     pub force_uid: Option<u32>,
-    /// The group of all.
+    /// The group of all inodes.
     pub force_gid: Option<u32>,
-    /// What is added to each owner, after the above.
+    /// Added to each owner, after the above.
     pub uid_offset: u32,
-    /// What is added to each group.
+    /// Added to each group, after the above.
     pub gid_offset: u32,
 }
 
-/// Which extended attributes are kept, and how.
+/// Which xattrs are kept, and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Xattrs {
-    /// Whether there are any.
+    /// Whether xattrs are kept at all.
     pub keep: bool,
-    /// An attribute that more inodes than this have in the same way is stored once; `None` stores each by itself.
+    /// An xattr that more than this many inodes share is stored once; `None` stores each separately.
     pub share_above: Option<usize>,
-    /// Prefixes of names that are stored once, each a whole text that begins with `user.`, `trusted.` or `security.`.
+    /// Name prefixes that are stored once. Each begins with `user.`, `trusted.` or `security.`.
     pub long_prefixes: Vec<Vec<u8>>,
-    /// Whether inodes have a filter by which a name that is absent is mostly found to be so without a search.
+    /// Whether inodes have a bloom filter, by which most lookups of absent names need no search.
     pub filter: bool,
 }
 
-/// What is under way beside a segment and its result for each thread, where nothing is said: enough that no thread waits
-/// for another one's memory, in bytes.
+/// Default memory in bytes beyond one segment and its result per thread: enough that no thread waits for another one's
+/// memory.
 const MEMORY_SPARE_BYTES: usize = 4 << 20;
-/// What may be under way at least where nothing is said, in bytes.
+/// The minimum default memory in bytes.
 const MEMORY_BYTES_MIN: usize = 32 << 20;
-/// Pclusters of at least so many bytes hold some MiB of files.
+/// Pclusters of at least this many bytes hold some MiB of files.
 const LARGE_PCLUSTER_BYTES: u32 = 256 << 10;
 
 impl Options {
-    /// The most threads that compress.
+    /// The maximum number of compression threads.
     pub const JOBS_MAX: usize = 256;
 
-    /// The defaults: not compressed, blocks of 4 KiB, as many threads as CPUs.
+    /// The defaults: uncompressed, blocks of 4 KiB, as many threads as CPUs.
     pub fn new(output: impl Into<PathBuf>) -> Self {
         let jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self {
@@ -220,7 +220,7 @@ impl Options {
         1 << self.block_size_log2
     }
 
-    /// The block size as a length of buffers.
+    /// The block size as a buffer length.
     pub(crate) fn block_len(&self) -> usize {
         1 << self.block_size_log2
     }
@@ -231,18 +231,18 @@ impl Options {
         self.codings().iter().any(is_big)
     }
 
-    /// How much of a file is compressed at once, in bytes, without regard to what is before and after.
+    /// The length of independently compressed segments, in bytes.
     pub(crate) fn segment_len(&self) -> usize {
         if self.has_large_pclusters() { 16 << 20 } else { 4 << 20 }
     }
 
-    /// How many bytes of fragments are put in order by what files they are of. A large pcluster holds much of what is
-    /// alike without, and what is in a directory with it is more alike than what is of the same kind.
+    /// The length of the runs in which fragments are sorted by similarity group, in bytes. A large pcluster already
+    /// contains much similar data, and files of one directory are more similar than files of one group.
     pub(crate) fn fragment_run_len(&self) -> usize {
         if self.has_large_pclusters() { 0 } else { self.segment_len() }
     }
 
-    /// How much may be under way at once, in bytes.
+    /// The limit of data in memory, in bytes.
     pub(crate) fn memory_len(&self) -> usize {
         let wanted = || self.jobs.get().saturating_mul(2 * self.segment_len() + MEMORY_SPARE_BYTES);
         self.memory_bytes.unwrap_or_else(|| wanted().max(MEMORY_BYTES_MIN))
@@ -253,7 +253,7 @@ impl Options {
         self.codings().iter().any(|coding| coding.pcluster_bytes >= LARGE_PCLUSTER_BYTES)
     }
 
-    /// The codings that files may have, the usual one first, if there is one.
+    /// The codings of files; the default one first, if any.
     pub(crate) fn codings(&self) -> Vec<Coding> {
         let usual = self.compression.map(|compression| Coding { compression, pcluster_bytes: self.pcluster_bytes });
         let mut codings: Vec<Coding> = usual.into_iter().collect();
@@ -265,17 +265,17 @@ impl Options {
         codings
     }
 
-    /// The number of a coding among [`Options::codings`].
+    /// The index of a coding in [`Options::codings`].
     pub(crate) fn coding_number(&self, coding: Coding) -> Option<usize> {
         self.codings().iter().position(|known| *known == coding)
     }
 
-    /// The number of a coding's algorithm.
+    /// The algorithm number of a coding.
     pub(crate) fn algorithm(&self, coding: Coding) -> u8 {
         self.configuration(coding).algorithm()
     }
 
-    /// What the superblock says of the algorithms: each once, with room for all that is done with it.
+    /// The algorithm configurations for the superblock: each algorithm once, with limits that cover all codings.
     pub(crate) fn configurations(&self) -> Vec<AlgorithmConfiguration> {
         let mut joined = BTreeMap::new();
         for configuration in self.codings().into_iter().map(|coding| self.configuration(coding)) {
@@ -300,18 +300,18 @@ impl Options {
         }
     }
 
-    /// Whether equal files are stored once. With fragments they are in any case: their ends would be, and looking for
-    /// the rest costs little.
+    /// Whether equal files are stored once. With fragments they always are: their ends would be shared anyway, and
+    /// comparing the rest costs little.
     pub(crate) fn shares_files(&self) -> bool {
         self.dedupe || self.fragments != Fragments::None
     }
 
-    /// Refuses what contradicts itself or is out of range.
+    /// Rejects contradictions and values out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Option(reason));
         let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
         if !block_sizes.contains(&self.block_size_log2) {
-            return refuse("the block size is a power of two from 512 to 65536 bytes".into());
+            return refuse("the block size must be a power of two from 512 to 65536 bytes".into());
         }
         let block_size = self.block_size();
         self.layout.check(block_size)?;
@@ -319,48 +319,44 @@ impl Options {
         for (pcluster_bytes, compression) in sizes.chain([(self.pcluster_bytes, self.compression)]) {
             let pcluster = u64::from(pcluster_bytes);
             if pcluster < block_size || pcluster % block_size != 0 || pcluster > format::PCLUSTER_MAX_SIZE {
-                return refuse(format!("the pcluster size is a multiple of {block_size} bytes, up to 1048576"));
+                return refuse(format!("the pcluster size must be a multiple of {block_size} bytes, up to 1048576"));
             }
             let is_lz4 = matches!(compression, Some(Compression::Lz4 { .. } | Compression::Lz4High { .. }));
             if is_lz4 && pcluster >> self.block_size_log2 > 256 {
-                return refuse(
-                    "pclusters of LZ4 have at most 256 blocks: choose larger blocks or smaller pclusters".into(),
-                );
+                return refuse("LZ4 pclusters have at most 256 blocks: use larger blocks or smaller pclusters".into());
             }
         }
         if self.compression.is_none() && (self.inline_pclusters || self.fragments != Fragments::None) {
-            return refuse(
-                "tails and fragments can be packed only where files are compressed: choose an algorithm".into(),
-            );
+            return refuse("packing tails and fragments needs compression: choose an algorithm".into());
         }
         if let Some(chunk_bytes) = self.chunk_bytes {
             if !self.codings().is_empty() {
-                return refuse("chunked files cannot be compressed: leave out one of the two".into());
+                return refuse("chunk-based files cannot be compressed: use only one of the two".into());
             }
             if !chunk_bytes.is_power_of_two()
                 || chunk_bytes < block_size
                 || chunk_bytes >> self.block_size_log2 > 1 << 31
             {
-                return refuse(format!("the chunk size is a power of two, at least {block_size} bytes"));
+                return refuse(format!("the chunk size must be a power of two, at least {block_size} bytes"));
             }
         } else if self.blob_device.is_some() || self.chunk_indexes {
-            return refuse("a blob device and chunk indexes need a chunk size".into());
+            return refuse("a blob device and chunk indexes require a chunk size".into());
         }
         if self.layout.metabox != Metabox::None && !self.wide {
-            return refuse("a metabox needs the 48-bit layout".into());
+            return refuse("a metabox requires the 48-bit layout".into());
         }
         if self.volume_name.len() > 15 {
-            return refuse("the volume name has at most 15 bytes".into());
+            return refuse("the volume name must not exceed 15 bytes".into());
         }
         if self.jobs.get() > Self::JOBS_MAX {
-            return refuse(format!("there are at most {} jobs", Self::JOBS_MAX));
+            return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
         self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;
         Ok(())
     }
 }
 
-/// What has room for both of two configurations of the same algorithm.
+/// Combines two configurations of the same algorithm into one that covers both.
 fn larger(left: AlgorithmConfiguration, right: AlgorithmConfiguration) -> AlgorithmConfiguration {
     use AlgorithmConfiguration::{Deflate, Lz4, Lzma, Zstd};
     match (left, right) {
@@ -388,7 +384,7 @@ impl Ownership {
 }
 
 impl Times {
-    /// The time of an inode whose own is `own`.
+    /// The timestamp of an inode whose own timestamp is `own`.
     pub(crate) fn apply(&self, own: Timestamp) -> Timestamp {
         match *self {
             Self::Own | Self::OwnBuiltAt(_) => own,

@@ -1,28 +1,28 @@
-//! What overlayfs reads in a layer: whiteouts, which are devices with the number 0, and its attributes.
+//! Overlayfs metadata in a layer: whiteouts, which are device nodes with number 0, and xattrs.
 
 use floe_image::{DeviceNumber, FileType};
 
 use crate::tree::{Body, Node, NodeId, Tree};
 
-/// The attribute of a directory that hides those of lower layers.
+/// The xattr of a directory that hides its counterparts in lower layers.
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
-/// The attribute of a directory in which overlayfs looks for whiteouts when it lists it.
+/// The xattr that makes overlayfs look for whiteouts when it lists a directory.
 const ORIGIN: &[u8] = b"trusted.overlay.origin";
 
-/// What becomes of what only overlayfs understands.
+/// The handling of overlayfs metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverlayMarks {
-    /// It stays as it is.
+    /// Keep it unchanged.
     #[default]
     Keep,
-    /// Directories with whiteouts get the attribute by which overlayfs knows that it has to look for them.
+    /// Mark directories with whiteouts by the xattr that makes overlayfs look for them.
     MarkOrigins,
-    /// Whiteouts, and the attributes of opaque directories, are left out.
+    /// Drop whiteouts and the xattrs of opaque directories.
     Strip,
 }
 
 impl OverlayMarks {
-    /// Changes the tree accordingly.
+    /// Applies the choice to the tree.
     pub(crate) fn put(self, tree: &mut Tree) {
         if self == Self::Keep {
             return;

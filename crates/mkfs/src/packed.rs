@@ -1,4 +1,4 @@
-//! The packed inode's content: the ends of many files, one behind the other.
+//! The content of the packed inode: a sequence of fragments.
 
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt, path::Path, sync::Arc};
 
@@ -10,30 +10,30 @@ use crate::{
     image_file::scratch_file,
 };
 
-/// How much is compared at once, in bytes.
+/// The comparison size in bytes.
 const COMPARE_LEN: usize = 64 << 10;
-/// Fragments whose last bytes, this many, are the same may have a longer end in common.
+/// Fragments are compared if their last bytes, this many, are equal.
 const END_LEN: usize = 64;
-/// How many fragments with the same last bytes are looked at.
+/// How many fragments with the same last bytes are compared.
 const SAME_END_MAX: usize = 8;
 
-/// Collects fragments in a temporary file; what is there already is not stored again.
+/// Collects fragments in a temporary file and finds duplicates.
 ///
-/// Fragments of files that are alike compress better side by side, so they are put in order within runs of some MiB,
-/// short enough that what belongs together stays near. Until a run is full, a fragment has the place that it would
-/// have without; [`Places`] tells at the end where it went.
+/// Similar fragments compress better next to each other, so fragments are sorted within runs of some MiB; runs are
+/// short enough to keep related data close. Until a run is full, its fragments have provisional offsets; [`Places`]
+/// maps them to final ones.
 pub(crate) struct Packed {
     file: Arc<File>,
     path: Arc<Path>,
     run_len: usize,
-    /// Where the open run begins.
+    /// The start of the open run.
     written: u64,
-    /// The fragments of the open run one behind the other as they came.
+    /// The fragments of the open run in order of arrival.
     run: Vec<u8>,
     run_fragments: Vec<Fragment>,
-    /// Hash and length of each fragment, and its number.
+    /// Fragment numbers by hash and length.
     known: HashMap<(u64, usize), usize>,
-    /// The hash of the last bytes, and the numbers of fragments with them.
+    /// Fragment numbers by the hash of their last bytes.
     ends: HashMap<u64, Vec<usize>>,
     fragments: Vec<Moved>,
     duplicate_bytes: u64,
@@ -47,40 +47,40 @@ struct Fragment {
     len: usize,
 }
 
-/// Where a fragment came and where it went: offsets in bytes. Within a run the order is changed, beyond it is not.
+/// The provisional and the final offset of a fragment. Sorting changes the order only within a run.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
-    came: u64,
-    went: u64,
+    provisional: u64,
+    placed: u64,
     len: usize,
 }
 
-/// What of a fragment is there already.
+/// The part of a fragment that is already present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KnownEnd {
-    /// Where it is.
+    /// Its offset.
     pub(crate) offset: u64,
-    /// How many of the fragment's last bytes it is.
+    /// How many of the fragment's last bytes are present.
     pub(crate) len: usize,
 }
 
-/// Where fragments went in the end.
+/// The final offsets of fragments.
 pub(crate) struct Places {
-    /// In the order in which they came.
+    /// In order of arrival.
     fragments: Vec<Moved>,
 }
 
 impl Places {
-    /// Where that went which was said to be at `offset`.
+    /// The final offset for a provisional one.
     pub(crate) fn offset(&self, offset: u64) -> u64 {
-        let count = self.fragments.partition_point(|fragment| fragment.came <= offset);
+        let count = self.fragments.partition_point(|fragment| fragment.provisional <= offset);
         let fragment = count.checked_sub(1).and_then(|last| self.fragments.get(last));
-        fragment.map_or(offset, |fragment| fragment.went + (offset - fragment.came))
+        fragment.map_or(offset, |fragment| fragment.placed + (offset - fragment.provisional))
     }
 }
 
 impl Packed {
-    /// An empty one, beside the image at `path`, with runs of about this many bytes.
+    /// Creates an empty inode with a temporary file next to the image at `path`, and runs of about `run_len` bytes.
     pub(crate) fn new(path: &Path, run_len: usize) -> Result<Self> {
         Ok(Self {
             file: Arc::new(scratch_file(path)?),
@@ -101,7 +101,7 @@ impl Packed {
         self.written + self.run.len() as u64
     }
 
-    /// How many bytes were there already.
+    /// How many bytes were found as duplicates.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
         self.duplicate_bytes
     }
@@ -111,12 +111,12 @@ impl Packed {
         self.duplicate_bytes += len as u64;
     }
 
-    /// The longest end of a fragment, or all of it, that is there already. `hash` is that of the whole fragment.
+    /// The longest end of a fragment, or all of it, that is already present. `hash` is that of the whole fragment.
     pub(crate) fn known_end(&self, fragment: &[u8], hash: u64) -> Result<Option<KnownEnd>> {
         if let Some(&number) = self.known.get(&(hash, fragment.len()))
             && self.common_end(number, fragment)? == fragment.len()
         {
-            return Ok(Some(KnownEnd { offset: self.fragments[number].came, len: fragment.len() }));
+            return Ok(Some(KnownEnd { offset: self.fragments[number].provisional, len: fragment.len() }));
         }
         let Some(end) = fragment.len().checked_sub(END_LEN) else { return Ok(None) };
         let mut best: Option<(usize, usize)> = None;
@@ -127,16 +127,16 @@ impl Packed {
             }
         }
         Ok(best.map(|(number, len)| {
-            let Moved { came, len: whole_len, .. } = self.fragments[number];
-            KnownEnd { offset: came + (whole_len - len) as u64, len }
+            let Moved { provisional, len: whole_len, .. } = self.fragments[number];
+            KnownEnd { offset: provisional + (whole_len - len) as u64, len }
         }))
     }
 
-    /// Adds a fragment whose hash is given, of a file of this kind; gives where it is until the run is put in order.
+    /// Adds a fragment with this hash, of a file in this similarity group; returns its provisional offset.
     pub(crate) fn add(&mut self, fragment: &[u8], hash: u64, kind: u64) -> Result<u64> {
         let number = self.fragments.len();
         let offset = self.len();
-        self.fragments.push(Moved { came: offset, went: offset, len: fragment.len() });
+        self.fragments.push(Moved { provisional: offset, placed: offset, len: fragment.len() });
         self.run_fragments.push(Fragment { number, kind, start: self.run.len(), len: fragment.len() });
         self.run.extend_from_slice(fragment);
         self.known.insert((hash, fragment.len()), number);
@@ -152,17 +152,17 @@ impl Packed {
         Ok(offset)
     }
 
-    /// Adds a part of a file that is in several, one behind the other; gives where it is.
+    /// Appends part of a file that arrives in contiguous parts; returns its offset.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         self.close_run()?;
         let offset = self.written;
-        self.fragments.push(Moved { came: offset, went: offset, len: bytes.len() });
+        self.fragments.push(Moved { provisional: offset, placed: offset, len: bytes.len() });
         self.file.write_all_at(bytes, self.written).map_err(self.failed("write"))?;
         self.written += bytes.len() as u64;
         Ok(offset)
     }
 
-    /// All of it, as a file to be compressed, and where fragments are there.
+    /// Returns the content for compression, and the final offsets of fragments.
     pub(crate) fn into_content(mut self) -> Result<(Content, Places)> {
         self.close_run()?;
         let content =
@@ -170,12 +170,12 @@ impl Packed {
         Ok((content, Places { fragments: self.fragments }))
     }
 
-    /// How many bytes a known fragment and this one have in common at their ends.
+    /// The length of the common end of an existing fragment and this one.
     fn common_end(&self, number: usize, fragment: &[u8]) -> Result<usize> {
-        let Moved { came, went, len } = self.fragments[number];
+        let Moved { provisional, placed, len } = self.fragments[number];
         let most = len.min(fragment.len());
-        if came >= self.written {
-            let start = usize::try_from(came - self.written).unwrap_or(usize::MAX);
+        if provisional >= self.written {
+            let start = usize::try_from(provisional - self.written).unwrap_or(usize::MAX);
             return Ok(self.run.get(start..start + len).map_or(0, |known| common_end_len(known, fragment)));
         }
         let mut bytes = vec![0; COMPARE_LEN.min(most)];
@@ -183,7 +183,7 @@ impl Packed {
         while common < most {
             let part_len = bytes.len().min(most - common);
             let part = &mut bytes[..part_len];
-            let start = went + (len - common - part_len) as u64;
+            let start = placed + (len - common - part_len) as u64;
             self.file.read_exact_at(part, start).map_err(self.failed("read back"))?;
             let same = common_end_len(part, &fragment[..fragment.len() - common]);
             common += same;
@@ -195,11 +195,11 @@ impl Packed {
     }
 
     fn close_run(&mut self) -> Result<()> {
-        // Of equal kinds the order stays: what came together stays together.
+        // The sort is stable, so fragments of one group keep their order.
         self.run_fragments.sort_by_key(|fragment| fragment.kind);
         let mut ordered = Vec::with_capacity(self.run.len());
         for fragment in &self.run_fragments {
-            self.fragments[fragment.number].went = self.written + ordered.len() as u64;
+            self.fragments[fragment.number].placed = self.written + ordered.len() as u64;
             ordered.extend_from_slice(&self.run[fragment.start..fragment.start + fragment.len]);
         }
         self.file.write_all_at(&ordered, self.written).map_err(self.failed("write"))?;
@@ -215,7 +215,7 @@ impl Packed {
     }
 }
 
-/// How many bytes at the ends are the same.
+/// The length of the common end of two byte strings.
 fn common_end_len(left: &[u8], right: &[u8]) -> usize {
     let most = left.len().min(right.len());
     let (left, right) = (&left[left.len() - most..], &right[right.len() - most..]);
@@ -239,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_found_where_they_went() {
+    fn fragments_are_found_at_their_final_offsets() {
         let folder = tempfile::tempdir().expect("there is room");
         for run_len in [1, 40_000, 1 << 20] {
             let mut packed = Packed::new(&folder.path().join("image"), run_len).expect("there is room");
             let fragments: Vec<Vec<u8>> = (0..60).map(|n| noise(n * 613 % 9000 + 1, n as u64)).collect();
-            let mut came = Vec::new();
+            let mut provisional = Vec::new();
             for (number, fragment) in fragments.iter().enumerate() {
                 if number == 30 {
                     let offsets = [packed.append(&fragments[7]), packed.append(&fragments[8])];
@@ -253,7 +253,7 @@ mod tests {
                 }
                 let hash = xxh64(fragment, 0);
                 assert_eq!(packed.known_end(fragment, hash).expect("it can be read"), None);
-                came.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
+                provisional.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
             }
             let mut ends = Vec::new();
             for (number, fragment) in fragments.iter().enumerate().filter(|(_, fragment)| fragment.len() > 1000) {
@@ -261,7 +261,7 @@ mod tests {
                     let wanted = [prefix, &fragment[start..]].concat();
                     let known = packed.known_end(&wanted, xxh64(&wanted, 0)).expect("it can be read");
                     let known = known.expect("its end is there");
-                    assert_eq!((known.offset, known.len), (came[number] + start as u64, fragment.len() - start));
+                    assert_eq!((known.offset, known.len), (provisional[number] + start as u64, fragment.len() - start));
                     ends.push((known, wanted));
                 }
             }
@@ -272,8 +272,8 @@ mod tests {
                 open.read_at(places.offset(offset), &mut bytes).expect("it is there");
                 bytes
             };
-            for (fragment, came) in fragments.iter().zip(came) {
-                assert!(found(came, fragment.len()) == *fragment, "runs of {run_len}");
+            for (fragment, provisional) in fragments.iter().zip(provisional) {
+                assert!(found(provisional, fragment.len()) == *fragment, "runs of {run_len}");
             }
             for (known, wanted) in ends {
                 assert!(found(known.offset, known.len) == wanted[wanted.len() - known.len..], "runs of {run_len}");

@@ -1,4 +1,4 @@
-//! Parts of files that are stored by themselves: read, and perhaps compressed, on several threads.
+//! Pieces of files, which threads read and compress independently.
 
 use std::iter;
 
@@ -10,63 +10,64 @@ use crate::{
     compressors::Compressors,
     content::{Content, OpenContent},
     error::Result,
+    file_split::FileSplit,
     memory::{copied, lengthen},
     options::Options,
-    parting::Parting,
     repeats::Repeat,
     segment::{CompressedSegment, SegmentCompressor, Tail, TailRule},
-    treatment::Treatment,
+    storage_method::StorageMethod,
 };
 
-/// What is longer than this is read while it is compressed, about so many bytes ahead, instead of whole: large pclusters
-/// are made of parts of 16 MiB, for each thread.
+/// A longer piece is read incrementally while it is compressed, about this many bytes ahead, because segments for large
+/// pclusters are 16 MiB for each thread.
 const READ_AHEAD_LEN: usize = 11 << 19;
-/// What is left is read at once if it is at most so many bytes more: how a part ends is decided when all of it is there.
+/// If at most this many more bytes remain, they are read at once: the end of a piece is only decided when all of it is
+/// in memory.
 const READ_MARGIN: usize = 256 << 10;
-/// What goes into the packed inode as it is needs no longer parts than this, in bytes.
+/// Uncompressed pieces for the packed inode are at most this long, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
-/// A piece of a hole is at most so long, in bytes, or a chunk: whoever waits for progress sees some.
+/// Pieces in holes are at most this long in bytes, or one chunk, so that progress stays visible.
 const HOLE_LEN_MAX: u64 = 1 << 30;
-/// How files are cut into segments.
+/// How files are split into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
-    /// Into segments of one length.
+    /// Into segments of equal length.
     Even,
-    /// Into ever shorter ones, down to half of that, so that all threads are busy until the end.
+    /// Into decreasing lengths, down to half of that, so that all threads stay busy until the end.
     Tapered,
 }
 
-/// What is left is divided by this for the next segment of a file that is cut so.
+/// With [`Cut::Tapered`], a segment takes one part in this many of the rest.
 const TAPER_PARTS: u64 = 3;
 
-/// A file that is to be stored.
+/// A file to be stored.
 #[derive(Clone, Copy)]
 pub(crate) struct FileToStore<'a> {
-    /// Its place.
+    /// Its index in image order.
     pub(crate) place: usize,
     pub(crate) content: &'a Content,
     /// The number of its coding, if it is compressed.
     pub(crate) coding: Option<usize>,
-    pub(crate) treatment: Treatment,
+    pub(crate) method: StorageMethod,
 }
 
-/// A part of a file that is stored by itself.
+/// A part of a file that is processed independently.
 pub(crate) struct Piece<'a> {
     pub(crate) len: usize,
     file: FileToStore<'a>,
     offset: u64,
     is_cut: bool,
-    treatment: Treatment,
+    method: StorageMethod,
 }
 
-/// A piece that was read and perhaps compressed.
+/// A piece after reading and compression.
 pub(crate) struct PieceOutput {
-    /// The file's place.
+    /// The index of the file in image order.
     pub(crate) place: usize,
-    /// Where in the file it begins.
+    /// The offset in the file.
     pub(crate) offset: u64,
-    /// How many bytes of the file it is.
+    /// The length in bytes of the file.
     pub(crate) len: usize,
     /// The hash of its content.
     pub(crate) hash: u64,
@@ -77,47 +78,47 @@ pub(crate) struct PieceOutput {
     pub(crate) data: PieceData,
 }
 
-/// What became of a piece.
+/// The processed data of a piece.
 pub(crate) enum PieceData {
     Flat(Vec<u8>),
-    /// Compressed by this rule, and the hash of the fragment if there is one.
+    /// A compressed segment, its tail rule, and the hash of the fragment if there is one.
     Compressed(CompressedSegment, TailRule, u64),
     Repeat(Option<(Repeat, TailRule)>),
     Packed(Vec<u8>),
-    /// Chunks, and the bytes of all of them.
+    /// Chunks, and their bytes.
     Chunks {
-        /// The size of one in bytes.
+        /// The chunk size in bytes.
         chunk_len: usize,
         chunks: Vec<HashedChunk>,
         bytes: Vec<u8>,
     },
     /// Chunks that are holes.
     Hole {
-        /// The size of one in bytes.
+        /// The chunk size in bytes.
         chunk_len: usize,
     },
 }
 
 impl<'a> Piece<'a> {
-    /// The pieces of a file in their order, each at most a segment long.
+    /// The pieces of a file in order, each at most a segment long.
     pub(crate) fn all_of(
         file: FileToStore<'a>,
-        parting: Option<&'a Parting>,
+        split: Option<&'a FileSplit>,
         cut: Cut,
         options: &Options,
     ) -> impl Iterator<Item = Self> + use<'a> {
         let block_size = options.block_size();
         let mut segment_len = options.segment_len() as u64;
-        match file.treatment {
-            Treatment::Chunk { chunk_len } => segment_len = segment_len.next_multiple_of(chunk_len as u64),
-            Treatment::Pack => segment_len = segment_len.min(PACK_LEN as u64),
+        match file.method {
+            StorageMethod::Chunk { chunk_len } => segment_len = segment_len.next_multiple_of(chunk_len as u64),
+            StorageMethod::Pack => segment_len = segment_len.min(PACK_LEN as u64),
             _ => {}
         }
         let size = file.content.size();
-        let mut repeats = parting.map_or(&[][..], |parting| &parting.repeats).iter().peekable();
-        let data = match file.treatment {
-            // What is wrong with the file is told by whoever reads it.
-            Treatment::Chunk { chunk_len } => {
+        let mut repeats = split.map_or(&[][..], |split| &split.repeats).iter().peekable();
+        let data = match file.method {
+            // Errors of the file are reported when it is read.
+            StorageMethod::Chunk { chunk_len } => {
                 file.content.data_ranges(chunk_len as u64).unwrap_or_else(|_| iter::once(0..size).collect())
             }
             _ => Vec::new(),
@@ -131,61 +132,63 @@ impl<'a> Piece<'a> {
             let start = offset;
             let segment_len = cut.segment_len(size - start, segment_len, block_size);
             let repeat = repeats.peek().copied().filter(|repeat| repeat.start <= start);
-            let treatment = match (repeat, file.treatment) {
-                (Some(repeat), Treatment::Compress(rule)) => {
+            let method = match (repeat, file.method) {
+                (Some(repeat), StorageMethod::Compress(rule)) => {
                     offset = repeat.end().min(start + segment_len);
                     let rule = if offset < size { TailRule::within_file(offset, block_size) } else { rule };
-                    Treatment::Repeat(repeats.next_if(|repeat| repeat.end() == offset).map(|repeat| (*repeat, rule)))
+                    StorageMethod::Repeat(
+                        repeats.next_if(|repeat| repeat.end() == offset).map(|repeat| (*repeat, rule)),
+                    )
                 }
-                (_, Treatment::Chunk { chunk_len }) => {
+                (_, StorageMethod::Chunk { chunk_len }) => {
                     let _ = data.next_if(|range| range.end <= start);
                     match data.peek() {
                         Some(range) if range.start <= start => {
                             offset = range.end.min(start + segment_len);
-                            Treatment::Chunk { chunk_len }
+                            StorageMethod::Chunk { chunk_len }
                         }
                         after => {
                             let end = after.map_or(size, |range| range.start);
                             offset = end.min(start + HOLE_LEN_MAX.next_multiple_of(chunk_len as u64));
-                            Treatment::Hole { chunk_len }
+                            StorageMethod::Hole { chunk_len }
                         }
                     }
                 }
-                (_, treatment) => {
-                    let next_cut = parting.and_then(|parting| parting.cuts.range(start + 1..).next());
+                (_, method) => {
+                    let next_cut = split.and_then(|split| split.cuts.range(start + 1..).next());
                     let next = [repeats.peek().map(|repeat| repeat.start), next_cut.copied()];
                     let next = next.into_iter().flatten().min().unwrap_or(size);
-                    offset = match file.treatment {
-                        Treatment::Compress(_) => segment_end(start, next, segment_len, block_size),
+                    offset = match file.method {
+                        StorageMethod::Compress(_) => segment_end(start, next, segment_len, block_size),
                         _ => next.min(start + segment_len),
                     };
-                    match treatment {
-                        Treatment::Compress(_) if offset < size => {
-                            Treatment::Compress(TailRule::within_file(offset, block_size))
+                    match method {
+                        StorageMethod::Compress(_) if offset < size => {
+                            StorageMethod::Compress(TailRule::within_file(offset, block_size))
                         }
                         other => other,
                     }
                 }
             };
             let len = usize::try_from(offset - start).unwrap_or(usize::MAX);
-            let is_cut = parting.is_some_and(|parting| parting.cuts.contains(&start));
-            Some(Piece { len, file, offset: start, is_cut, treatment })
+            let is_cut = split.is_some_and(|split| split.cuts.contains(&start));
+            Some(Piece { len, file, offset: start, is_cut, method })
         })
     }
 
-    /// How many bytes of it have to be read.
+    /// How many bytes have to be read.
     pub(crate) fn read_len(&self) -> usize {
-        if matches!(self.treatment, Treatment::Hole { .. }) { 0 } else { self.len }
+        if matches!(self.method, StorageMethod::Hole { .. }) { 0 } else { self.len }
     }
 
-    /// Reads the piece and does with it what is to be done.
-    pub(crate) fn treat(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
+    /// Reads and processes the piece.
+    pub(crate) fn process(&self, compressors: &mut Compressors<'_>, buffer: &mut Vec<u8>) -> Result<PieceOutput> {
         let FileToStore { content, coding, .. } = self.file;
         let open = content.open()?;
-        if let Treatment::Hole { chunk_len } = self.treatment {
+        if let StorageMethod::Hole { chunk_len } = self.method {
             return Ok(self.output(0, PieceData::Hole { chunk_len }));
         }
-        if let Treatment::Compress(rule) = self.treatment
+        if let StorageMethod::Compress(rule) = self.method
             && self.len > READ_AHEAD_LEN + READ_MARGIN
             && let Some(compressor) = compressors.of(coding)?
         {
@@ -203,8 +206,8 @@ impl<'a> Piece<'a> {
         open.check_unchanged()?;
         let hash = xxh64(bytes, 0);
         let is_whole = self.offset == 0 && self.len as u64 == content.size();
-        let data = match (self.treatment, compressors.of(coding)?) {
-            (Treatment::Compress(rule), Some(compressor)) => {
+        let data = match (self.method, compressors.of(coding)?) {
+            (StorageMethod::Compress(rule), Some(compressor)) => {
                 let segment = compressor.compress(bytes, rule, self.offset)?;
                 match &segment.tail {
                     Tail::Fragment(fragment) => {
@@ -217,19 +220,19 @@ impl<'a> Piece<'a> {
                     _ => PieceData::Compressed(segment, rule, 0),
                 }
             }
-            (Treatment::Repeat(repeat), _) => PieceData::Repeat(repeat),
-            (Treatment::Pack, _) => PieceData::Packed(copied(bytes)?),
-            (Treatment::Chunk { chunk_len }, _) => {
+            (StorageMethod::Repeat(repeat), _) => PieceData::Repeat(repeat),
+            (StorageMethod::Pack, _) => PieceData::Packed(copied(bytes)?),
+            (StorageMethod::Chunk { chunk_len }, _) => {
                 let chunks = hash_chunks(bytes, chunk_len);
                 PieceData::Chunks { chunk_len, chunks, bytes: copied(bytes)? }
             }
-            (Treatment::Hole { chunk_len }, _) => PieceData::Hole { chunk_len },
-            (Treatment::Flat | Treatment::Compress(_), _) => PieceData::Flat(copied(bytes)?),
+            (StorageMethod::Hole { chunk_len }, _) => PieceData::Hole { chunk_len },
+            (StorageMethod::Flat | StorageMethod::Compress(_), _) => PieceData::Flat(copied(bytes)?),
         };
         Ok(self.output(hash, data))
     }
 
-    /// Reads the piece as far as it is needed, compresses that, and goes on; gives the hash of all of it too.
+    /// Reads the piece incrementally while compressing it; also returns the hash of the whole piece.
     fn compress_while_reading(
         &self,
         open: &OpenContent<'_>,
@@ -240,7 +243,7 @@ impl<'a> Piece<'a> {
         let mut hash = Xxh64::new(0);
         let mut segment = compressor.begin();
         let mut ahead_len = READ_AHEAD_LEN;
-        // What was compressed, and what was read beyond that: the beginning of the buffer.
+        // The compressed length, and the length read beyond it, which the buffer starts with.
         let (mut done_len, mut held_len) = (0, 0);
         loop {
             let left_len = self.len - done_len;
@@ -272,13 +275,13 @@ impl<'a> Piece<'a> {
 }
 
 impl PieceOutput {
-    /// The hash of its content; `None` where it is a hole.
+    /// The hash of its content; `None` for a hole.
     pub(crate) fn content_hash(&self) -> Option<u64> {
         (!matches!(self.data, PieceData::Hole { .. })).then_some(self.hash)
     }
 
-    /// Adds to a digest what makes the content differ from another one: of a file in chunks the chunks, whichever of the
-    /// zeros in it were found to be holes.
+    /// Adds the content to a digest. For a chunked file these are the chunks, independent of which zeros were found as
+    /// holes.
     pub(crate) fn digest_into(&self, digest: &mut Sha256) {
         let place = (self.place as u64).to_le_bytes();
         match &self.data {
@@ -303,7 +306,7 @@ impl PieceOutput {
 }
 
 impl Cut {
-    /// How long the next segment is at most where so many bytes are left.
+    /// The maximum length of the next segment if `left_len` bytes remain.
     fn segment_len(self, left_len: u64, segment_len: u64, block_size: u64) -> u64 {
         match self {
             Self::Even => segment_len,
@@ -312,8 +315,8 @@ impl Cut {
     }
 }
 
-/// Where a part of a file ends that begins at `start`, before or at `end`: with an lcluster, where it cannot go on to the
-/// end, and not so near to the end that what is left would have no lcluster of its own to begin in.
+/// Where a segment that begins at `start` ends, at or before `end`. It ends with an lcluster unless it reaches `end`,
+/// and leaves a rest long enough to begin in an lcluster of its own.
 pub(crate) fn segment_end(start: u64, end: u64, segment_len: u64, block_size: u64) -> u64 {
     let whole = start + segment_len - start % block_size;
     match end.checked_sub(whole) {
@@ -328,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_leave_room_for_what_is_left() {
+    fn segments_leave_room_for_the_rest() {
         for block_size in [512, 4096] {
             let segment_len = 16 * block_size;
             for (start, end) in (0..3 * block_size)

@@ -1,4 +1,4 @@
-//! An inode with all that stands behind it, before it is written.
+//! An inode with its body before it is written.
 
 use std::borrow::Cow;
 
@@ -9,25 +9,25 @@ use floe_erofs::{
 
 use crate::allocation::{Allocator, Need};
 
-/// An inode with all that stands behind it.
+/// An inode with its body.
 pub(crate) struct PlannedInode<'a> {
     pub(crate) record: InodeRecord,
     pub(crate) xattr_body: Vec<u8>,
     pub(crate) map: InodeMap<'a>,
     pub(crate) inline: &'a [u8],
-    /// The length of a directory's content: what is in blocks, and what is inline.
+    /// The length of a directory's content: in blocks, and inline.
     pub(crate) directory_len: (u64, u64),
-    /// Where it is, in bytes from the beginning of the metadata area.
+    /// Its offset in the metadata area, in bytes.
     pub(crate) place: u64,
 }
 
 impl PlannedInode<'_> {
-    /// The number by which it is found.
+    /// The nid.
     pub(crate) fn nid(&self) -> u64 {
         self.place / format::INODE_SLOT_SIZE
     }
 
-    /// The first of its blocks, where it has some in a row.
+    /// The first block, if the data is in contiguous blocks.
     pub(crate) fn start_block(&self) -> Option<u64> {
         match self.record.data {
             InodeData::Flat { start_block, .. } => start_block,
@@ -48,7 +48,7 @@ impl PlannedInode<'_> {
         Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
     }
 
-    /// Its bytes in their order; what is inline in a directory comes from `directory_tail`.
+    /// The bytes in order; the inline part of a directory comes from `directory_tail`.
     pub(crate) fn parts<'b>(
         &'b self,
         rules: &InodeRules,
@@ -70,13 +70,13 @@ impl PlannedInode<'_> {
     }
 }
 
-/// What says where the blocks of a file are.
+/// The map that follows an inode.
 pub(crate) enum InodeMap<'a> {
-    /// The inode itself.
+    /// None: the inode itself locates the data.
     None,
     /// The index of a compressed file.
     Index(Vec<u8>),
-    /// The map of a chunked file, which is made as it is written, as it may be long.
+    /// The map of a chunked file, generated while it is written because it may be long.
     Chunks(ChunkMap<'a>),
 }
 
@@ -98,7 +98,7 @@ impl InodeMap<'_> {
     }
 }
 
-/// Gives inodes their places; gives the length of them all in bytes.
+/// Assigns offsets to inodes; returns the total length in bytes.
 pub(crate) fn allocate(inodes: &mut [PlannedInode<'_>], rules: &InodeRules, block_size: u64) -> u64 {
     let mut allocator = Allocator::new(block_size);
     for inode in inodes {

@@ -1,4 +1,4 @@
-//! What a launch read, as it was recorded.
+//! Launch profiles.
 
 use std::fmt::Write;
 
@@ -6,26 +6,26 @@ use floe_image::ByteRange;
 
 use crate::error::{Error, Result};
 
-/// What a profile begins with.
+/// The first line of a profile.
 const FIRST_LINE: &str = "# floe profile 1";
 
-/// What a launch read, in the order in which it did.
+/// The ranges that a launch read, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
     ranges: Vec<ProfileRange>,
 }
 
-/// Bytes of a file that were read.
+/// A range of file bytes that the launch read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileRange {
-    /// The path within the image, with a slash in front.
+    /// The path within the image, with a leading slash.
     pub path: Vec<u8>,
-    /// The bytes.
+    /// The range.
     pub range: ByteRange,
 }
 
 impl Profile {
-    /// A profile of these ranges. Those that follow one another in a file become one.
+    /// Creates a profile of these ranges and merges contiguous ones.
     pub fn new(ranges: impl IntoIterator<Item = ProfileRange>) -> Self {
         let mut merged: Vec<ProfileRange> = Vec::new();
         for next in ranges {
@@ -39,34 +39,34 @@ impl Profile {
         Self { ranges: merged }
     }
 
-    /// Reads the text that [`Profile::to_text`] makes.
+    /// Parses the text form of [`Profile::to_text`].
     ///
     /// # Errors
-    /// It is another one: says in which line, and what is wrong.
+    /// The text is invalid; the error names the line and the fault.
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().zip(1..);
         if lines.next().is_none_or(|(line, _)| line != FIRST_LINE) {
-            return Err(Error::Option(format!("the profile does not begin with '{FIRST_LINE}'")));
+            return Err(Error::Option(format!("the first line of the profile must be '{FIRST_LINE}'")));
         }
         let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
         let ranges = lines.map(|(line, number)| {
-            let broken = || Error::Option(format!("line {number} of the profile is not 'OFFSET LENGTH /PATH'"));
+            let broken = || Error::Option(format!("line {number} of the profile must be 'OFFSET LENGTH /PATH'"));
             range(line).ok_or_else(broken)
         });
         Ok(Self { ranges: ranges.collect::<Result<_>>()? })
     }
 
-    /// The profile as text: a line for each range, what is no plain text in a path as `\\xNN`.
+    /// The profile as text: a line for each range; bytes of a path that are not printable ASCII appear as `\\xNN`.
     pub fn to_text(&self) -> String {
         let mut text = format!("{FIRST_LINE}\n");
         for ProfileRange { path, range } in &self.ranges {
-            // To write into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{} {} {}", range.offset(), range.len(), path.escape_ascii());
         }
         text
     }
 
-    /// The ranges in their order.
+    /// The ranges in order.
     pub fn ranges(&self) -> &[ProfileRange] {
         &self.ranges
     }
@@ -80,7 +80,7 @@ fn range(line: &str) -> Option<ProfileRange> {
     path.starts_with(b"/").then_some(ProfileRange { path, range: ByteRange::new(offset, len) })
 }
 
-/// Undoes `escape_ascii`.
+/// The inverse of `escape_ascii`.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn broken_profiles_are_refused() {
         for (text, words) in [
-            ("", "does not begin"),
-            ("0 1 /a\n", "does not begin"),
+            ("", "first line"),
+            ("0 1 /a\n", "first line"),
             ("# floe profile 1\n0 1 a\n", "line 2"),
             ("# floe profile 1\n\n0 1\n", "line 3"),
             ("# floe profile 1\nx 1 /a\n", "line 2"),

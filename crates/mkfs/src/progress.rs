@@ -1,33 +1,33 @@
-//! How far a build is.
+//! Progress reports of a build.
 
 use std::ops::ControlFlow;
 
-/// What a build is doing.
+/// The current phase of a build.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Listing the sources; done counts inodes.
+    /// Listing the sources; counts inodes.
     Scan,
-    /// Decompressing a tar archive; done counts bytes.
+    /// Decompressing a tar archive; counts bytes.
     Unpack,
-    /// Looking for equal files; done counts bytes.
+    /// Comparing files; counts bytes.
     Compare,
-    /// Reading and compressing; done counts bytes of files.
+    /// Reading and compressing; counts bytes of files.
     Data,
-    /// Compressing the packed inode; done counts its bytes.
+    /// Compressing the packed inode; counts its bytes.
     Packed,
-    /// Writing the metadata; done counts bytes.
+    /// Writing the metadata; counts bytes.
     Metadata,
-    /// Reading the image back; done counts bytes of files.
+    /// Verifying the image; counts bytes of files.
     Verify,
 }
 
-/// Is told how far a build is, from the thread that called [`build`](crate::build()).
+/// Receives progress reports on the thread that called [`build`](crate::build()).
 pub trait Progress {
-    /// `done` of `total` is done; `total` is 0 where it is not known. To break stops the build.
+    /// Reports that `done` of `total` is done; `total` is 0 if unknown. Breaking stops the build.
     fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()>;
 }
 
-/// Says nothing and never stops.
+/// Ignores reports and never stops.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 
@@ -37,7 +37,7 @@ impl Progress for NoProgress {
     }
 }
 
-/// Turns a wish to stop into an error.
+/// Reports progress; converts a request to stop into an error.
 pub(crate) fn report(progress: &mut dyn Progress, phase: Phase, done: u64, total: u64) -> crate::error::Result<()> {
     match progress.advance(phase, done, total) {
         ControlFlow::Continue(()) => Ok(()),

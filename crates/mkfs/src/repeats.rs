@@ -1,61 +1,62 @@
-//! Finding what of files was there before, in an earlier file or earlier in the same one, at whatever place.
+//! Finds data that occurs earlier, in another file or in the same one, at any offset.
 //!
-//! Content is cut into grains; equal grains in a row are a repeat. All of it is known before anything is compressed,
-//! which is how files can be compressed independently of each other.
+//! Content is split into grains; a sequence of equal grains is a repeat. All repeats are found before compression
+//! starts, so that files can be compressed independently.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     content::Content,
     error::Result,
+    file_split::FileSplits,
     grains::{Grain, GrainCutter},
     memory::{lengthen, zeros},
     options::Options,
-    parting::Partings,
     progress::{Phase, Progress, report},
     workers,
 };
 
-/// What is cut into grains at once, in bytes.
+/// How many bytes are split into grains at once.
 const SPAN_LEN: u64 = 4 << 20;
-/// What is compared at once, in bytes.
+/// The comparison size in bytes.
 const COMPARE_LEN: usize = 256 << 10;
-/// log2 of the usual length of a grain in bytes, as long as there are no more bytes of files than the next number: with
-/// more there are longer grains, so that all of them have room in memory.
+/// log2 of the average grain length in bytes, for up to [`FINE_BYTES_MAX`] bytes of files. With more data grains are
+/// longer, so that the table fits in memory.
 const GRAIN_LEN_LOG2: u32 = 12;
 const FINE_BYTES_MAX: u64 = 4 << 30;
-/// A repeat is at least this long, in bytes, and at least one part in so many of a pcluster: where it begins and ends
-/// pclusters end, half a block is left empty each time, and what follows is compressed without what was before.
+/// The minimum length of a repeat in bytes, and as a fraction of a pcluster. Pclusters end where a repeat begins and
+/// ends: this leaves half a block empty each time, and data after the boundary is compressed without the data before
+/// it.
 const REPEAT_LEN_MIN: u64 = 16 << 10;
 const PCLUSTER_PARTS: u64 = 4;
-/// In the same file, what is nearer than this many pclusters is left to the codec.
+/// Within one file, the codec handles repetitions closer than this many pclusters.
 const NEAR_PCLUSTERS: u64 = 4;
-/// What a repeat would take if it were compressed: one part in so many, by a cautious guess.
+/// A cautious estimate of the compression ratio, for the savings of a repeat.
 const RATIO_GUESS: u64 = 4;
-/// What an lcluster's entry of the index takes more in a file with repeats, in bytes.
+/// How much longer an index entry is in a file with repeats, in bytes per lcluster.
 const INDEX_COST: u64 = 6;
 
-/// What was there before.
+/// A run of bytes that occurs earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Repeat {
-    /// Where in the file it begins.
+    /// The offset in the file.
     pub(crate) start: u64,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub(crate) len: u64,
-    /// The place of the file in which it was before.
+    /// The index of the source file in image order.
     pub(crate) source: usize,
-    /// Where in that file it begins.
+    /// The offset in the source file.
     pub(crate) source_start: u64,
 }
 
-/// Finds what is repeated in `files`, which are given with their places in the order in which they are stored, and how
-/// that parts them when they are compressed into pclusters of this size.
+/// Finds the repeats in `files`, given with their image-order index in the order of storage, and splits the files
+/// accordingly for pclusters of this size.
 pub(crate) fn find_repeats(
     files: &[(usize, &Content)],
     pcluster_bytes: u32,
     options: &Options,
     progress: &mut dyn Progress,
-) -> Result<Partings> {
+) -> Result<FileSplits> {
     let pcluster_size = u64::from(pcluster_bytes);
     let repeat_len_min = REPEAT_LEN_MIN.max(pcluster_size / PCLUSTER_PARTS);
     let files: Vec<(usize, &Content)> =
@@ -73,31 +74,31 @@ pub(crate) fn find_repeats(
     let found = confirm(&files, std::mem::take(&mut finder.found), options)?;
     drop(finder);
     let sizes: HashMap<usize, u64> = files.iter().map(|(place, content)| (*place, content.size())).collect();
-    let mut partings = Partings::new(options.block_size(), repeat_len_min);
+    let mut splits = FileSplits::new(options.block_size(), repeat_len_min);
     for repeats in found.chunk_by(|left, right| left.0 == right.0) {
         let Some((place, size)) = repeats.first().and_then(|(place, _)| sizes.get_key_value(place)) else { continue };
         let total: u64 = repeats.iter().map(|(_, repeat)| repeat.len).sum();
         if total / RATIO_GUESS > size / options.block_size() * INDEX_COST {
-            repeats.iter().for_each(|(_, repeat)| partings.add(*place, *size, *repeat));
+            repeats.iter().for_each(|(_, repeat)| splits.add(*place, *size, *repeat));
         }
     }
-    Ok(partings)
+    Ok(splits)
 }
 
-/// A grain that was seen: where in its file it begins, and its hash.
+/// A grain: its offset in its file, and its hash.
 #[derive(Clone, Copy)]
 struct Seen {
     start: u64,
     hash: u64,
 }
 
-/// Grains in a row that were seen in a row before.
+/// A sequence of grains that match an earlier sequence.
 struct Run {
-    /// The repeat so far; its source is the number of the file, not its place.
+    /// The repeat so far; its source is the file number, not the image-order index.
     repeat: Repeat,
-    /// The number of the grain that would have to come next.
+    /// The number of the grain expected next.
     next: usize,
-    /// The number of the grain by which the source ends.
+    /// The number of the grain at which the source ends.
     end: usize,
 }
 
@@ -105,12 +106,12 @@ struct Finder {
     repeat_len_min: u64,
     distance_min: u64,
     grains: Vec<Seen>,
-    /// For each file that was read the number of the grain after its last one.
+    /// For each file read, the number of the grain after its last one.
     ends: Vec<usize>,
     /// The first grain with each hash.
     known: HashMap<u64, u32>,
     run: Option<Run>,
-    /// By the place of the file.
+    /// With the image-order index of the file.
     found: Vec<(usize, Repeat)>,
 }
 
@@ -165,7 +166,7 @@ impl Finder {
         Ok(())
     }
 
-    /// Begins the file with this number, which ends the one before.
+    /// Begins the file with this number and ends the previous one.
     fn begin_file(&mut self, files: &[(usize, &Content)], number: usize) {
         self.end_run(files, number.saturating_sub(1));
         if number > 0 {
@@ -199,7 +200,7 @@ impl Finder {
         let known = usize::try_from(known).ok()?;
         let source = self.ends.partition_point(|end| *end <= known);
         let source_start = self.grains[known].start;
-        // In the same file, no further than to where this begins: there is nothing to refer to yet.
+        // Within one file, the source must end before the repeat begins: later data is not stored yet.
         let end = self.ends.get(source).copied().unwrap_or(self.grains.len());
         if source == number && seen.start - source_start < self.distance_min {
             return None;
@@ -216,7 +217,7 @@ impl Finder {
     }
 }
 
-/// Reads what was found and compares it byte by byte, as far as it goes on; repeats without a gap between them become one.
+/// Verifies repeats byte by byte, extends them as far as the data matches, and merges contiguous ones.
 fn confirm(
     files: &[(usize, &Content)],
     found: Vec<(usize, Repeat)>,
@@ -267,7 +268,7 @@ fn confirm(
     Ok(confirmed)
 }
 
-/// How many bytes two files have in common from these places on, up to `len_max`.
+/// The length of the common data of two files from these offsets on, up to `len_max`.
 fn common_len(contents: [&Content; 2], starts: [u64; 2], len_max: u64, buffers: &mut [Vec<u8>; 2]) -> Result<u64> {
     let opened = [contents[0].open()?, contents[1].open()?];
     let mut common = 0;

@@ -1,4 +1,4 @@
-//! What an image keeps of the file whose place it takes.
+//! The attributes that an image inherits from the file it replaces.
 
 use std::{
     fs::{File, Metadata, Permissions},
@@ -6,12 +6,12 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, fchown},
 };
 
-/// The mode bits that let a program run as its owner or group.
+/// The set-user-id and set-group-id bits.
 const SET_ID_BITS: u32 = 0o6000;
 /// The mode bits of the group.
 const GROUP_BITS: u32 = 0o070;
 
-/// The owner and the mode of a file that an image replaces.
+/// The owner and mode of a replaced file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReplacedFile {
     mode: u32,
@@ -24,8 +24,8 @@ impl ReplacedFile {
         Self { mode: status.mode() & 0o7777, uid: status.uid(), gid: status.gid() }
     }
 
-    /// Gives a file the owner, where that is permitted, and the mode. Where the group cannot be kept, the new one may do
-    /// what anybody may.
+    /// Applies the mode and, if permitted, the owner to a file. If the group cannot be kept, the new group gets the
+    /// permissions of others only.
     pub(crate) fn pass_on(&self, file: &File) -> io::Result<()> {
         let status = file.metadata()?;
         let has_owner = status.uid() == self.uid || fchown(file, Some(self.uid), None).is_ok();

@@ -1,4 +1,4 @@
-//! Listing a directory on disk into a tree.
+//! Lists a directory into a tree.
 
 use std::{
     cell::RefCell,
@@ -30,51 +30,51 @@ use crate::{
     workers,
 };
 
-/// After how many inodes progress is told.
+/// Progress is reported once for this many inodes.
 const REPORT_INTERVAL: u64 = 1024;
 /// The longest target of a symbolic link, in bytes.
 const LINK_TARGET_LEN_MAX: usize = 4095;
 
-/// What a directory to be listed takes in memory until it is in the tree, and how much of that may be under way, in
-/// bytes: by a guess, as its size is not known before.
+/// An estimate of the memory for a directory being listed, and the limit for all of them, in bytes. The size of a
+/// directory is not known in advance.
 const DIRECTORY_COST: usize = 64 << 10;
 const COST_MAX: usize = 16 << 20;
 
-/// Lists directories on disk into a tree: several threads list, one puts into the tree what they found, in an order that
-/// does not depend on them.
+/// Lists directories into a tree: several threads list, one thread adds the results to the tree, in an order that does
+/// not depend on the number of threads.
 pub(crate) struct Scanner<'a> {
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
     links: HashMap<(u64, u64), NodeId>,
     scanned: u64,
-    /// What changed while it was listed.
+    /// Warnings about changes during listing.
     warnings: Vec<String>,
 }
 
 /// A directory to be listed.
 struct OpenDirectory {
     node: NodeId,
-    /// Its path below the source, and within the image.
+    /// Its path below the source and within the image.
     inner_path: PathBuf,
 }
 
-/// A directory that was listed.
+/// The result of listing a directory.
 struct Listing {
     node: NodeId,
     /// The names of whiteouts.
     whiteouts: Vec<OsString>,
     entries: Vec<Entry>,
-    /// What was there at first and then not any more.
+    /// Entries that vanished while they were listed.
     gone: Vec<PathBuf>,
 }
 
-/// What a directory names.
+/// A directory entry.
 struct Entry {
     name: OsString,
     inner_path: PathBuf,
     node: Node,
-    /// The device and inode number of what has several names.
+    /// The device and inode number, if the inode has several links.
     link: Option<(u64, u64)>,
 }
 
@@ -83,8 +83,8 @@ impl<'a> Scanner<'a> {
         Self { tree, options, excludes, links: HashMap::new(), scanned: 0, warnings: Vec::new() }
     }
 
-    /// Puts the content of `directory` into the root. What is in the tree already stays, unless it has the same name.
-    /// Gives what changed while it was listed, and was left out.
+    /// Adds the content of `directory` to the root. Existing nodes stay, unless an entry has the same name. Returns
+    /// warnings about items that changed while they were listed, and were omitted.
     pub(crate) fn scan(mut self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<String>> {
         let failed = |action| move |error: Errno| Error::source(directory, action)(error.into());
         let source = match SourceRoot::open(directory) {
@@ -99,7 +99,7 @@ impl<'a> Scanner<'a> {
         root.xattrs = xattrs(opened.as_fd(), OsStr::new("."), directory, options)?;
         drop(opened);
         let first = OpenDirectory { node: Tree::ROOT, inner_path: PathBuf::new() };
-        // First in, first out: then the order depends on what is there alone, not on when it was found.
+        // A queue, so that the order depends only on the tree and not on timing.
         let open = RefCell::new(VecDeque::from([first]));
         let next = || open.borrow_mut().pop_front().map(|directory| (directory, DIRECTORY_COST));
         let worker = || Ok(|directory: OpenDirectory| list(&source, directory, options, excludes));
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
                 if options.strict {
                     return Err(Error::Changed { path });
                 }
-                self.warnings.push(format!("{} vanished while it was listed: it is left out", path.display()));
+                self.warnings.push(format!("{} vanished while it was listed; it was omitted", path.display()));
             }
             for name in &listing.whiteouts {
                 if let Some(whiteout) = Whiteout::of(name.as_bytes(), options.whiteouts) {
@@ -127,7 +127,7 @@ impl<'a> Scanner<'a> {
         Ok(self.warnings)
     }
 
-    /// Puts what a directory names into the tree; gives it back if it is a directory itself.
+    /// Adds an entry to the tree; returns it if it is a directory.
     fn add(&mut self, parent: NodeId, entry: Entry) -> Option<OpenDirectory> {
         let Entry { name, inner_path, node, link } = entry;
         let name = name.as_bytes();
@@ -152,7 +152,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Lists one directory, and looks at what is in it from its descriptor: what takes its place meanwhile is not followed.
+/// Lists a directory relative to its descriptor, so that replaced entries are not followed.
 fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, excludes: &Excludes) -> Result<Listing> {
     let OpenDirectory { node, inner_path } = directory;
     let mut listing = Listing { node, whiteouts: Vec::new(), entries: Vec::new(), gone: Vec::new() };
@@ -182,10 +182,10 @@ fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, e
     Ok(listing)
 }
 
-/// What is not there any more, by its path below the source.
+/// An entry that vanished, by its path below the source.
 struct Gone(PathBuf);
 
-/// What `name` is in the directory that is open.
+/// Reads the entry `name` of an open directory.
 fn entry(
     source: &Arc<SourceRoot>,
     directory: BorrowedFd<'_>,
@@ -209,12 +209,12 @@ fn entry(
         }),
         FileType::Symlink => {
             let target = match rustix::fs::readlinkat(directory, &name, Vec::new()) {
-                // It is another one, which is no link.
+                // It was replaced by something other than a link.
                 Err(error) if is_gone(error) || error == Errno::INVAL => return Ok(Err(Gone(inner_path))),
                 target => target.map_err(|error| Error::source(&path, "read the link")(error.into()))?.into_bytes(),
             };
             if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX {
-                return Err(Error::unfit(&path, "the target of the link is empty or longer than 4095 bytes"));
+                return Err(Error::unfit(&path, "its link target is empty or longer than 4095 bytes"));
             }
             Body::Symlink(target)
         }
@@ -230,8 +230,9 @@ fn entry(
     Ok(Ok(Entry { name, inner_path, node, link }))
 }
 
-/// The attributes of what has this name in a directory, of the directory itself where that is a dot. No call takes both,
-/// so that the directory is named by its descriptor; `path` is for where there is no /proc, and for messages.
+/// The xattrs of an entry in a directory, or of the directory itself if `name` is a dot. No system call takes a
+/// descriptor and a name, so the path goes through /proc/self/fd; `path` is for systems without /proc, and for
+/// messages.
 fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Options) -> Result<Vec<Xattr>> {
     if !options.xattrs.keep {
         return Ok(Vec::new());
@@ -245,7 +246,7 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     }
     let names = match names {
         Ok(names) => names,
-        // What is gone is found to be when it is read.
+        // A vanished file is detected when it is read.
         Err(Errno::OPNOTSUPP | Errno::NOENT) => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
@@ -253,7 +254,7 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match grown(|buffer| rustix::fs::lgetxattr(&place, name, buffer)) {
             Ok(value) => xattrs.push((name.into(), value.into_boxed_slice())),
-            // It was removed since, or is one that may be listed but not read.
+            // The attribute was removed meanwhile, or may be listed but not read.
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -262,12 +263,12 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     Ok(xattrs)
 }
 
-/// The names of whiteouts and the other ones.
+/// Separates the names of whiteouts from other names.
 fn split_names(names: Vec<OsString>, whiteouts: Whiteouts) -> (Vec<OsString>, Vec<OsString>) {
     names.into_iter().partition(|name| Whiteout::of(name.as_bytes(), whiteouts).is_some())
 }
 
-/// The names in a directory in their order, but for those of itself and its parent.
+/// The sorted names in a directory, without `.` and `..`.
 fn names(directory: &mut Dir) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in directory {
@@ -292,12 +293,12 @@ fn metadata_of(status: &Stat) -> Metadata {
 fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
     let number = DeviceNumber { major: rustix::fs::major(status.st_rdev), minor: rustix::fs::minor(status.st_rdev) };
     if DeviceNumber::from_encoded(number.encoded()) != number {
-        return Err(Error::unfit(path, "its device numbers are beyond 4095 and 1048575"));
+        return Err(Error::unfit(path, "its device numbers exceed 4095 and 1048575"));
     }
     Ok(number)
 }
 
-/// Calls `read` with a buffer that is made larger until it suffices.
+/// Calls `read` with a growing buffer until it suffices.
 fn grown(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; 256];
     loop {

@@ -1,4 +1,4 @@
-//! Compressing a part of a file into pclusters.
+//! Compresses segments of files into pclusters.
 
 use floe_codec::encode::Encoder;
 use floe_erofs::write::{CompressedExtent, ExtentKind};
@@ -9,71 +9,71 @@ use crate::{
     options::{Fragments, Options},
 };
 
-/// What is inline ends within one block, wherever the inode ends; so much is left for that, in bytes.
+/// Space reserved for the inode, in bytes, so that inline data ends within the inode's block.
 const INLINE_MARGIN: usize = 64;
-/// What is at most this many pclusters long is a fragment without being compressed to see whether it would fit one.
+/// Data of at most this many pclusters becomes a fragment without trial compression.
 const FRAGMENT_PCLUSTERS: usize = 2;
 
-/// How much of a file a pcluster has at most (PCLUSTER_MAX_DSIZE), in bytes.
+/// The largest decoded length of a pcluster in bytes (PCLUSTER_MAX_DSIZE).
 const EXTENT_LEN_MAX: usize = 12 << 20;
 
-/// After a first failure to compress one part in this many of a pcluster is stored as it is.
+/// After a first failure to compress, one part in this many of a pcluster is stored uncompressed.
 const PLAIN_PARTS: usize = 8;
 
-/// What becomes of the end of a file that does not fill a pcluster.
+/// The handling of the end of a file that does not fill a pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TailRule {
-    /// It takes blocks of its own. The rule for parts, too, that end with an lcluster and are not a file's last.
+    /// Stored in blocks. Also the rule for segments that end with an lcluster and are not the last of a file.
     Blocks,
-    /// It takes blocks of its own, and within the lcluster that it ends in something else begins.
+    /// Stored in blocks, and another extent begins in the lcluster in which the segment ends.
     Followed,
-    /// It goes behind the inode if it is small enough.
+    /// Stored after the inode if it is small enough.
     Inline,
-    /// It goes into the packed inode.
+    /// Stored in the packed inode.
     Fragment,
 }
 
-/// What became of it.
+/// The end of a compressed segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tail {
     /// Nothing special.
     None,
-    /// The last extent's stored bytes are these, behind the inode.
+    /// The stored bytes of the last extent, which follow the inode.
     Inline(Vec<u8>),
-    /// The last extent's data is these bytes, in the packed inode.
+    /// The data of the last extent, which goes into the packed inode.
     Fragment(Vec<u8>),
 }
 
-/// A part of a file, compressed.
+/// A compressed segment of a file.
 #[derive(Debug)]
 pub(crate) struct CompressedSegment {
-    /// Its extents; their blocks are counted from the first block of `stored`.
+    /// The extents; their block numbers are relative to the start of `stored`.
     pub(crate) extents: Vec<CompressedExtent>,
-    /// The pclusters one behind the other.
+    /// The contiguous pclusters.
     pub(crate) stored: Vec<u8>,
     pub(crate) tail: Tail,
-    /// How many bytes at the end are left to what follows, because there is no way to store them by themselves.
+    /// How many bytes at the end belong to the next segment, because they cannot be stored separately.
     pub(crate) left_len: usize,
-    /// How many times in a row something did not shrink so far.
+    /// The number of consecutive failures to shrink data.
     failures: u32,
 }
 
-/// Compresses parts of files, each by itself.
+/// Compresses segments of files independently.
 pub(crate) struct SegmentCompressor {
     encoder: Box<dyn Encoder>,
     block_len: usize,
     pcluster_len: usize,
-    /// How much of a file a pcluster has at most, in bytes.
+    /// The largest decoded length of a pcluster in bytes.
     extent_len_max: usize,
     output: Vec<u8>,
 }
 
-/// The most bytes that stand inline behind an inode.
+/// The largest length of inline data after an inode.
 pub(crate) const fn inline_len_max(block_len: usize) -> usize {
     block_len - INLINE_MARGIN
 }
 
-/// About what the index of a file of this size takes, in bytes.
+/// The approximate length of the index of a file of this size, in bytes.
 pub(crate) const fn index_len(size: u64, block_size: u64) -> u64 {
     8 + size.div_ceil(block_size) * 3
 }
@@ -88,14 +88,14 @@ impl TailRule {
         }
     }
 
-    /// The rule for a part that is followed by others from `end` on.
+    /// The rule for a segment that others follow from `end` on.
     pub(crate) fn within_file(end: u64, block_size: u64) -> Self {
         if end.is_multiple_of(block_size) { Self::Blocks } else { Self::Followed }
     }
 }
 
 impl SegmentCompressor {
-    /// A compressor of this coding.
+    /// Creates a compressor with this coding.
     pub(crate) fn new(options: &Options, coding: Coding) -> Result<Self> {
         let pcluster_len = usize::try_from(coding.pcluster_bytes).unwrap_or(usize::MAX);
         let extent_len_max = options.layout.extent_bytes_max.and_then(|max| usize::try_from(max).ok());
@@ -108,8 +108,8 @@ impl SegmentCompressor {
         })
     }
 
-    /// How much is stored as it is before compression is tried again: little at first, so that what does compress is
-    /// found soon, more with each failure in a row.
+    /// How much is stored uncompressed before compression is tried again: little at first, to find compressible data
+    /// soon, and more after each consecutive failure.
     fn plain_len(&self, failures: u32) -> usize {
         (self.pcluster_len / PLAIN_PARTS)
             .max(self.block_len)
@@ -117,7 +117,7 @@ impl SegmentCompressor {
             .min(self.pcluster_len)
     }
 
-    /// Whether a file of this length takes less when it is stored as this.
+    /// Whether this form of a file of this length takes less space than the uncompressed form.
     pub(crate) fn pays(&self, segment: &CompressedSegment, len: usize) -> bool {
         let stored_len = match &segment.tail {
             Tail::Inline(bytes) => segment.stored.len() + bytes.len(),
@@ -126,21 +126,21 @@ impl SegmentCompressor {
         (stored_len as u64) + index_len(len as u64, self.block_len as u64) < len as u64
     }
 
-    /// Compresses `data`, which begins at `offset` of its file and is its last part or ends as the rule says.
+    /// Compresses `data`, which begins at `offset` of its file, and is its last segment or ends as the rule says.
     pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule, offset: u64) -> Result<CompressedSegment> {
         let mut segment = self.begin();
         self.end(&mut segment, data, rule, offset)?;
         Ok(segment)
     }
 
-    /// Begins a part of a file of which not all is at hand at once.
+    /// Begins a segment whose data arrives incrementally.
     pub(crate) fn begin(&mut self) -> CompressedSegment {
         self.encoder.restart();
         CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0, failures: 0 }
     }
 
-    /// Adds the next extent of a part of which `data` is at hand, and more follows; gives how much of it that took, or
-    /// `None` where more would have gone into it.
+    /// Adds the next extent of a segment of which `data` is available and more follows. Returns how much of `data` it
+    /// took, or `None` if more data would fit into the extent.
     pub(crate) fn put_next(&mut self, segment: &mut CompressedSegment, data: &[u8]) -> Result<Option<usize>> {
         let input = &data[..data.len().min(self.extent_len_max)];
         let fit = self.encoder.encode_to_fit(input, &mut self.output)?;
@@ -158,7 +158,7 @@ impl SegmentCompressor {
         Ok(Some(len))
     }
 
-    /// Adds the end of a part: all of `data`, which begins at `offset` of its file.
+    /// Adds the end of a segment: all of `data`, which begins at `offset` of its file.
     pub(crate) fn end(
         &mut self,
         segment: &mut CompressedSegment,
@@ -197,7 +197,7 @@ impl SegmentCompressor {
                 }
                 let whole_blocks_len = fit.produced / self.block_len * self.block_len;
                 if rule == TailRule::Inline && whole_blocks_len > 0 && whole_blocks_len < fit.produced {
-                    // Perhaps what is too much for whole blocks is small enough to be inline.
+                    // Data that does not fit into whole blocks may still be small enough to be inline.
                     let shorter = self.encoder.encode_to_fit(rest, &mut self.output[..whole_blocks_len])?;
                     let left = rest.len() - shorter.consumed;
                     if shorter.produced + left < fit.produced.next_multiple_of(self.block_len) {
@@ -210,7 +210,7 @@ impl SegmentCompressor {
             let is_plain = !self.shrinks(fit.consumed, fit.produced);
             let mut consumed = if is_plain { rest.len().min(self.plain_len(segment.failures)) } else { fit.consumed };
             if ending.is_missed(rest.len(), consumed, is_plain) {
-                // What is left would begin in the lcluster where it has to end: less is stored before.
+                // The rest would begin in the lcluster in which it has to end: store less before it.
                 let shorter = ending.shorter(rest.len()).filter(|_| !is_plain).map(|len| &rest[..len]);
                 let encoded = match shorter {
                     Some(shorter) => {
@@ -243,17 +243,17 @@ impl SegmentCompressor {
         Ok(())
     }
 
-    /// Whether it takes fewer blocks to store this as encoded.
+    /// Whether the encoded form takes fewer blocks.
     fn shrinks(&self, consumed: usize, produced: usize) -> bool {
         produced > 0 && produced.next_multiple_of(self.block_len) < consumed
     }
 }
 
-/// The end of a part of a file within an lcluster, where an extent of the next part begins. An lcluster has the
-/// beginning of one extent only, so the last extent has to begin in an earlier one.
+/// The end of a segment inside an lcluster in which an extent of the next segment begins. An lcluster can contain the
+/// beginning of one extent only, so the last extent of this segment must begin in an earlier one.
 #[derive(Clone, Copy)]
 struct Ending {
-    /// How far into its lcluster the part ends, in bytes; 0 where it ends with one, or with the file.
+    /// The offset in the lcluster at which the segment ends, in bytes; 0 if it ends with the lcluster or the file.
     within_len: usize,
     block_len: usize,
 }
@@ -265,21 +265,21 @@ impl Ending {
         Self { within_len: if rule == TailRule::Followed { within_len } else { 0 }, block_len }
     }
 
-    /// Whether something of the rest, of which the next extent or run of plain blocks takes `consumed` bytes, would
-    /// begin in the lcluster where it ends.
+    /// Whether part of the rest would begin in the lcluster in which it ends, if the next extent or run of plain blocks
+    /// takes `consumed` bytes.
     fn is_missed(&self, rest_len: usize, consumed: usize, is_plain: bool) -> bool {
         let last_block = if is_plain { (consumed - 1) % self.block_len + 1 } else { consumed };
         let begins = if consumed < rest_len { rest_len - consumed } else { last_block };
         begins <= self.within_len
     }
 
-    /// How much of the rest is to be stored so that what is left takes one block and begins in an earlier lcluster; `None`
-    /// where that is too little to be an extent.
+    /// How much of the rest to store so that what remains takes one block and begins in an earlier lcluster; `None` if
+    /// that is too short for an extent.
     fn shorter(&self, rest_len: usize) -> Option<usize> {
         rest_len.checked_sub(self.block_len).filter(|len| *len >= self.block_len)
     }
 
-    /// How much of the rest is before the lcluster where it ends.
+    /// How much of the rest precedes the lcluster in which it ends.
     fn len_before(&self, rest_len: usize) -> usize {
         rest_len - self.within_len
     }
@@ -289,7 +289,7 @@ impl CompressedSegment {
     fn put_encoded(&mut self, len: usize, encoded: &[u8], block_len: usize) {
         let stored_len = encoded.len().next_multiple_of(block_len);
         self.put_extent(len, stored_len, ExtentKind::Encoded { partial: false }, block_len);
-        // The format wants the zeros in front.
+        // The format requires leading zeros.
         self.stored.resize(self.stored.len() + stored_len - encoded.len(), 0);
         self.stored.extend_from_slice(encoded);
     }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tails_go_where_the_rule_says() {
+    fn tails_follow_the_rule() {
         let noise: Vec<u8> = (0..40_000u64)
             .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56 ^ n.wrapping_mul(n) >> 7) as u8)
             .collect();

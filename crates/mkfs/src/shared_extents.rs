@@ -1,20 +1,20 @@
-//! Extents that refer to pclusters of others.
+//! Extents that refer to existing pclusters.
 
 use floe_erofs::write::{CompressedExtent, ExtentKind};
 
-/// Where in a file something goes that is stored already: between these two places, with another extent before and after.
+/// A range of a file whose data is already stored, between other extents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gap {
-    /// Where it begins, in bytes from the beginning of the file.
+    /// Its start in the file, in bytes.
     pub(crate) start: u64,
-    /// Where it ends.
+    /// Its end.
     pub(crate) end: u64,
     /// Whether the file ends there.
     pub(crate) ends_file: bool,
 }
 
-/// Extents that fill a gap from its beginning on with what `source` refers to, and how many bytes they are. What is left is
-/// nothing, or enough to be stored between two extents.
+/// Extents that fill a gap from its beginning by referring to the pclusters of `source`, and their total length. The
+/// rest is empty, or long enough to be stored as an extent.
 pub(crate) fn shared_extents(source: &[CompressedExtent], gap: Gap, block_size: u64) -> (Vec<CompressedExtent>, u64) {
     let mut taken: Vec<CompressedExtent> = Vec::new();
     let mut at = gap.start;
@@ -30,7 +30,7 @@ pub(crate) fn shared_extents(source: &[CompressedExtent], gap: Gap, block_size: 
     if gap.ends_file || gap.end.is_multiple_of(block_size) {
         return (taken, at - gap.start);
     }
-    // What is left has to begin in another lcluster than what follows.
+    // The rest must begin in another lcluster than the data after the gap.
     while at < gap.end && at >= last_start {
         let Some(last) = taken.pop() else { break };
         at -= u64::from(last.len);
@@ -43,8 +43,8 @@ pub(crate) fn shared_extents(source: &[CompressedExtent], gap: Gap, block_size: 
     (taken, at - gap.start)
 }
 
-/// How long an extent must be that begins there: it reaches the end of its lcluster, and the end of the next one where
-/// that has to say how many blocks there are.
+/// The minimum length of an extent that begins at `at`: it must reach the end of its lcluster, and the end of the next
+/// one if that has to hold the block count.
 fn least_len(extent: &CompressedExtent, at: u64, block_size: u64) -> u64 {
     let lclusters = if u64::from(extent.stored_len) > block_size { 2 } else { 1 };
     lclusters * block_size - at % block_size
@@ -70,7 +70,7 @@ mod tests {
         CompressedExtent { len, stored_len: blocks * 4096, block, kind }
     }
 
-    /// What the indexes can say of extents that begin at `start` and end at `end`, where others follow.
+    /// Checks that an index can represent extents that begin at `start` and end at `end`, with others after them.
     fn check(extents: &[CompressedExtent], start: u64, end: u64, is_last: bool) {
         let mut at = start;
         for (number, extent) in extents.iter().enumerate() {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_filled_as_far_as_the_index_can_say_it() {
+    fn gaps_are_filled_as_far_as_the_index_allows() {
         let source = [extent(100_000, 16, 1), extent(4096, 1, 17), extent(9000, 2, 18), extent(150_000, 16, 20)];
         let whole: u64 = source.iter().map(|extent| u64::from(extent.len)).sum();
         for start in [0, 4096, 5000, 8191] {

@@ -1,4 +1,4 @@
-//! A directory that is a source: what is below it is found from its descriptor, never through a symbolic link.
+//! A source directory whose files are opened relative to its descriptor, never through symbolic links.
 
 use std::{
     ffi::OsStr,
@@ -11,7 +11,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// A source directory that is open.
+/// An open source directory.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
     directory: OwnedFd,
@@ -19,20 +19,20 @@ pub(crate) struct SourceRoot {
 }
 
 impl SourceRoot {
-    /// Opens the directory at `path`, which may itself be a link.
+    /// Opens the directory at `path`, which may be a symbolic link.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
         Ok(Self { directory, path: path.to_path_buf() })
     }
 
-    /// The path of what is at `inner`, for messages.
+    /// The path of `inner`, for messages.
     pub(crate) fn path_of(&self, inner: &Path) -> PathBuf {
         if inner.as_os_str().is_empty() { self.path.clone() } else { self.path.join(inner) }
     }
 
-    /// Opens what is at `inner`, which is relative to the directory; the directory itself where it is empty. A symbolic
-    /// link anywhere in it is an error for which [`is_gone`] holds.
+    /// Opens `inner`, a path relative to the directory, or the directory itself if `inner` is empty. A symbolic link
+    /// anywhere in it gives an error for which [`is_gone`] holds.
     pub(crate) fn open_below(&self, inner: &Path, flags: OFlags) -> Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if inner.as_os_str().is_empty() {
@@ -40,13 +40,13 @@ impl SourceRoot {
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.directory, inner, flags, Mode::empty(), resolve) {
-            // Before Linux 5.6 there is no such call, some sandboxes refuse it, and a path may be too long for it.
+            // openat2 is missing before Linux 5.6, denied by some sandboxes, and fails for long paths.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => self.walk(inner, flags),
             result => result,
         }
     }
 
-    /// As [`SourceRoot::open_below`], name by name.
+    /// As [`SourceRoot::open_below`], component by component.
     fn walk(&self, inner: &Path, flags: OFlags) -> Result<OwnedFd> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut names = inner.iter().peekable();
@@ -63,7 +63,7 @@ impl SourceRoot {
     }
 }
 
-/// Whether an error says that a path does not lead any more to what was listed there.
+/// Whether an error means that a path no longer leads to the listed file.
 pub(crate) fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE | Errno::NXIO)
 }

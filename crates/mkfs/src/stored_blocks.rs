@@ -1,4 +1,4 @@
-//! The pclusters that are in the image, so that an equal one is not stored again.
+//! The pclusters in the image, for deduplication.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{error::Result, image_file::ImageFile};
 
-/// About what an entry of a full index takes more than one of a compact index, in bytes.
+/// How much longer an entry of a full index is than one of a compact index, in bytes.
 const INDEX_COST: u64 = 6;
 
-/// What tells one pcluster from another: the hash of the stored bytes, whether they are compressed and how, and what
-/// they are for, in bytes.
+/// The identity of a pcluster: the hash of the stored bytes, the algorithm if they are compressed, and the decoded
+/// length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     hash: u64,
@@ -20,46 +20,46 @@ struct Key {
     len: u32,
 }
 
-/// The pclusters that are in the image. Files that begin alike, or whose segments do, have equal ones.
+/// The pclusters in the image. Files or segments with the same beginning have equal pclusters.
 #[derive(Default)]
 pub(crate) struct StoredBlocks {
     known: HashMap<Key, u64>,
-    /// The algorithm of the current file, and what came with it.
+    /// The algorithm of the current file, and the keys added for it.
     algorithm: u8,
     current: Vec<Key>,
     duplicate_bytes: u64,
 }
 
-/// What to do about a pcluster.
+/// The decision about a pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It is not there.
+    /// New: store it.
     Store,
-    /// It is there, at this block.
+    /// Present at this block.
     Known(u64),
 }
 
 impl StoredBlocks {
-    /// How many bytes of files were there already.
+    /// How many file bytes were found as duplicates.
     pub(crate) fn duplicate_bytes(&self) -> u64 {
         self.duplicate_bytes
     }
 
-    /// Begins another file, compressed with this algorithm.
+    /// Begins a file with this compression algorithm.
     pub(crate) fn begin_file(&mut self, algorithm: u8) {
         self.algorithm = algorithm;
         self.current.clear();
     }
 
-    /// Forgets the current file's pclusters, because they are taken back.
+    /// Removes the current file's pclusters, because its data is discarded.
     pub(crate) fn forget_file(&mut self) {
         for key in self.current.drain(..) {
             self.known.remove(&key);
         }
     }
 
-    /// What to do about each pcluster of a segment whose stored bytes are given; `size` is the file's. Pclusters out of a
-    /// row make the file's index larger, so that a few small ones are stored again.
+    /// Decides about each pcluster of a segment with these stored bytes; `size` is that of the file. Noncontiguous
+    /// pclusters make the file's index longer, so a few small duplicates are stored again.
     pub(crate) fn verdicts(
         &self,
         extents: &[CompressedExtent],
@@ -86,7 +86,7 @@ impl StoredBlocks {
         Ok(verdicts)
     }
 
-    /// Learns where the pclusters of a segment are.
+    /// Records the positions of a segment's pclusters.
     pub(crate) fn learn(&mut self, extents: &[CompressedExtent], stored: &[u8], verdicts: &[Verdict], blocks: &[u64]) {
         for (((key, _), verdict), block) in keyed(extents, stored, self.algorithm).zip(verdicts).zip(blocks) {
             match (key, verdict) {
@@ -103,7 +103,7 @@ impl StoredBlocks {
     }
 }
 
-/// The stored bytes of each extent, and what tells them; `None` for what is inline or a fragment.
+/// The stored bytes and the key of each extent; `None` for inline extents and fragments.
 fn keyed<'a>(
     extents: &'a [CompressedExtent],
     stored: &'a [u8],

@@ -1,4 +1,4 @@
-//! All that is read of the sources after they were listed, in the image.
+//! Reads the sources after they were listed, and stores their content in the image.
 
 use floe_erofs::{
     format,
@@ -25,29 +25,29 @@ use crate::{
     xattrs::XattrTable,
 };
 
-/// The content of all files in the image, and what stands before and after it.
+/// The content of all files in the image, and the data around it.
 pub(crate) struct StoredContents<'a> {
     pub(crate) xattrs: XattrTable,
-    /// For each place that of an earlier file with the same content.
+    /// The index of an earlier file with the same content, in image order.
     pub(crate) same: Vec<Option<usize>>,
     pub(crate) image: ImageFile,
     pub(crate) record: SuperBlockRecord,
     pub(crate) rules: InodeRules,
     pub(crate) launch: Option<Launch<'a>>,
-    /// Where in the image the content begins.
+    /// The offset of the content in the image.
     pub(crate) data_start: u64,
-    /// For each place what became of the file; [`StoredFile::EMPTY`] where there is none.
+    /// The storage of each file in image order; [`StoredFile::EMPTY`] for other nodes.
     pub(crate) files: Vec<StoredFile>,
-    /// Where in the packed inode directories are, by place; empty where they are not in it.
+    /// The offsets of directories in the packed inode, in image order; empty if they are not in it.
     pub(crate) directories: Vec<u64>,
     pub(crate) packed: Option<StoredInode>,
-    /// The inodes in the metabox, and what became of that.
+    /// The inodes in the metabox, and the storage of the metabox.
     pub(crate) boxed: Option<(BoxedInodes, StoredInode)>,
     pub(crate) stored: StoredData,
 }
 
 impl<'a> StoredContents<'a> {
-    /// Reads all that is read of the sources after they were listed.
+    /// Reads the sources after they were listed, and stores their content.
     pub(crate) fn new(
         tree: &Tree,
         visits: &[Visit],
@@ -62,10 +62,10 @@ impl<'a> StoredContents<'a> {
         let mut image = ImageFile::create(&options.output, options.layout.offset)?;
         let (epoch, build_time) = times(tree, visits, options)?;
         let mut record = superblock(options, epoch, build_time);
-        // Where the inode is, is not known before.
+        // The nid of the inode is not known yet.
         let has_metabox = options.layout.metabox != Metabox::None;
         record.metabox_nid = has_metabox.then_some(0);
-        // The head is written last; its length does not depend on what is in it.
+        // The head is written last; its length does not depend on its contents.
         record.devices.extend(options.blob_device.iter().map(|_| Device {
             tag: Vec::new(),
             blocks: 0,
@@ -79,7 +79,7 @@ impl<'a> StoredContents<'a> {
         let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
         let mut kinds = kinds(tree, visits);
         if let Some(ranks) = &ranks {
-            // What a launch reads stays in its order.
+            // Files that a launch reads keep their order.
             let ranked = kinds.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
             ranked.for_each(|(kind, _)| *kind = 0);
         }
@@ -113,7 +113,7 @@ impl<'a> StoredContents<'a> {
     }
 }
 
-/// What compact inodes count their times from, and when the image was made, in seconds after that.
+/// The epoch of compact inodes, and the build time in seconds after it.
 fn times(tree: &Tree, visits: &[Visit], options: &Options) -> Result<(Timestamp, u32)> {
     let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
     let built = match options.times {

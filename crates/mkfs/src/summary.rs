@@ -1,48 +1,48 @@
-//! What a build made.
+//! The result of a build.
 
 use std::time::Duration;
 
 use crate::expected::Verified;
 
-/// What a build made. Sizes are in bytes.
+/// The result of a build. Sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// How many inodes there are, the packed one among them.
+    /// The number of inodes, including the packed inode.
     pub inodes: u64,
-    /// How many of them are regular files.
+    /// The number of regular files.
     pub files: u64,
-    /// How many are directories.
+    /// The number of directories.
     pub directories: u64,
     /// The content of all files, each inode counted once.
     pub content_bytes: u64,
-    /// What of it was found to be there already.
+    /// How much of it was found as duplicates.
     pub duplicate_bytes: u64,
-    /// What went into the packed inode.
+    /// The length of the packed inode.
     pub packed_bytes: u64,
-    /// The blocks of data: pclusters, and what is not compressed.
+    /// The data blocks: pclusters and uncompressed data.
     pub data_bytes: u64,
-    /// The metadata: inodes, indexes, directories, xattrs, what is inline.
+    /// The metadata: inodes, indexes, directories, xattrs, inline data.
     pub metadata_bytes: u64,
-    /// The image.
+    /// The length of the image.
     pub image_bytes: u64,
-    /// The blob device, where there is one.
+    /// The length of the blob device; 0 without one.
     pub blob_bytes: u64,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// Attributes that were left out because the format has no place for them: how many.
+    /// The number of xattrs omitted because the format cannot represent them.
     pub xattrs_left_out: u64,
-    /// What of the sources is not in the image as it was, each in one line.
+    /// Deviations from the sources, one line each.
     pub warnings: Vec<String>,
-    /// How long listing the sources took.
+    /// The time for listing the sources.
     pub scan_time: Duration,
-    /// How long reading and compressing took.
+    /// The time for reading and compressing.
     pub data_time: Duration,
-    /// How many ranges of the profile are of files that the image does not have.
+    /// How many ranges of the profile refer to files that the image lacks.
     pub profile_missing: u64,
-    /// What was read back; `None` where nothing was.
+    /// The extent of the verification; `None` without one.
     pub verified: Option<Verified>,
-    /// How long reading back took.
+    /// The time for verification.
     pub verify_time: Duration,
-    /// How long all took.
+    /// The total time.
     pub total_time: Duration,
 }

@@ -1,4 +1,4 @@
-//! The tree that goes into an image.
+//! The tree of nodes for an image.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,13 +11,13 @@ use crate::content::Content;
 pub(crate) struct NodeId(usize);
 
 impl NodeId {
-    /// Its place in a table with an entry for each node.
+    /// The index in a table with an entry for each node.
     pub(crate) fn index(self) -> usize {
         self.0
     }
 }
 
-/// What an inode says besides its data.
+/// The attributes of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Metadata {
     pub(crate) permissions: u16,
@@ -26,10 +26,10 @@ pub(crate) struct Metadata {
     pub(crate) modified: Timestamp,
 }
 
-/// The full name and the value of an extended attribute.
+/// The full name and the value of an xattr.
 pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// What an inode is.
+/// The type of an inode with its data.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Directory(BTreeMap<Box<[u8]>, NodeId>),
@@ -38,11 +38,11 @@ pub(crate) enum Body {
     Special(FileType, DeviceNumber),
 }
 
-/// An inode to be.
+/// A future inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) metadata: Metadata,
-    /// Full names and values, in the order of the names.
+    /// Full names and values, sorted by name.
     pub(crate) xattrs: Vec<Xattr>,
     pub(crate) body: Body,
 }
@@ -58,13 +58,13 @@ impl Node {
     }
 }
 
-/// The tree: nodes by number, the root being the first. A node with several names is in several directories.
+/// The tree: nodes by number, the root first. A node with several hard links is in several directories.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
 }
 
-/// A node in the order of the image: its parent is where it was first seen.
+/// A node in image order; its parent is the directory in which it was found first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) node: NodeId,
@@ -75,7 +75,7 @@ pub(crate) struct Visit {
 impl Tree {
     pub(crate) const ROOT: NodeId = NodeId(0);
 
-    /// A tree of a root without entries.
+    /// Creates a tree with a root without entries.
     pub(crate) fn new(metadata: Metadata) -> Self {
         Self { nodes: vec![Node { metadata, xattrs: Vec::new(), body: Body::Directory(BTreeMap::new()) }] }
     }
@@ -96,17 +96,17 @@ impl Tree {
         }
     }
 
-    /// How many nodes there are, those among them that nothing names any more.
+    /// The number of nodes, including those without a name.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// All nodes, those among them that nothing names any more.
+    /// All nodes, including those without a name.
     pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId)
     }
 
-    /// Gives each name of what has several a node of its own.
+    /// Gives each hard link a node of its own.
     pub(crate) fn split_links(&mut self) {
         let mut seen = vec![false; self.nodes.len()];
         for directory in self.all() {
@@ -124,27 +124,27 @@ impl Tree {
         }
     }
 
-    /// Adds a node that nothing names yet.
+    /// Adds a node without a name.
     pub(crate) fn add(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Gives a node a name; what had it before loses it. `directory` must be one.
+    /// Links a node under a name and replaces an existing entry. `directory` must be a directory.
     pub(crate) fn link(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
         if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
             entries.insert(name.into(), node);
         }
     }
 
-    /// Takes a name away, if it is there.
+    /// Removes a name, if it exists.
     pub(crate) fn unlink(&mut self, directory: NodeId, name: &[u8]) {
         if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
             entries.remove(name);
         }
     }
 
-    /// Takes all names of these nodes away.
+    /// Removes all names of these nodes.
     pub(crate) fn remove(&mut self, nodes: &HashSet<NodeId>) {
         for node in &mut self.nodes {
             if let Body::Directory(entries) = &mut node.body {
@@ -153,14 +153,14 @@ impl Tree {
         }
     }
 
-    /// Takes all names in a directory away.
+    /// Removes all entries of a directory.
     pub(crate) fn clear(&mut self, directory: NodeId) {
         if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
             entries.clear();
         }
     }
 
-    /// What has this name in a directory.
+    /// The node with this name in a directory.
     pub(crate) fn lookup(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match &self.nodes[directory.0].body {
             Body::Directory(entries) => entries.get(name).copied(),
@@ -168,7 +168,7 @@ impl Tree {
         }
     }
 
-    /// The entries of a directory in the order of their names' bytes; of anything else none.
+    /// The entries of a directory in the byte order of their names; none for other nodes.
     pub(crate) fn entries(&self, directory: NodeId) -> impl Iterator<Item = (&[u8], NodeId)> {
         let entries = match &self.nodes[directory.0].body {
             Body::Directory(entries) => Some(entries),
@@ -177,8 +177,7 @@ impl Tree {
         entries.into_iter().flatten().map(|(name, id)| (name.as_ref(), *id))
     }
 
-    /// All nodes that have a name, each once: the root, then for each directory what is in it, directories in the order
-    /// in which they were met going down first.
+    /// All named nodes, each once: the root, then the entries of each directory, with directories in depth-first order.
     pub(crate) fn in_order(&self) -> Vec<Visit> {
         let mut places: Vec<Option<usize>> = vec![None; self.nodes.len()];
         let mut visits = vec![Visit { node: Self::ROOT, parent: Self::ROOT, link_count: 2 }];

@@ -1,4 +1,4 @@
-//! What a layer says of the layers below it.
+//! Whiteouts of OCI layers and aufs.
 
 use floe_image::{DeviceNumber, FileType, Timestamp};
 
@@ -7,28 +7,28 @@ use crate::{
     tree::{Body, Metadata, Node, NodeId, Tree},
 };
 
-/// What the name of a whiteout begins with.
+/// The prefix of whiteouts.
 const PREFIX: &[u8] = b".wh.";
-/// What the names begin with that say something of a whole directory, or of aufs itself.
+/// The prefix of names that affect a whole directory, or aufs itself.
 const DIRECTORY_PREFIX: &[u8] = b".wh..wh.";
-/// The one among them that hides all that is below.
+/// The name that hides all entries of lower layers.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// The attribute by which overlayfs knows an opaque directory.
+/// The xattr of an opaque directory in overlayfs.
 const OVERLAY_OPAQUE: (&[u8], &[u8]) = (b"trusted.overlay.opaque", b"y");
 
-/// What a name says that means something else than itself.
+/// The meaning of a special name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whiteout<'a> {
-    /// There is no such entry, whatever earlier layers say.
+    /// Removes this entry of earlier layers.
     Entry(&'a [u8]),
-    /// There are no entries but this layer's.
+    /// Removes all entries of earlier layers.
     Opaque,
-    /// Nothing that matters in an image.
+    /// No meaning in an image.
     Nothing,
 }
 
 impl<'a> Whiteout<'a> {
-    /// What a name says; `None` where it is only a name.
+    /// The meaning of a name; `None` for ordinary names.
     pub(crate) fn of(name: &'a [u8], whiteouts: Whiteouts) -> Option<Self> {
         if whiteouts == Whiteouts::Keep {
             return None;
@@ -42,7 +42,7 @@ impl<'a> Whiteout<'a> {
         })
     }
 
-    /// Puts it into effect in a directory that holds earlier layers only.
+    /// Applies it to a directory that contains only earlier layers.
     pub(crate) fn put(self, tree: &mut Tree, directory: NodeId, whiteouts: Whiteouts) {
         match (self, whiteouts) {
             (Self::Nothing, _) | (_, Whiteouts::Keep) => {}
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_is_hidden() {
+    fn whiteout_names_are_recognised() {
         for (name, expected) in [
             ("name", None),
             (".wh.name", Some(Whiteout::Entry(b"name"))),

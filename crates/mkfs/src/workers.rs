@@ -1,4 +1,4 @@
-//! Doing jobs on several threads and taking their results in the order of the jobs.
+//! Runs jobs on several threads and consumes their results in order.
 
 use std::{
     collections::BTreeMap,
@@ -15,15 +15,15 @@ use rustix::process::Resource;
 
 use crate::error::{Error, Result};
 
-/// How many files a thread has open at once: two that it compares.
+/// The number of files that a thread has open at once: two while it compares.
 const DESCRIPTORS_OF_THREAD: usize = 2;
-/// How many are left to the rest of the program: the image, temporary files, archives.
+/// The number of descriptors reserved for the rest of the program: the image, temporary files, archives.
 const DESCRIPTORS_KEPT: usize = 24;
 
-/// Does jobs on `threads` threads. `next` gives each job and what it takes in memory until its result is consumed; no
-/// more than `cost_max` is under way at once, unless a single job takes more. Where it has none, it is asked again when
-/// a result was consumed, as long as there are results to come. `worker` makes what does the jobs, once for each thread.
-/// `consume` gets the results in the order of the jobs, on the calling thread. The first error ends it.
+/// Runs jobs on `threads` threads. `next` returns each job with the memory that it takes until its result is consumed.
+/// At most `cost_max` is in use at once, unless a single job takes more. If `next` returns `None`, it is called again
+/// after each result while results are outstanding. `worker` creates the function that processes jobs, once per thread.
+/// `consume` receives the results in job order on the calling thread. The first error stops everything.
 pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>(
     threads: NonZeroUsize,
     cost_max: usize,
@@ -43,7 +43,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
             let started = thread::Builder::new().spawn_scoped(scope, move || {
                 let mut work: Option<Worker> = None;
                 loop {
-                    // A poisoned lock means that another worker panicked, which the scope will report.
+                    // A poisoned lock means that another worker panicked; the scope reports that.
                     let Ok(received) = job_receiver.lock().map(|receiver| receiver.recv()) else { return };
                     let Ok((number, job)) = received else { return };
                     if stopped.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
                     }
                 }
             });
-            // The result does not depend on how many there are.
+            // Fewer threads give the same result.
             if let Err(error) = started {
                 unstarted = (number == 0).then_some(error);
                 break;
@@ -108,7 +108,7 @@ fn feed<Job, Output>(
         if consumed == sent {
             return Ok(());
         }
-        // All workers are gone only if one panicked, which the scope will report.
+        // All workers are gone only if one panicked; the scope reports that.
         let (number, result) = results.recv().map_err(|_| Error::Cancelled)?;
         early.insert(number, result);
         while let Some(result) = early.remove(&consumed) {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_order_and_errors_end_it() {
+    fn results_arrive_in_order_and_errors_stop_the_run() {
         for threads in [1, 3, 8] {
             let threads = NonZeroUsize::new(threads).expect("it is not zero");
             let mut numbers = 0..200u64;

@@ -1,4 +1,4 @@
-//! Extended attributes: which are stored once for many inodes, and what stands behind each inode.
+//! Extended attributes: those shared by many inodes, and the xattr body of each inode.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,33 @@ use crate::{
     tree::{Tree, Visit, Xattr},
 };
 
-/// How many shared attributes one inode can have.
+/// The maximum number of shared xattrs of one inode.
 const SHARED_MAX: usize = 255;
-/// The longest body of attributes, in bytes.
+/// The longest xattr body in bytes.
 const BODY_LEN_MAX: usize = 8 + 4 * u16::MAX as usize;
 
-/// The attributes that are stored once, and how all are stored.
+/// The shared xattrs, and the storage of all xattrs.
 pub(crate) struct XattrTable {
     long_prefixes: Vec<LongPrefix>,
     filter: bool,
-    /// Where each shared attribute is, in steps of four bytes.
+    /// The position of each shared xattr in units of four bytes.
     shared: BTreeMap<Xattr, u32>,
     shared_bytes: Vec<u8>,
     left_out: u64,
 }
 
 impl XattrTable {
-    /// The table for all that is in the tree.
+    /// Builds the table for a tree.
     pub(crate) fn new(tree: &Tree, visits: &[Visit], options: &Xattrs) -> Result<Self> {
         let mut long_prefixes = Vec::new();
         for prefix in &options.long_prefixes {
             let text = String::from_utf8_lossy(prefix).into_owned();
             long_prefixes.push(LongPrefix::new(prefix).ok_or_else(|| {
-                Error::Option(format!("{text}: a prefix of attributes begins with user., trusted. or security."))
+                Error::Option(format!("{text}: an xattr prefix must begin with user., trusted. or security."))
             })?);
         }
         if long_prefixes.len() > 128 {
-            return Err(Error::Option("there are at most 128 prefixes of attributes".into()));
+            return Err(Error::Option("the number of xattr prefixes must not exceed 128".into()));
         }
         let mut table = Self {
             long_prefixes,
@@ -66,32 +66,32 @@ impl XattrTable {
         Ok(table)
     }
 
-    /// The prefixes that are stored once.
+    /// The long name prefixes.
     pub(crate) fn long_prefixes(&self) -> &[LongPrefix] {
         &self.long_prefixes
     }
 
-    /// The attributes that are stored once.
+    /// The bytes of the shared xattrs.
     pub(crate) fn shared_bytes(&self) -> &[u8] {
         &self.shared_bytes
     }
 
-    /// How many attributes the format has no place for.
+    /// The number of xattrs that the format cannot represent.
     pub(crate) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Whether the format has a place for this attribute.
+    /// Whether the format can represent an xattr.
     pub(crate) fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
         self.entry(name, value).is_some()
     }
 
-    /// Whether inodes have filters that say something.
+    /// Whether any inode has a useful filter.
     pub(crate) fn has_filter(&self, tree: &Tree, visits: &[Visit]) -> bool {
         self.filter && visits.iter().any(|visit| !tree.node(visit.node).xattrs.is_empty())
     }
 
-    /// What stands behind an inode with these attributes; `None` where they are too many.
+    /// The xattr body of an inode; `None` if it would be too long.
     pub(crate) fn body(&self, xattrs: &[Xattr]) -> Option<Vec<u8>> {
         let (mut shared, mut entries, mut bits) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in xattrs {

@@ -1,17 +1,17 @@
-//! The system calls that are allowed whatever their arguments are.
+//! System calls that are allowed with any arguments.
 
-/// Which system calls a process needs beside those that every one needs.
+/// The system calls that a process needs beyond the basic set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls {
-    /// Serving a mount: the control socket, files without a name.
+    /// Those for serving a mount: the control socket, unnamed files.
     pub serve: bool,
-    /// Making files of all kinds, with all that belongs to them.
+    /// Those for creating files of all types with all metadata.
     pub create: bool,
 }
 
-/// Reading files that are open, threads, memory, time, and taking more away.
+/// The basic set: open files, paths, memory, threads, time, and dropping further rights.
 const ALWAYS: &[i64] = &[
-    // Files that are open.
+    // Open files.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -56,7 +56,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
     libc::SYS_umask,
-    // Memory; mmap and mprotect are looked at.
+    // Memory; the arguments of mmap and mprotect are checked separately.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -65,7 +65,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_mlock2,
     libc::SYS_munlock,
     libc::SYS_membarrier,
-    // Threads; clone is looked at.
+    // Threads; the arguments of clone are checked separately.
     libc::SYS_clone3,
     libc::SYS_futex,
     libc::SYS_set_robust_list,
@@ -89,7 +89,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sched_setattr,
     libc::SYS_getpriority,
     libc::SYS_setpriority,
-    // Who and where this is.
+    // Identity and environment.
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -98,7 +98,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sysinfo,
     libc::SYS_uname,
     libc::SYS_getrandom,
-    // Time and signals; tgkill is looked at.
+    // Time and signals; the arguments of tgkill are checked separately.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -109,7 +109,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
-    // Taking more away.
+    // Dropping further rights.
     libc::SYS_capget,
     libc::SYS_capset,
     libc::SYS_landlock_create_ruleset,
@@ -161,10 +161,10 @@ const CREATE: &[i64] = &[
     libc::SYS_fallocate,
 ];
 
-/// `fchmodat2`: the same number everywhere; some C libraries do not name it.
+/// `fchmodat2` has the same number on all architectures; some C libraries do not define it.
 const SYS_FCHMODAT2: i64 = 452;
 
-/// The older forms of some of these, which C libraries use where the processor has them.
+/// Older variants, which C libraries use on architectures that have them.
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_OLDER: &[i64] = &[
     libc::SYS_open,
@@ -203,11 +203,11 @@ const SERVE_OLDER: &[i64] = &[SYS_RENAMEAT];
 #[cfg(not(target_arch = "x86_64"))]
 const CREATE_OLDER: &[i64] = &[SYS_RENAMEAT];
 
-/// `renameat` of the newer processors; some C libraries do not name it.
+/// `renameat` on newer architectures; some C libraries do not define it.
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_RENAMEAT: i64 = 38;
 
-/// The calls that are allowed whatever their arguments are.
+/// The calls that are allowed with any arguments.
 pub(crate) fn named(calls: Calls) -> impl Iterator<Item = i64> {
     let when = |is_wanted: bool, list: &'static [i64]| if is_wanted { list } else { &[] };
     [

@@ -4,27 +4,28 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, clear_ambient_
 
 use crate::SandboxError;
 
-/// A right of the administrator that some work needs (capabilities(7)).
+/// A capability that some task needs (capabilities(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Capability {
-    /// Changing owners.
+    /// Change owners.
     Chown,
-    /// Reaching files whatever their mode is.
+    /// Bypass file permissions.
     DacOverride,
-    /// Changing modes, times and attributes of files of others.
+    /// Change modes, times and attributes of files of other users.
     Fowner,
-    /// Keeping set-user-id bits.
+    /// Keep set-user-id bits.
     Fsetid,
-    /// Locking memory beyond the limit.
+    /// Lock memory beyond the limit.
     IpcLock,
-    /// Making device files.
+    /// Create device files.
     Mknod,
-    /// Giving files capabilities.
+    /// Set file capabilities.
     Setfcap,
-    /// Extended attributes `trusted.` and `security.`. It allows far more, which the system calls do not.
+    /// Set extended attributes `trusted.` and `security.`. The capability permits far more, which the system call
+    /// filter denies.
     SysAdmin,
-    /// Scheduling threads in real time.
+    /// Schedule threads in real time.
     SysNice,
 }
 
@@ -40,7 +41,7 @@ const ALL: [(Capability, CapabilitySet, &str); 9] = [
     (Capability::SysNice, CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
 ];
 
-/// The capabilities of this thread, by name; those without a [`Capability`] are one "others".
+/// The capabilities of this thread by name; those without a [`Capability`] appear as one "others".
 pub fn held_capabilities() -> Vec<String> {
     let Ok(mut left) = capabilities(None).map(|sets| sets.permitted) else { return Vec::new() };
     let mut names = Vec::new();
@@ -56,7 +57,7 @@ pub fn held_capabilities() -> Vec<String> {
     names
 }
 
-/// Gives up all capabilities of this thread, and of those that it starts, but `kept`.
+/// Drops all capabilities of this thread, and of the threads it starts, except `kept`.
 ///
 /// # Errors
 /// The kernel refuses.

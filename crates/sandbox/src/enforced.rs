@@ -1,32 +1,32 @@
-//! What is enforced.
+//! What the kernel enforces.
 
 use std::fmt;
 
-/// What the kernel enforces on this process.
+/// The restrictions that the kernel enforces on this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Enforced {
-    /// Whether paths are restricted by Landlock.
+    /// Whether Landlock restricts paths.
     pub landlock: Mechanism,
-    /// The version of the kernel's Landlock; 0 where it has none.
+    /// The kernel's Landlock ABI version; 0 if it has none.
     pub landlock_abi: u32,
-    /// Whether system calls are restricted by seccomp.
+    /// Whether seccomp restricts system calls.
     pub seccomp: Mechanism,
     /// Whether `no_new_privs` is set.
     pub no_new_privs: Mechanism,
-    /// The capabilities that are left.
+    /// The remaining capabilities.
     pub capabilities: Vec<String>,
 }
 
-/// How far a mechanism is in force.
+/// The state of a mechanism.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mechanism {
-    /// It was not asked for.
+    /// Not requested.
     #[default]
     Off,
-    /// The kernel does not have it.
+    /// The kernel does not support it.
     Unavailable,
-    /// It is in force.
+    /// Enforced.
     Enforced,
 }
 

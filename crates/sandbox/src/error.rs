@@ -1,20 +1,20 @@
-//! Why a process could not be confined.
+//! Errors of confining a process.
 
 use std::fmt;
 
-/// Why a process could not be confined. Its text is one line.
+/// Why a process could not be confined. The message is one line.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// Other threads run already: they would stay outside.
+    /// Other threads are already running and would remain unconfined.
     Threads(usize),
-    /// The kernel does not have a mechanism that was required.
+    /// The kernel lacks a required mechanism.
     Missing(&'static str),
-    /// A mechanism is there, and failed.
+    /// A supported mechanism failed.
     Failed {
-        /// Which one.
+        /// The mechanism.
         mechanism: &'static str,
-        /// What it said.
+        /// The reason.
         reason: String,
     },
 }
@@ -34,7 +34,7 @@ impl fmt::Display for SandboxError {
                 "cannot confine the process: this kernel does not enforce {mechanism}, which --sandbox=require asks for"
             ),
             Self::Failed { mechanism, reason } => {
-                write!(formatter, "cannot confine the process ({mechanism}): {reason}; --no-sandbox goes without")
+                write!(formatter, "cannot confine the process ({mechanism}): {reason}; use --no-sandbox to run without")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which system calls may be made: seccomp.
+//! Restricts system calls with seccomp.
 
 use std::{collections::BTreeMap, env::consts::ARCH, io};
 
@@ -10,24 +10,24 @@ use seccompiler::{
 
 use crate::{Calls, SandboxError, calls};
 
-/// Rules for system calls; one without any is always allowed.
+/// Rules for system calls; a call with an empty list is always allowed.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// What other arguments of a call have to be.
+/// A condition on an argument of a call.
 #[derive(Clone, Copy)]
 enum Argument {
-    /// The low 32 bits are this.
+    /// The low 32 bits equal this.
     Is(u8, u32),
-    /// Of the bits of a mask, these are set and no others.
+    /// Of the bits in a mask, exactly these are set.
     HasBits(u8, u64, u64),
-    /// All of it is zero.
+    /// The argument is zero.
     IsNull(u8),
 }
 
-/// What `clone` makes: a thread of this process, in no new namespace.
+/// The flags that `clone` must have: a thread of this process.
 const THREAD_FLAGS: u64 = libc::CLONE_THREAD as u64 | libc::CLONE_VM as u64 | libc::CLONE_SIGHAND as u64;
 
-/// What it never makes.
+/// The flags that `clone` must not have: new namespaces.
 const NAMESPACE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -36,19 +36,19 @@ const NAMESPACE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// `FUSE_DEV_IOC_CLONE`, which lets a thread have its own descriptor of a mount.
+/// `FUSE_DEV_IOC_CLONE`, which gives a thread its own descriptor of a FUSE connection.
 const FUSE_CLONE: u32 = 0x8004_e500;
 
-/// `TCGETS2`, with which newer C libraries ask whether something is a terminal.
+/// `TCGETS2`, which newer C libraries use to detect terminals.
 const TCGETS2: u32 = 0x802c_542a;
 
-/// `PR_SET_VMA`: names mappings, as newer C libraries do.
+/// `PR_SET_VMA`, which newer C libraries use to name mappings.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
 const IOCTLS: [u32; 6] =
     [libc::TCGETS as u32, TCGETS2, libc::TIOCGWINSZ as u32, libc::FIONBIO as u32, libc::FIOCLEX as u32, FUSE_CLONE];
 
-/// `PR_GET_AUXV`: asks what the processor can do.
+/// `PR_GET_AUXV`, which reads the auxiliary vector.
 const PR_GET_AUXV: u32 = 0x4155_5856;
 
 const PRCTLS: [u32; 7] = [
@@ -61,11 +61,11 @@ const PRCTLS: [u32; 7] = [
     PR_GET_AUXV,
 ];
 
-/// Lets this thread, and those that it starts, make only the calls that are named here; all others give `EPERM`. Gives
-/// whether the kernel has such filters.
+/// Restricts this thread, and the threads it starts, to the allowed calls; all others return `EPERM`. Returns whether
+/// the kernel supports such filters.
 ///
 /// # Errors
-/// The kernel has them and refuses.
+/// The kernel supports filters and refuses this one.
 pub(crate) fn install(calls: Calls) -> Result<bool, SandboxError> {
     let failed = |error: seccompiler::Error| SandboxError::failed("seccomp", error);
     let Some(architecture) = ARCH.try_into().ok() else { return Ok(false) };
@@ -76,7 +76,7 @@ pub(crate) fn install(calls: Calls) -> Result<bool, SandboxError> {
     let errno = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
     let rules = allowed(calls).map_err(|error| failed(error.into()))?;
     let allowed = compiled(rules, errno(libc::EPERM), SeccompAction::Allow).map_err(failed)?;
-    // A filter cannot see the flags of clone3, which are in memory. C libraries without it use clone.
+    // A filter cannot inspect the flags of clone3, which are in memory. C libraries fall back to clone on ENOSYS.
     let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let absent = compiled(absent, SeccompAction::Allow, errno(libc::ENOSYS)).map_err(failed)?;
     for program in [&absent, &allowed] {
@@ -91,7 +91,7 @@ pub(crate) fn install(calls: Calls) -> Result<bool, SandboxError> {
     Ok(true)
 }
 
-/// Whether an error says that the kernel has no filters.
+/// Whether an error means that the kernel does not support filters.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
 }
@@ -111,7 +111,7 @@ fn allowed(calls: Calls) -> Result<Rules, BackendError> {
     when(libc::SYS_clone, &[HasBits(0, THREAD_FLAGS | NAMESPACE_FLAGS, THREAD_FLAGS)])?;
     when(libc::SYS_tgkill, &[Is(0, own)])?;
     when(libc::SYS_prlimit64, &[Is(0, 0)])?;
-    // With an address it would be a new way out.
+    // With an address, sendto could reach new peers.
     when(libc::SYS_sendto, &[IsNull(4)])?;
     when(libc::SYS_socketpair, &[Is(0, libc::AF_UNIX.unsigned_abs())])?;
     for request in IOCTLS {

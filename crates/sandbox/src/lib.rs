@@ -1,12 +1,12 @@
 //! Confines the process that reads an image.
 //!
-//! A [`Policy`] says which paths, system calls and capabilities the work needs. [`Sandbox::enter`] takes everything else
-//! away before the first byte of the image is parsed: Landlock for paths, TCP and signals, a seccomp allow-list for system
-//! calls, `no_new_privs` for programs with set-user-id bits. [`Sandbox::seal`] follows once the files that the image names
-//! are open: it drops what only opening them needed, and the capabilities.
+//! A [`Policy`] lists the paths, system calls and capabilities that the work needs. [`Sandbox::enter`] removes
+//! everything else before the first byte of the image is parsed: Landlock restricts paths, TCP and signals, a seccomp
+//! allow-list restricts system calls, and `no_new_privs` disables set-user-id programs. [`Sandbox::seal`] follows when
+//! the files that the image refers to are open: it removes the rights that only opening needed, and the capabilities.
 //!
-//! Landlock and capabilities belong to a thread, so a process is confined before it starts its first thread.
-//! [`Enforced`] tells what the kernel really enforces.
+//! Landlock and capabilities belong to a thread, so a process must be confined before it starts its first thread.
+//! [`Enforced`] reports what the kernel actually enforces.
 
 mod calls;
 mod capabilities;

@@ -1,4 +1,4 @@
-//! Which paths may be reached: Landlock.
+//! Restricts paths with Landlock.
 
 use std::{
     fs::File,
@@ -19,30 +19,30 @@ use rustix::fs::{FileType, fstat};
 
 use crate::{Access, Grant, SandboxError};
 
-/// The newest Landlock whose rights are used. Older kernels enforce what they know of them.
+/// The newest Landlock ABI whose rights are used. Older kernels enforce the subset that they know.
 const ABI_USED: ABI = ABI::V6;
 
-/// Which paths may be reached. The kernel keeps hold of the files that the rules are for.
+/// The permitted paths. The rules keep the files open.
 pub(crate) struct PathRules {
-    /// `None` where the kernel would refuse what is to be allowed.
+    /// `None` if the kernel cannot express a needed right.
     ruleset: Option<RulesetCreated>,
 }
 
 /// What the kernel enforces of the rules.
 pub(crate) struct EnforcedPaths {
-    /// The version of its interface; 0 without Landlock.
+    /// The ABI version; 0 without Landlock.
     pub(crate) abi: u32,
     pub(crate) is_enforced: bool,
 }
 
 impl PathRules {
-    /// Rules that allow `grants`, and no TCP, and no signals to and no abstract sockets of others.
+    /// Creates rules that allow `grants` and deny TCP, and signals and abstract sockets outside the sandbox.
     ///
     /// # Errors
-    /// The kernel has Landlock, and refuses; or no descriptors are left.
+    /// The kernel supports Landlock and refuses, or no descriptors are left.
     pub(crate) fn new<'a>(grants: impl Iterator<Item = &'a Grant> + Clone) -> Result<Self, SandboxError> {
         if grants.clone().any(|grant| grant.access == Access::Tree) && !can_link() {
-            // The first version has no right to link and rename between directories, and so refuses it everywhere.
+            // ABI 1 cannot grant links and renames between directories, and therefore denies them everywhere.
             return Ok(Self { ruleset: None });
         }
         let failed = |error: RulesetError| SandboxError::failed("Landlock", error);
@@ -57,7 +57,7 @@ impl PathRules {
                 Err(RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })))
                     if source.raw_os_error() == Some(libc::EBADFD) =>
                 {
-                    // A pipe, or a file that is only memory: these are not restricted, and have no rules.
+                    // Pipes and memory files are not restricted and cannot have rules.
                 }
                 result => result.map(drop).map_err(failed)?,
             }
@@ -65,10 +65,10 @@ impl PathRules {
         Ok(Self { ruleset: Some(ruleset) })
     }
 
-    /// Restricts this thread, and the threads that it starts.
+    /// Restricts this thread and the threads it starts.
     ///
     /// # Errors
-    /// The kernel has Landlock, and refuses.
+    /// The kernel supports Landlock and refuses.
     pub(crate) fn enforce(self) -> Result<EnforcedPaths, SandboxError> {
         let Some(ruleset) = self.ruleset else { return Ok(EnforcedPaths { abi: 0, is_enforced: false }) };
         let status = ruleset.restrict_self().map_err(|error| SandboxError::failed("Landlock", error))?;
@@ -80,12 +80,12 @@ impl PathRules {
     }
 }
 
-/// Opens a path without opening what is there: neither does a FIFO wait, nor a device do anything.
+/// Opens a path with `O_PATH`, so that FIFOs do not block and devices are not triggered.
 fn open_path(path: &Path) -> io::Result<OwnedFd> {
     File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).map(OwnedFd::from)
 }
 
-/// Whether it says nothing of the path that it could not be opened.
+/// Whether the error concerns the process's resources rather than the path.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
@@ -99,7 +99,7 @@ fn empty() -> Result<RulesetCreated, RulesetError> {
         .create()
 }
 
-/// Whether the kernel has a right for links between directories.
+/// Whether the kernel's ABI has a right for links between directories.
 fn can_link() -> bool {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     ruleset.handle_access(AccessFs::Refer).is_ok()

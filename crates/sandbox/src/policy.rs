@@ -1,49 +1,49 @@
-//! What a confined process may still do.
+//! The rights of a confined process.
 
 use std::path::{Path, PathBuf};
 
 use crate::{Calls, Capability};
 
-/// What a confined process may still do. The default is next to nothing: to use what it has open.
+/// The rights of a confined process. The default permits little more than the use of open files.
 #[derive(Debug, Default)]
 pub struct Policy {
-    /// What may be reached by path until the end.
+    /// Paths that stay accessible until the end.
     pub grants: Vec<Grant>,
-    /// What may be reached by path only until the sandbox is sealed.
+    /// Paths that are accessible only until the sandbox is sealed.
     pub opening: Vec<Grant>,
-    /// Which system calls it needs beside those that every process needs.
+    /// System calls beyond the basic set.
     pub calls: Calls,
-    /// Which capabilities it keeps once the sandbox is sealed, if it has them.
+    /// Capabilities that the process keeps after sealing, if it has them.
     pub capabilities: Vec<Capability>,
 }
 
-/// A file or a directory that may be reached by path, and what may be done with it.
+/// A file or directory and the access to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     pub(crate) path: PathBuf,
     pub(crate) access: Access,
 }
 
-/// What may be done with a file, or with all that is beneath a directory.
+/// Access to a file, or to everything beneath a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Access {
-    /// Reading.
+    /// Read.
     Read,
-    /// Writing to what exists.
+    /// Write to existing files.
     Write,
-    /// Reading and writing what exists, and nameless files; the ioctls of a device.
+    /// Read and write existing files, and create unnamed ones; ioctls of devices.
     ReadWrite,
-    /// Renaming and removing sockets.
+    /// Rename and remove sockets.
     Sockets,
-    /// Removing empty directories.
+    /// Remove empty directories.
     RemoveDirectories,
-    /// Making, changing, linking and removing files of all kinds.
+    /// Create, change, link and remove files of all types.
     Tree,
 }
 
 impl Policy {
-    /// Allows `access` to a path. A path that is not there is passed over: it cannot be reached anyway.
+    /// Allows `access` to a path. Ignores missing paths: they cannot be accessed anyway.
     pub fn allow(&mut self, path: impl Into<PathBuf>, access: Access) {
         self.grants.push(Grant { path: path.into(), access });
     }

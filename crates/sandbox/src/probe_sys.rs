@@ -1,4 +1,4 @@
-//! What a decoder that obeys an attacker would try. Only in builds for debugging.
+//! Simulates a compromised decoder. Only in debug builds.
 
 use std::{
     ffi::CString,
@@ -10,9 +10,9 @@ use std::{
     ptr,
 };
 
-/// Tries what a decoder that obeys an attacker would try, on this thread, and writes one line for each attempt: its name,
-/// and `allowed` or the error. `place` is a directory that the process has no business in, in which `listener.sock`
-/// listens, and `port` a TCP port of this machine that listens. What is allowed is undone, as far as it can be.
+/// Attempts on this thread what a compromised decoder would try. Writes one line for each attempt: its name, and
+/// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`;
+/// `port` is a listening TCP port of this machine. Undoes successful attempts where possible.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -60,7 +60,7 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
 }
 
 fn call(number: i64, [first, second, third, fourth, fifth]: [i64; 5]) -> i64 {
-    // SAFETY: the callers pass numbers, or addresses of values that live through the call.
+    // SAFETY: the callers pass numbers, or addresses of values that outlive the call.
     unsafe { libc::syscall(number, first, second, third, fourth, fifth) }
 }
 
@@ -79,19 +79,19 @@ fn make_node(path: &PathBuf) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Ends the child that an allowed fork made.
+/// Runs `child_work` in a forked child and ends the child.
 fn in_child(child_work: impl Fn()) -> io::Result<()> {
-    // SAFETY: the child makes system calls only, and ends.
+    // SAFETY: the child only makes system calls and exits.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             child_work();
-            // SAFETY: this ends the child without running anything of the parent's.
+            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(1) }
         }
         child => {
             let mut status = 0;
-            // SAFETY: `status` lives through the call.
+            // SAFETY: `status` outlives the call.
             let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             let has_worked = waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
             if has_worked { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
@@ -100,15 +100,15 @@ fn in_child(child_work: impl Fn()) -> io::Result<()> {
 }
 
 fn fork() -> io::Result<()> {
-    // SAFETY: this ends the child without running anything of the parent's.
+    // SAFETY: `_exit` ends the child without running the parent's exit handlers.
     in_child(|| unsafe { libc::_exit(0) })
 }
 
-/// Where no child can be made, this thread itself tries: it only comes back where that is refused too.
+/// If no child can be created, this thread calls execve itself; it returns only if that is denied too.
 fn execute(program: &CString) -> io::Result<()> {
     let arguments = [program.as_ptr(), ptr::null()];
     let attempt = || {
-        // SAFETY: the name and the list end with a null and live through the call.
+        // SAFETY: the name and the list are null-terminated and outlive the call.
         unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), arguments[1..].as_ptr().cast()) };
     };
     if fork().is_ok() {
@@ -119,12 +119,12 @@ fn execute(program: &CString) -> io::Result<()> {
 }
 
 fn execute_memory() -> io::Result<()> {
-    // SAFETY: the name lives through the call.
+    // SAFETY: the name outlives the call.
     zero(unsafe { libc::memfd_create(c"probe".as_ptr(), libc::MFD_CLOEXEC) }.into())
 }
 
 fn map_code() -> io::Result<()> {
-    // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
+    // SAFETY: a new mapping at an address chosen by the kernel affects no other memory.
     let mapped = unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         libc::mmap(ptr::null_mut(), 4096, protection, flags, -1, 0)
@@ -132,7 +132,7 @@ fn map_code() -> io::Result<()> {
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: nobody uses the mapping.
+    // SAFETY: the mapping is unused.
     zero(unsafe { libc::munmap(mapped, 4096) }.into())
 }
 
@@ -147,9 +147,9 @@ fn io_uring() -> io::Result<()> {
     zero(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) })
 }
 
-/// Remounts what is no mount of this type: where it is allowed, it fails for another reason.
+/// Calls mount with flags that exclude each other: if the call is allowed, it fails for another reason.
 fn mount(target: &std::ffi::CStr) -> io::Result<()> {
-    // SAFETY: the strings live through the call, which changes nothing: no such flags go together.
+    // SAFETY: the strings outlive the call.
     let result = unsafe {
         let flags = libc::MS_BIND | libc::MS_MOVE | libc::MS_SHARED | libc::MS_PRIVATE;
         libc::mount(c"none".as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, ptr::null())
@@ -160,10 +160,10 @@ fn mount(target: &std::ffi::CStr) -> io::Result<()> {
     }
 }
 
-/// `TIOCSTI`: where it is allowed, standard input is no terminal.
+/// `TIOCSTI`: if the call is allowed, it fails because standard input is not a terminal.
 fn type_in() -> io::Result<()> {
     let letter = b'x';
-    // SAFETY: the letter lives through the call.
+    // SAFETY: the letter outlives the call.
     let result = unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const letter) };
     match io::Error::last_os_error() {
         error if result < 0 && error.kind() == io::ErrorKind::PermissionDenied => Err(error),

@@ -1,4 +1,4 @@
-//! A process that is being confined.
+//! Confines the process in two steps.
 
 use std::{fs, io, str::FromStr};
 
@@ -6,15 +6,15 @@ use rustix::thread::set_no_new_privs;
 
 use crate::{Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, paths::PathRules};
 
-/// Whether a process is confined.
+/// Whether to confine the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
-    /// It is not.
+    /// Do not confine it.
     Off,
-    /// As far as the kernel can.
+    /// Confine it as far as the kernel supports.
     #[default]
     Auto,
-    /// It is, or nothing is done at all.
+    /// Confine it fully, or fail.
     Require,
 }
 
@@ -31,21 +31,21 @@ impl FromStr for Mode {
     }
 }
 
-/// A process that may still open what it needs.
+/// A confined process that may still open the files it needs.
 #[must_use = "a sandbox that is not sealed leaves capabilities"]
 pub struct Sandbox {
     policy: Policy,
-    /// What holds once nothing is to be opened any more.
+    /// The rules that apply after sealing.
     sealed: Option<PathRules>,
     mode: Mode,
     enforced: Enforced,
 }
 
 impl Sandbox {
-    /// Confines this process, which has no other threads, to what `policy` allows until the sandbox is sealed.
+    /// Confines this process, which must have no other threads, to what `policy` allows until the sandbox is sealed.
     ///
     /// # Errors
-    /// Other threads run, a mechanism that the kernel has fails, or one is missing that `mode` requires.
+    /// Other threads are running, a supported mechanism fails, or a mechanism that `mode` requires is missing.
     pub fn enter(policy: Policy, mode: Mode) -> Result<Self, SandboxError> {
         let mut sandbox = Self { policy, sealed: None, mode, enforced: Enforced::default() };
         if mode == Mode::Off {
@@ -67,11 +67,11 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Takes away what only opening needed, and the capabilities. What is left is left to this thread and to those that it
-    /// starts.
+    /// Removes the rights that only opening needed, and the capabilities. The remaining rights apply to this thread and
+    /// to the threads it starts.
     ///
     /// # Errors
-    /// A mechanism that the kernel has fails.
+    /// A supported mechanism fails.
     pub fn seal(mut self) -> Result<Enforced, SandboxError> {
         if self.mode != Mode::Off {
             check_alone()?;
@@ -94,7 +94,7 @@ impl Sandbox {
     }
 }
 
-/// Checks that no other thread runs, which would stay outside.
+/// Checks that no other thread is running; it would remain unconfined.
 fn check_alone() -> Result<(), SandboxError> {
     match fs::read_dir("/proc/self/task").map_or(1, Iterator::count) {
         0 | 1 => Ok(()),

@@ -1,25 +1,26 @@
-//! Programs with a file system behind them, as AppImages are.
+//! The end of ELF programs: AppImages append a file system to one.
 
 use std::io;
 
 use floe_image::ImageSource;
 
-/// How many section headers are looked at.
+/// Limit of the section headers that are read.
 const SECTION_COUNT_MAX: u64 = 1024;
 
-/// A section of this type takes no space in the file.
+/// `SHT_NOBITS`: the section takes no space in the file.
 const NOBITS: u64 = 8;
 
-/// Reads the fields of a program's class and byte order.
+/// Reads header fields in the program's class and byte order.
 struct Fields<'a> {
     bytes: &'a [u8],
     is_64_bit: bool,
     is_big_endian: bool,
 }
 
-/// Where the program that a source begins with ends, in bytes, as its section headers say; `None` where there is none.
+/// The end in bytes of the ELF program at the start of a source, according to its section headers; `None` if there is
+/// no program.
 ///
-/// That is behind the table of section headers or behind the last section, whichever comes later.
+/// The end is that of the section header table or of the last section, whichever is later.
 pub(crate) fn end(source: &dyn ImageSource) -> io::Result<Option<u64>> {
     let mut header = [0; 64];
     if source.len() < header.len() as u64 {
@@ -60,7 +61,7 @@ pub(crate) fn end(source: &dyn ImageSource) -> io::Result<Option<u64>> {
 }
 
 impl Fields<'_> {
-    /// The number of `len` bytes at `offset`; both lie within the header.
+    /// The number in the `len` bytes at `offset`, which lie within the header.
     fn number(&self, offset: usize, len: usize) -> u64 {
         let mut bytes = [0; 8];
         bytes[..len].copy_from_slice(&self.bytes[offset..offset + len]);

@@ -1,4 +1,4 @@
-//! A file or a block device.
+//! Files and block devices as sources.
 
 use std::{
     fs::{self, File},
@@ -14,81 +14,82 @@ use rustix::{
     io::{Errno, ReadWriteFlags, preadv2},
 };
 
-/// File systems that are memory, as `statfs` names them: tmpfs and ramfs.
+/// Magic numbers of the file systems that live in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A regular file or a block device, or a part of one, open for reading.
+/// A regular file or block device, or a part of one, open for reading.
 ///
-/// It is read with calls, not mapped, so that a file that is cut or a disk that fails while it is open gives an error
-/// rather than a signal.
+/// It is read by system calls, not mapped: if the file is truncated or the disk fails while it is open, the reader gets
+/// an error instead of SIGBUS.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
-    /// Where in the file the source begins, in bytes.
+    /// Offset of the source within the file, in bytes.
     offset: u64,
     len: u64,
-    at_hand: AtHand,
+    nowait_reads: NowaitReads,
 }
 
-/// How it is known whether bytes can be read without waiting.
+/// How to find out whether bytes can be read without blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum AtHand {
-    /// The file system tells.
-    Asked,
-    /// They are in memory.
-    Always,
-    /// The file system does not tell, as FUSE, NFS and overlayfs do not. Then they are taken not to be.
-    Unknown,
+enum NowaitReads {
+    /// The file system supports `RWF_NOWAIT`.
+    Supported,
+    /// The file system keeps all data in memory.
+    InMemory,
+    /// The file system does not support `RWF_NOWAIT`, as FUSE, NFS and overlayfs. The bytes are assumed not to be in
+    /// memory.
+    Unsupported,
 }
 
 impl FileSource {
-    /// All of a file.
+    /// Opens a whole file.
     ///
     /// # Errors
-    /// It cannot be opened, or is neither a regular file nor a block device.
+    /// The file cannot be opened, or is neither a regular file nor a block device.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::open_part(path, 0, None)
     }
 
-    /// `len` bytes of a file from `offset` on, or all from there.
+    /// Opens `len` bytes of a file from `offset` on, or all bytes from there if `len` is `None`.
     ///
     /// # Errors
-    /// As [`FileSource::open`], and if the file ends before.
+    /// As for [`FileSource::open`], and if the file is shorter.
     pub fn open_part(path: impl AsRef<Path>, offset: u64, len: Option<u64>) -> io::Result<Self> {
         // Opening a FIFO would wait for a writer.
         check_type(&fs::metadata(&path)?)?;
         Self::new(File::open(path)?, offset, len)
     }
 
-    /// `len` bytes of an open file from `offset` on, or all from there. The position of the file does not matter.
+    /// Uses `len` bytes of an open file from `offset` on, or all bytes from there. The file's position does not matter.
     ///
     /// # Errors
-    /// The file is neither a regular file nor a block device, or ends before.
+    /// The file is neither a regular file nor a block device, or is shorter.
     pub fn new(mut file: File, offset: u64, len: Option<u64>) -> io::Result<Self> {
         let metadata = file.metadata()?;
         check_type(&metadata)?;
-        // The length in the metadata of a device is zero.
+        // The metadata of a block device gives length 0.
         let file_len = if metadata.is_file() { metadata.len() } else { file.seek(SeekFrom::End(0))? };
         let rest = file_len.checked_sub(offset).ok_or_else(|| past_end(file_len))?;
         let len = len.unwrap_or(rest);
         if len > rest {
             return Err(past_end(file_len));
         }
-        let at_hand = AtHand::of(&file);
-        Ok(Self { file, offset, len, at_hand })
+        let nowait_reads = NowaitReads::of(&file);
+        Ok(Self { file, offset, len, nowait_reads })
     }
 
-    /// Where in the file the source begins, in bytes.
+    /// The offset of the source within the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether [`ImageSource::read_at_hand`] knows what is at hand. Where it does not, nothing is.
-    pub fn knows_what_is_at_hand(&self) -> bool {
-        self.at_hand != AtHand::Unknown
+    /// Whether [`ImageSource::try_read_at`] can succeed. If not, it always returns `false`.
+    pub fn supports_nowait(&self) -> bool {
+        self.nowait_reads != NowaitReads::Unsupported
     }
 
-    /// Where in the file `len` bytes from `offset` on are.
+    /// The offset within the file of `len` bytes at `offset` of the source.
     fn place(&self, offset: u64, len: usize) -> io::Result<u64> {
         let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
         match end {
@@ -105,19 +106,20 @@ impl ImageSource for FileSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let place = self.place(offset, output.len())?;
-        // Goes on after short reads and interruptions.
+        // `read_exact_at` continues after short reads and interruptions.
         self.file.read_exact_at(output, place)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        match self.at_hand {
-            AtHand::Unknown => self.place(offset, output.len()).map(|_| false),
-            AtHand::Always => self.read_at(offset, output).map(|()| true),
-            AtHand::Asked => {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        match self.nowait_reads {
+            NowaitReads::Unsupported => self.place(offset, output.len()).map(|_| false),
+            NowaitReads::InMemory => self.read_at(offset, output).map(|()| true),
+            NowaitReads::Supported => {
                 let mut place = self.place(offset, output.len())?;
                 let mut rest = output;
                 while !rest.is_empty() {
-                    // What is at hand may end before `rest` does; then the next call says whether it was that.
+                    // The bytes in memory may end before `rest` does; the next call then shows whether the file ends
+                    // too.
                     match preadv2(&self.file, &mut [IoSliceMut::new(rest)], place, ReadWriteFlags::NOWAIT) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                         Ok(count) => {
@@ -137,27 +139,27 @@ impl ImageSource for FileSource {
     fn will_need(&self, offset: u64, len: u64) {
         let len = len.min(self.len.saturating_sub(offset));
         if let Some(len) = NonZeroU64::new(len) {
-            // A hint; there is nothing to do about a refusal.
+            // A hint: its failure does not matter.
             let _ = fadvise(&self.file, self.offset + offset, Some(len), Advice::WillNeed);
         }
     }
 
-    fn done_with(&self, offset: u64, len: u64) {
+    fn dont_need(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
             let _ = fadvise(&self.file, self.offset.saturating_add(offset), Some(len), Advice::DontNeed);
         }
     }
 }
 
-impl AtHand {
+impl NowaitReads {
     fn of(file: &File) -> Self {
         let mut byte = [0];
         match preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 let is_memory = fstatfs(file).is_ok_and(|stat| MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as u64)));
-                if is_memory { Self::Always } else { Self::Unknown }
+                if is_memory { Self::InMemory } else { Self::Unsupported }
             }
-            _ => Self::Asked,
+            _ => Self::Supported,
         }
     }
 }
@@ -180,5 +182,5 @@ fn check_type(metadata: &fs::Metadata) -> io::Result<()> {
 }
 
 fn past_end(file_len: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {file_len} bytes"))
+    io::Error::new(io::ErrorKind::InvalidInput, format!("the file is too short: it ends after {file_len} bytes"))
 }

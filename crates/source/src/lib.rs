@@ -1,8 +1,8 @@
-//! Where image bytes come from.
+//! Sources of image bytes.
 //!
-//! A [`FileSource`] is a file or a block device, or a part of it. [`locate()`] finds the file system in one that holds
-//! something else too: an AppImage, a SIF container, a disk.
-//! [`standard_output_was_closed`] tells what the standard library hides of where output goes.
+//! A [`FileSource`] is a file or block device, or a part of one. [`locate()`] finds the file system in a file that has
+//! other content too: an AppImage, a SIF container, a disk image. [`standard_output_was_closed`] reports what the
+//! standard library hides about standard output.
 #![deny(unsafe_code)]
 
 mod elf;

@@ -1,4 +1,4 @@
-//! Finding a file system in a file that holds something else too.
+//! Finds a file system inside a file that has other content too.
 
 use std::io;
 
@@ -10,27 +10,28 @@ use crate::{
     sif,
 };
 
-/// A search looks at each multiple of this, in bytes.
+/// A search examines each multiple of this offset, in bytes.
 pub const SCAN_ALIGNMENT: u64 = 512;
-/// A search goes no farther than this, in bytes.
+/// A search ends at this offset, in bytes.
 pub const SCAN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// How much is read in one step of a search, in bytes; a multiple of [`SCAN_ALIGNMENT`].
+/// How much one step of a search reads, in bytes; a multiple of [`SCAN_ALIGNMENT`].
 const SCAN_STEP_LEN: usize = 1024 * 1024;
 
-/// Where a file system is.
+/// The location of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Which it is.
+    /// Its format.
     pub format: ImageFormat,
-    /// Where it begins, in bytes.
+    /// Its offset in bytes.
     pub offset: u64,
 }
 
-/// Finds the file system in a source: at its beginning; in a SIF container, as its descriptors say; in a program, as an
-/// AppImage is one, behind its end; else the first at a multiple of [`SCAN_ALIGNMENT`] within [`SCAN_BYTES_MAX`].
+/// Finds the file system in a source: at its beginning; in a SIF container, by its descriptors; in an ELF program such
+/// as an AppImage, after the program; otherwise the first one at a multiple of [`SCAN_ALIGNMENT`] within
+/// [`SCAN_BYTES_MAX`].
 ///
-/// At the beginning the magic number is enough. Elsewhere it may stand by chance, so the superblock must be sound too.
+/// At the beginning the magic number suffices. Elsewhere it may occur by chance, so the superblock must be valid too.
 ///
 /// # Errors
 /// The source cannot be read.
@@ -39,24 +40,24 @@ pub fn locate(source: &dyn ImageSource) -> io::Result<Option<Location>> {
         return Ok(Some(Location { format, offset: 0 }));
     }
     for offset in sif::partitions(source)?.into_iter().chain(elf::end(source)?) {
-        if let Some(format) = surely_at(source, offset)? {
+        if let Some(format) = valid_superblock_at(source, offset)? {
             return Ok(Some(Location { format, offset }));
         }
     }
     scan(source)
 }
 
-fn surely_at(source: &dyn ImageSource, offset: u64) -> io::Result<Option<ImageFormat>> {
+fn valid_superblock_at(source: &dyn ImageSource, offset: u64) -> io::Result<Option<ImageFormat>> {
     if offset >= source.len() {
         return Ok(None);
     }
     let head = magic::read_head(source, offset)?;
-    Ok(ImageFormat::surely_of(&head, source.len() - offset))
+    Ok(ImageFormat::of_valid_superblock(&head, source.len() - offset))
 }
 
 fn scan(source: &dyn ImageSource) -> io::Result<Option<Location>> {
     let end = source.len().min(SCAN_BYTES_MAX);
-    // Each step reads as much more as a superblock at its end takes.
+    // Steps overlap by the length of a superblock, so that one at the end of a step is complete.
     let mut bytes = vec![0; SCAN_STEP_LEN + HEAD_LEN];
     let mut offset = 0;
     while offset < end {
@@ -66,7 +67,7 @@ fn scan(source: &dyn ImageSource) -> io::Result<Option<Location>> {
         let steps = (offset..end).step_by(SCAN_ALIGNMENT as usize).take(SCAN_STEP_LEN / SCAN_ALIGNMENT as usize);
         for at in steps {
             let head = bytes[..len].get((at - offset) as usize..).unwrap_or_default();
-            if let Some(format) = ImageFormat::surely_of(head, source.len() - at) {
+            if let Some(format) = ImageFormat::of_valid_superblock(head, source.len() - at) {
                 return Ok(Some(Location { format, offset: at }));
             }
         }

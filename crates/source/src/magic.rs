@@ -1,10 +1,10 @@
-//! Telling formats apart.
+//! Recognition of image formats.
 
 use std::{fmt, io};
 
 use floe_image::ImageSource;
 
-/// A format of file systems that Floe reads.
+/// The formats that Floe reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ImageFormat {
     /// EROFS.
@@ -13,29 +13,29 @@ pub enum ImageFormat {
     Squashfs,
 }
 
-/// How many bytes of an image tell its format.
+/// How many bytes at the start of an image are needed to recognise it.
 pub(crate) const HEAD_LEN: usize = EROFS_SUPERBLOCK_OFFSET + EROFS_SUPERBLOCK_LEN;
 
-/// Where EROFS has its superblock, in bytes, and how long it is at least.
+/// Offset and minimum length of the EROFS superblock, in bytes.
 const EROFS_SUPERBLOCK_OFFSET: usize = 1024;
 const EROFS_SUPERBLOCK_LEN: usize = 128;
 const EROFS_MAGIC: [u8; 4] = 0xe0f5_e1e2_u32.to_le_bytes();
-/// log2 of the block sizes of EROFS.
+/// log2 of the block sizes that EROFS allows.
 const EROFS_BLOCK_SIZE_LOG2: std::ops::RangeInclusive<u8> = 9..=16;
 
 const SQUASHFS_SUPERBLOCK_LEN: u64 = 96;
 const SQUASHFS_MAGIC: [u8; 4] = *b"hsqs";
-/// Stands at the beginning of an image that was written to a pipe; its superblock is at its end.
+/// The magic number at the beginning of an image that was written to a pipe; its superblock is at its end.
 const SQUASHFS_STREAMED_MAGIC: [u8; 4] = *b"HSQS";
 const SQUASHFS_VERSION: u16 = 4;
-/// log2 of the block sizes of SquashFS.
+/// log2 of the block sizes that SquashFS allows.
 const SQUASHFS_BLOCK_SIZE_LOG2: std::ops::RangeInclusive<u16> = 12..=20;
 
 impl ImageFormat {
-    /// The format of the image that begins with the source, as its magic number says; whether the rest is sound is not
-    /// asked, so that a broken image is still known for what it is.
+    /// The format of the image at the beginning of the source, by its magic number alone, so that a broken image is
+    /// still recognised.
     ///
-    /// An image with the magics of both is what its first bytes say, as for a mount without a type.
+    /// An image with both magic numbers counts as SquashFS, as for a mount without a type.
     ///
     /// # Errors
     /// The source cannot be read.
@@ -47,9 +47,9 @@ impl ImageFormat {
         Ok(has_erofs_magic(&head).then_some(Self::Erofs))
     }
 
-    /// The format of the image that begins with `head`, where more than its magic number is as it should be. `rest_len` is
-    /// how many bytes there are from the beginning of `head` to the end of the source.
-    pub(crate) fn surely_of(head: &[u8], rest_len: u64) -> Option<Self> {
+    /// The format of the image that begins with `head`, if its superblock is plausible beyond the magic number.
+    /// `rest_len` is the length from the beginning of `head` to the end of the source.
+    pub(crate) fn of_valid_superblock(head: &[u8], rest_len: u64) -> Option<Self> {
         if is_sound_squashfs(head, rest_len) {
             return Some(Self::Squashfs);
         }
@@ -66,7 +66,7 @@ impl fmt::Display for ImageFormat {
     }
 }
 
-/// As much as there is, from `offset` on, of what tells the format.
+/// Reads the bytes at `offset` that are needed to recognise a format, or as many as there are.
 pub(crate) fn read_head(source: &dyn ImageSource, offset: u64) -> io::Result<Vec<u8>> {
     let rest = source.len().saturating_sub(offset);
     let mut head = vec![0; HEAD_LEN.min(usize::try_from(rest).unwrap_or(HEAD_LEN))];
@@ -82,7 +82,7 @@ fn is_sound_erofs(head: &[u8]) -> bool {
     has_erofs_magic(head)
         && head.len() >= HEAD_LEN
         && EROFS_BLOCK_SIZE_LOG2.contains(&head[EROFS_SUPERBLOCK_OFFSET + 12])
-        // log2 of directory blocks relative to blocks: always zero.
+        // log2 of the directory block size relative to the block size: always zero.
         && head[EROFS_SUPERBLOCK_OFFSET + 90] == 0
 }
 

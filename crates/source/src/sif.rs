@@ -4,21 +4,21 @@ use std::io;
 
 use floe_image::ImageSource;
 
-/// Where the magic number and the version stand, behind the line that launches the container.
+/// Offset of the magic number and the version, which follow the line that launches the container.
 const MAGIC_OFFSET: usize = 32;
 const MAGIC: &[u8; 13] = b"SIF_MAGIC\x0001\0";
 const HEADER_LEN: usize = 128;
 
-/// How long a descriptor is, in bytes, and how many are looked at.
+/// Length of a descriptor in bytes, and the limit of the descriptors that are read.
 const DESCRIPTOR_LEN: usize = 585;
 const DESCRIPTOR_COUNT_MAX: u64 = 256;
 
-/// The type of an object that is a partition, and of a partition that holds the system to run.
+/// Object type of a partition, and partition type of the system to run.
 const PARTITION: u32 = 0x4004;
 const PRIMARY_SYSTEM: u32 = 2;
 
-/// Where the partitions of the container begin, in bytes, that with the system to run first; none where the source is
-/// not a container.
+/// The offsets of the container's partitions in bytes, the primary system first; empty if the source is not a
+/// container.
 pub(crate) fn partitions(source: &dyn ImageSource) -> io::Result<Vec<u64>> {
     let mut header = [0; HEADER_LEN];
     if source.len() < header.len() as u64 {

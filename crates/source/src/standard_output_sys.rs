@@ -1,4 +1,4 @@
-//! Whether the program was started without a standard output.
+//! Whether standard output was closed when the program started.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -9,8 +9,8 @@ use rustix::{
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program was started with standard output closed, as by `>&-`. Before `main` runs, the standard library opens
-/// `/dev/null` in its place, so that nothing written is an error any more.
+/// Whether the program was started with standard output closed, as by `>&-`. The standard library opens `/dev/null` in
+/// its place before `main` runs, so writes no longer fail.
 pub fn standard_output_was_closed() -> bool {
     WAS_CLOSED.load(Relaxed)
 }
@@ -19,8 +19,8 @@ extern "C" fn look() {
     WAS_CLOSED.store(fcntl_getfd(stdout()) == Err(Errno::BADF), Relaxed);
 }
 
-// SAFETY: the loader calls the functions in this section once, before `main`, with arguments that `look` ignores. It uses
-// nothing that the standard library sets up: a system call and a static.
+// SAFETY: the loader calls the functions in this section once, before `main`. `look` ignores its arguments and uses
+// nothing that the standard library initialises: one system call and one static.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

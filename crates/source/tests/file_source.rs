@@ -13,7 +13,7 @@ use floe_source::FileSource;
 use floe_testkit::skip::{Need, ready, skipped};
 use rustix::fs::{Advice, CWD, Mode, fadvise, mknodat};
 
-/// A folder on a disk, not in memory.
+/// A directory on a disk, not in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -49,7 +49,7 @@ fn parts_of_files_are_read_exactly() {
             }
         }
         for at in [u64::MAX, u64::MAX - offset, 1 << 63] {
-            for read in [source.read_at(at, &mut [0]), source.read_at_hand(at, &mut [0]).map(|_| ())] {
+            for read in [source.read_at(at, &mut [0]), source.try_read_at(at, &mut [0]).map(|_| ())] {
                 assert_eq!(read.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
             }
             source.will_need(at, u64::MAX);
@@ -61,12 +61,12 @@ fn parts_of_files_are_read_exactly() {
         [(10_001, None), (0, Some(10_001)), (5_000, Some(5_001)), (u64::MAX, None), (1, Some(u64::MAX))]
     {
         let error = FileSource::open_part(&path, offset, len).unwrap_err();
-        assert_eq!(error.to_string(), "it ends before, after 10000 bytes");
+        assert_eq!(error.to_string(), "the file is too short: it ends after 10000 bytes");
     }
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn directories_and_special_files_are_refused() {
     let folder = folder();
     let fifo = folder.path().join("fifo");
     mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -95,69 +95,69 @@ fn a_file_that_is_cut_ends_early() {
     source.read_at(49_000, &mut output).unwrap();
     for offset in [49_500, 50_000, 90_000] {
         assert_eq!(source.read_at(offset, &mut output).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        // What is not at hand is not known to be gone.
-        match source.read_at_hand(offset, &mut output) {
-            Ok(is_at_hand) => assert!(!is_at_hand),
+        // The page cache may hold bytes past the new end.
+        match source.try_read_at(offset, &mut output) {
+            Ok(is_in_memory) => assert!(!is_in_memory),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
         }
     }
 }
 
 #[test]
-fn only_what_is_in_memory_is_at_hand() {
+fn nowait_reads_return_only_data_in_memory() {
     let folder = folder();
     let path = folder.path().join("image");
     let data = numbered(4 << 20);
     let file = write(&path, &data);
     let source = FileSource::open(&path).unwrap();
-    if !source.knows_what_is_at_hand() {
-        skipped("the file system of the target directory does not tell what is in memory");
+    if !source.supports_nowait() {
+        skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
     let mut output = vec![0; 1 << 20];
     let mut was_absent = false;
-    // Something else may bring the pages back at any time, so it is tried again.
+    // The kernel may read the pages back at any time; hence several attempts.
     for _ in 0..20 {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        was_absent |= !source.read_at_hand(1 << 20, &mut output).unwrap();
+        was_absent |= !source.try_read_at(1 << 20, &mut output).unwrap();
         source.read_at(1 << 20, &mut output).unwrap();
         assert!(output == data[1 << 20..2 << 20]);
         output.fill(0);
-        if source.read_at_hand(1 << 20, &mut output).unwrap() {
+        if source.try_read_at(1 << 20, &mut output).unwrap() {
             assert!(output == data[1 << 20..2 << 20]);
         }
         if was_absent {
             break;
         }
     }
-    assert!(was_absent, "pages that were dropped are not at hand");
+    assert!(was_absent, "dropped pages are not in memory");
     source.read_at(0, &mut output).unwrap();
-    assert!(source.read_at_hand(0, &mut output).unwrap(), "pages that were just read are at hand");
+    assert!(source.try_read_at(0, &mut output).unwrap(), "pages just read are in memory");
     assert!(output == data[..1 << 20]);
 }
 
 #[test]
-fn what_will_be_needed_comes_to_hand() {
+fn a_will_need_hint_reads_ahead() {
     let folder = folder();
     let path = folder.path().join("image");
     let file = write(&path, &numbered(1 << 20));
     let source = FileSource::open(&path).unwrap();
-    if !source.knows_what_is_at_hand() {
-        skipped("the file system of the target directory does not tell what is in memory");
+    if !source.supports_nowait() {
+        skipped("the file system of the target directory does not support RWF_NOWAIT");
         return;
     }
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     source.will_need(0, 64 * 1024);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let mut output = vec![0; 64 * 1024];
-    while !source.read_at_hand(0, &mut output).unwrap() {
+    while !source.try_read_at(0, &mut output).unwrap() {
         assert!(std::time::Instant::now() < deadline, "it was not read");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
 #[test]
-fn files_in_memory_are_always_at_hand() {
+fn nowait_reads_of_files_in_memory_succeed() {
     let Ok(mut file) = tempfile::tempfile_in("/dev/shm") else {
         skipped("there is no /dev/shm");
         return;
@@ -166,13 +166,13 @@ fn files_in_memory_are_always_at_hand() {
     file.write_all(&data).unwrap();
     let source = FileSource::new(file, 10, None).unwrap();
     let mut output = vec![0; 90_000];
-    assert!(source.knows_what_is_at_hand());
-    assert!(source.read_at_hand(0, &mut output).unwrap());
+    assert!(source.supports_nowait());
+    assert!(source.try_read_at(0, &mut output).unwrap());
     assert!(output == data[10..][..90_000]);
 }
 
 #[test]
-fn where_nothing_tells_nothing_is_at_hand() {
+fn nowait_reads_fail_on_file_systems_without_support() {
     if !ready(&[Need::Root]) {
         return;
     }
@@ -198,12 +198,12 @@ fn where_nothing_tells_nothing_is_at_hand() {
     let mut output = [0; 8];
     let results = source.and_then(|source| {
         source.read_at(0, &mut output)?;
-        Ok((source.knows_what_is_at_hand(), source.read_at_hand(0, &mut output)?))
+        Ok((source.supports_nowait(), source.try_read_at(0, &mut output)?))
     });
     assert!(Command::new("umount").arg(&merged).status().unwrap().success());
-    let (knows, is_at_hand) = results.unwrap();
+    let (knows, is_in_memory) = results.unwrap();
     assert_eq!(&output, b"overlaid");
-    assert_eq!(knows, is_at_hand, "it was just read");
+    assert_eq!(knows, is_in_memory, "it was just read");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! File systems in files that hold something else too.
+//! Finds file systems in files that have other content too.
 
 use std::io::Write;
 
@@ -27,7 +27,7 @@ fn erofs() -> Vec<u8> {
     image
 }
 
-/// A program of which the last section ends at `end`, as far as its headers say.
+/// An ELF program whose last section ends at `end` according to its headers.
 fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
     let mut bytes = vec![0xcc; end];
     let mut put = |offset: usize, len: usize, value: u64| {
@@ -52,7 +52,7 @@ fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
         put(46, 2, entry_len as u64);
         put(48, 2, 2);
     }
-    // A section with bytes, and a longer one without.
+    // A section with bytes, and a longer one that takes no space.
     for (index, kind, section_end) in [(0, 1, end), (1, 8, end + 100_000)] {
         let entry = table + index * entry_len;
         put(entry + 4, 4, kind);
@@ -63,7 +63,7 @@ fn program(end: usize, is_64_bit: bool, is_big_endian: bool) -> Vec<u8> {
     bytes
 }
 
-/// A container with partitions of these types and contents; the type 0 stands for an object that is none.
+/// A container with partitions of these types and contents; type 0 gives an object that is not a partition.
 fn sif(partitions: &[(u32, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     bytes[..30].copy_from_slice(b"#!/usr/bin/env run-singularity");
@@ -105,7 +105,7 @@ fn at_the_beginning_a_magic_number_is_enough() {
 }
 
 #[test]
-fn an_appimage_ends_where_its_file_system_begins() {
+fn an_appimages_file_system_follows_its_program() {
     for (is_64_bit, is_big_endian) in [(true, false), (true, true), (false, false), (false, true)] {
         for end in [1000, 4097, 188_392] {
             for (image, format) in [(squashfs(), ImageFormat::Squashfs), (erofs(), ImageFormat::Erofs)] {
@@ -115,7 +115,7 @@ fn an_appimage_ends_where_its_file_system_begins() {
             }
         }
     }
-    // A program that ends elsewhere is searched.
+    // A program that ends elsewhere is scanned.
     let mut bytes = program(1000, true, false);
     bytes.resize(4096, 0xcc);
     bytes.extend_from_slice(&squashfs());
@@ -138,7 +138,7 @@ fn a_container_names_its_partitions() {
 }
 
 #[test]
-fn elsewhere_it_is_searched_for() {
+fn other_files_are_scanned() {
     use ImageFormat::{Erofs, Squashfs};
     let at = |offset: usize, image: &[u8]| [&vec![0x11; offset], image].concat();
     for offset in [512, 4096, (1 << 20) - 512, 1 << 20, (1 << 20) + 512, (3 << 20) - 1024] {
@@ -146,7 +146,7 @@ fn elsewhere_it_is_searched_for() {
         check(at(offset, &erofs()), Some((Erofs, offset as u64)));
         check(at(offset + 1, &squashfs()), None);
     }
-    // A magic number by chance.
+    // A magic number that occurs by chance.
     check([at(512, b"hsqs"), at(508, &squashfs())].concat(), Some((Squashfs, 1024)));
     let mut cut = squashfs();
     cut.truncate(2999);
@@ -169,7 +169,7 @@ fn the_search_has_an_end() {
 }
 
 #[test]
-fn images_of_the_corpus_are_found_where_they_are() {
+fn corpus_images_are_found_at_their_offsets() {
     let corpus = Corpus::locate_or_fixtures();
     for image in corpus.images() {
         let bytes = corpus.bytes(&image.image);

@@ -1,46 +1,44 @@
-//! Everything that is wrong with an image.
+//! The check of a whole image.
 //!
-//! [`run`] reads all metadata and compares what says the same thing twice. It decodes no data and starts no threads: it
-//! hands out each data and fragment block once, as a [`BlockToDecode`], to be decoded wherever the caller likes; what
-//! comes of that is judged by [`BlockToDecode::judge`].
+//! [`run`] reads all metadata and compares redundant statements. It decodes no data and starts no threads. It passes
+//! each data and fragment block once, as a [`BlockToDecode`], to the caller, who decodes it on any thread;
+//! [`BlockToDecode::judge`] evaluates the result.
 //!
-//! Memory is in proportion to the number of inodes and of distinct data blocks: about 100 bytes for each.
+//! Memory is proportional to the number of inodes and of distinct data blocks: about 100 bytes each.
 
 mod block;
 mod claims;
 mod directory;
 mod file;
-mod finding;
 mod path;
 mod tables;
 mod tree;
 
 pub use block::BlockToDecode;
-pub use finding::{Finding, Severity};
-use floe_image::Nid;
+use floe_image::{Finding, Nid, Severity};
 
 use crate::Squashfs;
 
-/// How many things are wrong is told up to here; the rest are only counted.
+/// The maximum number of reported findings; further ones are only counted.
 const FINDINGS_MAX: u64 = 10_000;
 
-/// What was gone through.
+/// The totals of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// The inodes that were reached from the root.
+    /// The inodes reached from the root.
     pub inode_count: u64,
     /// The directories among them.
     pub directory_count: u64,
-    /// The distinct data and fragment blocks that were handed out.
+    /// The distinct data and fragment blocks passed to the caller.
     pub block_count: u64,
-    /// The findings that are errors.
+    /// The number of errors.
     pub error_count: u64,
-    /// The findings that are warnings.
+    /// The number of warnings.
     pub warning_count: u64,
 }
 
-/// Checks an image: `found` is told what is wrong, and `to_decode` is given what is left to be done. Ends soon once
-/// `is_cancelled`.
+/// Checks an image. Passes faults to `found` and undecoded blocks to `to_decode`. Stops soon after `is_cancelled`
+/// returns true.
 pub fn run(
     squashfs: &Squashfs,
     found: &mut dyn FnMut(Finding),
@@ -53,7 +51,7 @@ pub fn run(
     report.summary
 }
 
-/// Where findings and work go.
+/// Receives findings and blocks.
 struct Report<'run> {
     found: &'run mut dyn FnMut(Finding),
     to_decode: &'run mut dyn FnMut(BlockToDecode),
@@ -62,24 +60,24 @@ struct Report<'run> {
 }
 
 impl Report<'_> {
-    /// Whether the check is to end before its end.
+    /// Whether the caller has cancelled the check.
     fn is_cancelled(&self) -> bool {
         (self.is_cancelled)()
     }
 
-    /// Whether a further finding is told, not only counted.
-    fn tells(&self) -> bool {
+    /// Whether a further finding is reported, rather than only counted.
+    fn is_reporting(&self) -> bool {
         self.summary.error_count.saturating_add(self.summary.warning_count) < FINDINGS_MAX
     }
 
     fn add(&mut self, finding: Finding) {
-        let is_told = self.tells();
+        let is_reported = self.is_reporting();
         let count = match finding.severity {
             Severity::Error => &mut self.summary.error_count,
             Severity::Warning => &mut self.summary.warning_count,
         };
         *count = count.saturating_add(1);
-        if is_told {
+        if is_reported {
             (self.found)(finding);
         }
     }
@@ -90,7 +88,7 @@ impl Report<'_> {
     }
 }
 
-/// An inode and the path by which it was reached first.
+/// An inode and the first path to it.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
     nid: Nid,

@@ -1,6 +1,6 @@
-//! What is in an image, in words.
+//! Descriptions of an image.
 //!
-//! Each function gives a value that prints itself as lines for people; its fields are there for programs.
+//! Each function returns a value with public fields for programs; its `Display` form is a report in lines.
 
 mod inode;
 mod overview;
@@ -10,7 +10,7 @@ pub use inode::{InodeDescription, describe_inode, hole_bytes};
 pub use overview::{Overview, TablePlace, describe_image};
 pub use statistics::{DataStatistics, InodeStatistics, Statistics, TableStatistics, count};
 
-/// `part` of `whole` in percent with one digit, for people.
+/// `part` of `whole` in percent with one decimal.
 fn percent(part: u64, whole: u64) -> String {
     let tenths = u128::from(part).saturating_mul(1000).checked_div(u128::from(whole)).unwrap_or_default();
     format!("{}.{} %", tenths / 10, tenths % 10)

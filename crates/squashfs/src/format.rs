@@ -1,7 +1,6 @@
-//! The structures of the format as they stand in the image: raw, little-endian, checked in size at compile time.
+//! The on-disk structures: raw, little-endian, with their sizes checked at compile time.
 //!
-//! Names are those of the specification, without its prefix. Nothing here is checked for sense; that is the reader's
-//! part.
+//! Names are those of the specification without their prefix. Nothing here checks values; the reader does.
 
 mod directory;
 mod inode;
@@ -17,59 +16,59 @@ pub use tables::*;
 
 /// The first four bytes of a superblock, as a number: "hsqs".
 pub const MAGIC: u32 = 0x7371_7368;
-/// The magic number of an image of the other byte order (before version 4): "sqsh".
+/// The magic number of a big-endian image (before version 4): "sqsh".
 pub const MAGIC_SWAPPED: u32 = 0x6873_7173;
-/// Stands in place of the superblock where the real one is the last thing of the image (`-stream`): "HSQS".
+/// Replaces the superblock if the real one is at the end of the image (`-stream`): "HSQS".
 pub const MAGIC_STREAMED: u32 = 0x5351_5348;
-/// The only major version that is read here.
+/// The supported major version.
 pub const MAJOR: u16 = 4;
-/// The only minor version of it.
+/// The supported minor version.
 pub const MINOR: u16 = 0;
 
-/// The bytes that a metadata block decodes to; the last of a table may hold fewer.
+/// The decoded length of a metadata block; the last block of a table may be shorter.
 pub const METADATA_BYTES: u32 = 8192;
-/// The most entries that one directory header covers.
+/// The maximum number of dirents under one header.
 pub const DIRECTORY_HEADER_ENTRIES_MAX: u32 = 256;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// What a directory's stored size counts beside its listing: 1 for `.` and 2 for `..`, which are not in it.
+/// Added to the length of the listing in a directory's stored size: 1 for `.` and 2 for `..`, which the listing omits.
 pub const DIRECTORY_SIZE_EXTRA: u32 = 3;
 
-/// The place of a table that the image has not got.
+/// The position of an absent table.
 pub const ABSENT_TABLE: u64 = u64::MAX;
-/// The fragment of a file that has none.
+/// The fragment index of a file without a fragment.
 pub const ABSENT_FRAGMENT: u32 = u32::MAX;
-/// The attribute set of an inode that has none.
+/// The attribute set of an inode without attributes.
 pub const ABSENT_XATTRS: u32 = u32::MAX;
 
-/// Set in a data or fragment block's size word where the block is stored as it is.
+/// Set in the size word of an uncompressed data or fragment block.
 pub const BLOCK_UNCOMPRESSED: u32 = 1 << 24;
-/// No larger size word has a meaning.
+/// The largest valid size word.
 pub const BLOCK_WORD_MAX: u32 = (1 << 25) - 1;
 
-/// Metadata of inodes is stored as it is.
+/// Inode metadata is uncompressed.
 pub const FLAG_UNCOMPRESSED_INODES: u16 = 1 << 0;
-/// Data blocks are stored as they are.
+/// Data blocks are uncompressed.
 pub const FLAG_UNCOMPRESSED_DATA: u16 = 1 << 1;
-/// A check table, of versions before 4.
+/// A check table exists (versions before 4).
 pub const FLAG_CHECK: u16 = 1 << 2;
-/// Fragment blocks are stored as they are.
+/// Fragment blocks are uncompressed.
 pub const FLAG_UNCOMPRESSED_FRAGMENTS: u16 = 1 << 3;
-/// There are no fragments.
+/// No fragments exist.
 pub const FLAG_NO_FRAGMENTS: u16 = 1 << 4;
-/// Tail ends of large files are in fragments too.
+/// Tail ends of large files are stored in fragments too.
 pub const FLAG_ALWAYS_FRAGMENTS: u16 = 1 << 5;
 /// Equal files are stored once.
 pub const FLAG_DUPLICATES: u16 = 1 << 6;
-/// There is an export table.
+/// An export table exists.
 pub const FLAG_EXPORTABLE: u16 = 1 << 7;
-/// Attributes are stored as they are.
+/// Attributes are uncompressed.
 pub const FLAG_UNCOMPRESSED_XATTRS: u16 = 1 << 8;
-/// There are no attributes.
+/// No attributes exist.
 pub const FLAG_NO_XATTRS: u16 = 1 << 9;
 /// The compressor's options follow the superblock.
 pub const FLAG_COMPRESSOR_OPTIONS: u16 = 1 << 10;
-/// Ids are stored as they are.
+/// Ids are uncompressed.
 pub const FLAG_UNCOMPRESSED_IDS: u16 = 1 << 11;
 
 /// Inode and dirent type: a directory.
@@ -101,9 +100,9 @@ pub const LFIFO_TYPE: u16 = 13;
 /// Inode type: an extended socket.
 pub const LSOCKET_TYPE: u16 = 14;
 
-/// The bits of an attribute's type that say the prefix of its name.
+/// The bits of an attribute's type that hold the prefix of its name.
 pub const XATTR_PREFIX_MASK: u16 = 0xff;
-/// Set in an attribute's type where the value is elsewhere.
+/// Set in an attribute's type if the value is stored out of line.
 pub const XATTR_VALUE_OUT_OF_LINE: u16 = 0x100;
 
 /// A number inside a raw structure.
@@ -134,7 +133,7 @@ macro_rules! fields {
 }
 fields!(u16, i16, u32, i32, u64);
 
-/// Declares raw structures: `name: size in bytes { fields in their order }`.
+/// Declares raw structures: `name: size in bytes { fields in order }`.
 macro_rules! raw_structs {
     ($($(#[$attribute:meta])* pub struct $name:ident: $size:literal {
         $($(#[$field_attribute:meta])* pub $field:ident: $kind:ty,)*
@@ -149,17 +148,17 @@ macro_rules! raw_structs {
             /// The size in the image, in bytes.
             pub const SIZE: usize = $size;
 
-            /// The fields in their order: the name of each and its size in bytes.
+            /// The fields in order: name and size in bytes of each.
             pub const FIELDS: &'static [(&'static str, usize)] =
                 &[$((stringify!($field), <$kind as Field>::SIZE),)*];
 
-            /// The structure at the front of `bytes`; `None` where they are too few.
+            /// Reads the structure from the front of `bytes`; `None` if `bytes` is too short.
             pub fn from_prefix(bytes: &[u8]) -> Option<Self> {
                 let mut rest = bytes;
                 Some(Self { $($field: Field::take(&mut rest)?,)* })
             }
 
-            /// The structure as it stands in the image.
+            /// The on-disk form of the structure.
             pub fn to_bytes(self) -> Vec<u8> {
                 let mut bytes = Vec::new();
                 $(self.$field.put(&mut bytes);)*
@@ -184,7 +183,7 @@ pub(crate) trait Raw: Sized {
     /// The size in the image, in bytes; at most 96.
     const SIZE: usize;
 
-    /// The structure at the front of `bytes`; `None` where they are too few.
+    /// Reads the structure from the front of `bytes`; `None` if `bytes` is too short.
     fn from_prefix(bytes: &[u8]) -> Option<Self>;
 }
 use raw_structs;

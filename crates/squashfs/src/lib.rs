@@ -1,8 +1,8 @@
-//! The SquashFS 4.0 format: reading.
+//! The SquashFS 4.0 format: reader, check and dump.
 //!
-//! [`Squashfs`] is a [`FileSystem`](floe_image::FileSystem) over any [`BlockReader`](floe_image::BlockReader): it keeps
-//! no decoded blocks and starts no threads. [`check`] looks for everything that is wrong with an image, and [`dump`] says
-//! in words what is in one. The sections named in the code are those of docs/format/squashfs.md.
+//! [`Squashfs`] is a [`FileSystem`](floe_image::FileSystem) over any [`BlockReader`](floe_image::BlockReader). It
+//! caches no decoded blocks and starts no threads. [`check`] finds the faults of an image, and [`dump`] describes its
+//! contents. Section names in comments refer to docs/format/squashfs.md.
 #![forbid(unsafe_code)]
 #![deny(clippy::as_conversions, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

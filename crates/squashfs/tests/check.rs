@@ -1,12 +1,9 @@
-//! Checks of good images find nothing, and those of corrupted ones find what is wrong.
+//! A check finds no fault in valid images, and the fault of each corrupt one.
 
 mod memo_reader;
 
-use floe_image::BlockReader;
-use floe_squashfs::{
-    Squashfs,
-    check::{self, Finding},
-};
+use floe_image::{BlockReader, Finding};
+use floe_squashfs::{Squashfs, check};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, CorruptImage, Format, ImageRecord},
@@ -14,7 +11,7 @@ use floe_testkit::{
 };
 use memo_reader::MemoReader;
 
-/// Runs a check and decodes what it hands out.
+/// Runs a check and decodes the blocks that it returns.
 fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
     let (mut found, mut blocks) = (Vec::new(), Vec::new());
     let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block), &|| false);
@@ -28,7 +25,7 @@ fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
 }
 
 #[test]
-fn nothing_is_wrong_with_good_images() {
+fn valid_images_have_no_findings() {
     let corpus = Corpus::locate_or_fixtures();
     let images = corpus.images().into_iter();
     let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
@@ -43,14 +40,14 @@ fn nothing_is_wrong_with_good_images() {
     );
 }
 
-/// Corrupted images with which nothing is wrong that matters.
+/// Corrupt images whose fault is harmless.
 const HARMLESS: &[&str] = &[
-    // The place of the data of a file that has none.
+    // The data position of a file without data.
     "sqfs-file-start",
 ];
 
 #[test]
-fn something_is_wrong_with_every_corrupted_image() {
+fn corrupt_images_have_findings() {
     let corpus = Corpus::locate_or_fixtures();
     let images: Vec<CorruptImage> =
         corpus.corrupt_images().into_iter().filter(|image| image.format() == Format::Squashfs).collect();
@@ -73,13 +70,13 @@ fn something_is_wrong_with_every_corrupted_image() {
 fn findings_name_severity_path_rule_and_place() {
     let corpus = Corpus::locate_or_fixtures();
     for (name, expected) in [
-        ("sqfs-dir-loop-self", "error: /dir/sub: directory that is listed twice (inode 376)"),
-        ("sqfs-entry-type", "error: /dir/five: dirent of another type than its inode (inode 152)"),
-        ("sqfs-file-sparse-max", "error: /sparse: file with more bytes in holes than it has (inode 522)"),
+        ("sqfs-dir-loop-self", "error: /dir/sub: directory is listed twice (inode 376)"),
+        ("sqfs-entry-type", "error: /dir/five: dirent type differs from that of its inode (inode 152)"),
+        ("sqfs-file-sparse-max", "error: /sparse: file has more bytes in holes than its size (inode 522)"),
         ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
-        ("sqfs-dir-parent", "error: /dir: directory whose parent is another directory (inode 376)"),
+        ("sqfs-dir-parent", "error: /dir: directory's parent is not the directory that lists it (inode 376)"),
         ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
-        ("sqfs-gzip-bomb-fragment", "error: /z-attr: a block decodes to more than it should"),
+        ("sqfs-gzip-bomb-fragment", "error: /z-attr: block decodes to more than its stated length"),
     ] {
         let Some(image) = corpus.corrupt_images().into_iter().find(|image| image.name == name) else {
             skip::skipped(&format!("{name} is not there"));

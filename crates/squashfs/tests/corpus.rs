@@ -1,4 +1,4 @@
-//! Every reference image reads as its manifest says.
+//! Every reference image reads as its manifest records.
 
 mod memo_reader;
 
@@ -13,7 +13,7 @@ use floe_testkit::{
 };
 use memo_reader::MemoReader;
 
-/// The SquashFS images; with `FLOE_IMAGE` those whose name holds it.
+/// The SquashFS images; only those matching `FLOE_IMAGE` if it is set.
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").ok();
     let is_wanted = |image: &ImageRecord| {
@@ -23,7 +23,7 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
 }
 
 #[test]
-fn every_image_reads_as_its_manifest_says() {
+fn every_image_matches_its_manifest() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),
@@ -35,7 +35,7 @@ fn every_image_reads_as_its_manifest_says() {
                 Err(error) => return vec![error.to_string()],
             };
             let read = |nid, range| reader.read_file(&squashfs, nid, range);
-            // Where the kernel cannot mount the image, directories are those that unsquashfs made elsewhere.
+            // If the kernel cannot mount the image, the manifest describes directories that unsquashfs extracted.
             let comparison = Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
             match walk::image(&squashfs, &read) {
                 Ok(found) => differences(&corpus.manifest(image), &found, &comparison),

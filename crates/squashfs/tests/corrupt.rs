@@ -1,4 +1,4 @@
-//! Corrupted images end in errors that name what is wrong, or in right bytes.
+//! Corrupt images give errors that name the fault, or correct bytes.
 
 mod memo_reader;
 mod read_all;
@@ -12,17 +12,17 @@ use floe_testkit::{
 };
 use memo_reader::MemoReader;
 
-/// What the decoders say is their own.
+/// Prefix of errors that come from the decoders.
 const DECODER: &str = "corrupt image: ";
 
-/// The first thing that is wrong with each image, reading all of it: its beginning is enough. Empty where all that is
-/// asked for can be read; a check finds more.
+/// The first error of reading each image completely, as a prefix. Empty if everything requested can be read; a check
+/// finds more.
 const FIRST_ERRORS: &[(&str, &str)] = &[
-    ("sqfs-block-word-long", "corrupt image: block is stored in more bytes than a block has"),
+    ("sqfs-block-word-long", "corrupt image: stored block exceeds the block size"),
     ("sqfs-block-word-max", "corrupt image: unknown bits in the size of a block"),
     (
         "sqfs-block-word-uncompressed",
-        "corrupt image: uncompressed data block is not as long as its part of the file (inode 522, byte 96)",
+        "corrupt image: uncompressed data block has the wrong length (inode 522, byte 96)",
     ),
     ("sqfs-dir-count-256", "corrupt image: directory header of more than 256 dirents"),
     ("sqfs-dir-count-max", "corrupt image: directory header of more than 256 dirents"),
@@ -40,7 +40,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-dir-parent", "corrupt image: inode number past the export table"),
     ("sqfs-dir-size-2", "corrupt image: directory of fewer than 3 bytes"),
     ("sqfs-dir-size-cut", "corrupt image: dirent past the end of its directory"),
-    ("sqfs-dir-size-max", "corrupt image: directory is not sorted, or has a name twice"),
+    ("sqfs-dir-size-max", "corrupt image: directory is not sorted or has duplicate names"),
     ("sqfs-dir-start", "corrupt image: metadata block outside its table"),
     ("sqfs-entry-offset", "corrupt image: metadata reference past the end of its block"),
     ("sqfs-entry-size-256", "corrupt image: dirent past the end of its directory"),
@@ -51,8 +51,8 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-file-fragment", "corrupt image: fragment index past the fragment table"),
     ("sqfs-file-fragoff", "corrupt image: tail end past the end of its fragment"),
     ("sqfs-file-fragoff-neg", "corrupt image: tail end past the end of its fragment"),
-    ("sqfs-file-size-2e60", "corrupt image: block is stored in more bytes than a block has"),
-    ("sqfs-file-size-max", "corrupt image: block is stored in more bytes than a block has"),
+    ("sqfs-file-size-2e60", "corrupt image: stored block exceeds the block size"),
+    ("sqfs-file-size-max", "corrupt image: stored block exceeds the block size"),
     ("sqfs-file-sparse-max", ""),
     ("sqfs-file-start", ""),
     (
@@ -61,40 +61,37 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ),
     ("sqfs-file-xattr", "corrupt image: attribute set past the attribute id table"),
     ("sqfs-fragment-raw", "corrupt image: tail end past the end of its fragment"),
-    ("sqfs-fragment-size-0", "corrupt image: block of no bytes"),
-    (
-        "sqfs-fragment-size-max",
-        "corrupt image: block is stored in more bytes than a block has (inode 537002899, byte 420)",
-    ),
+    ("sqfs-fragment-size-0", "corrupt image: empty block"),
+    ("sqfs-fragment-size-max", "corrupt image: stored block exceeds the block size (inode 537002899, byte 420)"),
     (
         "sqfs-fragment-start",
         "corrupt image: fragment block past the end of the file system (inode 537002899, byte 1125899906842624)",
     ),
     ("sqfs-fragment-superblock", DECODER),
-    ("sqfs-fragtable-pointer", "corrupt image: blocks of the fragment table are not one behind the other"),
-    ("sqfs-fragtable-self", "corrupt image: blocks of the fragment table are not one behind the other"),
+    ("sqfs-fragtable-pointer", "corrupt image: blocks of the fragment table are not consecutive"),
+    ("sqfs-fragtable-self", "corrupt image: blocks of the fragment table are not consecutive"),
     ("sqfs-gzip-bomb-fragment", ""),
     ("sqfs-gzip-bomb-inodes", DECODER),
     ("sqfs-gzip-data-flip", DECODER),
     ("sqfs-gzip-data-garbage", DECODER),
     ("sqfs-gzip-inodes-garbage", DECODER),
     ("sqfs-gzip-inodes-len", DECODER),
-    ("sqfs-idtable-pointer", "corrupt image: blocks of the id table are not one behind the other"),
-    ("sqfs-idtable-self", "corrupt image: blocks of the id table are not one behind the other"),
+    ("sqfs-idtable-pointer", "corrupt image: blocks of the id table are not consecutive"),
+    ("sqfs-idtable-self", "corrupt image: blocks of the id table are not consecutive"),
     ("sqfs-inode-number-0", "corrupt image: inode number is 0 or past the number of inodes"),
     ("sqfs-inode-number-max", "corrupt image: inode number is 0 or past the number of inodes"),
     ("sqfs-inode-type-0", "corrupt image: inode of an unknown type"),
     ("sqfs-inode-type-99", "corrupt image: inode of an unknown type"),
-    ("sqfs-inode-type-dir", "corrupt image: directory is not sorted, or has a name twice"),
+    ("sqfs-inode-type-dir", "corrupt image: directory is not sorted or has duplicate names"),
     ("sqfs-inode-uid", "corrupt image: id index past the id table"),
     ("sqfs-meta-compressed", DECODER),
-    ("sqfs-meta-len-0", "corrupt image: metadata block of no bytes"),
+    ("sqfs-meta-len-0", "corrupt image: empty metadata block"),
     ("sqfs-meta-len-max", "corrupt image: metadata block past the end of the image"),
-    ("sqfs-name-dotdot", "corrupt image: name with a slash or a NUL in it"),
-    ("sqfs-name-duplicate", "corrupt image: directory is not sorted, or has a name twice"),
-    ("sqfs-name-nul", "corrupt image: name with a slash or a NUL in it"),
-    ("sqfs-name-slash", "corrupt image: name with a slash or a NUL in it"),
-    ("sqfs-name-unsorted", "corrupt image: directory is not sorted, or has a name twice"),
+    ("sqfs-name-dotdot", "corrupt image: name contains a slash or NUL"),
+    ("sqfs-name-duplicate", "corrupt image: directory is not sorted or has duplicate names"),
+    ("sqfs-name-nul", "corrupt image: name contains a slash or NUL"),
+    ("sqfs-name-slash", "corrupt image: name contains a slash or NUL"),
+    ("sqfs-name-unsorted", "corrupt image: directory is not sorted or has duplicate names"),
     ("sqfs-sb-blocklog", "corrupt image: block size and its logarithm differ"),
     ("sqfs-sb-blocklog-max", "corrupt image: block size is not between 4 KiB and 1 MiB"),
     ("sqfs-sb-blocksize-0", "corrupt image: block size and its logarithm differ"),
@@ -106,7 +103,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-sb-dir-96", "corrupt image: inode table is not before the directory table"),
     ("sqfs-sb-dir-wild", "corrupt image: directory table runs into the next table"),
     ("sqfs-sb-flags", DECODER),
-    ("sqfs-sb-frag-96", "corrupt image: blocks of the fragment table are not one behind the other"),
+    ("sqfs-sb-frag-96", "corrupt image: blocks of the fragment table are not consecutive"),
     ("sqfs-sb-frag-none", "corrupt image: fragments without a fragment table"),
     ("sqfs-sb-frag-wild", "corrupt image: list of the fragment table runs into the next table"),
     ("sqfs-sb-fragments-max", "corrupt image: list of the fragment table runs into the next table"),
@@ -153,7 +150,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-symlink-empty", ""),
     ("sqfs-symlink-huge", "corrupt image: symbolic link of more than 4096 bytes"),
     ("sqfs-symlink-max", "corrupt image: symbolic link of more than 4096 bytes"),
-    ("sqfs-symlink-nul", "corrupt image: symbolic link with a NUL in it"),
+    ("sqfs-symlink-nul", "corrupt image: symbolic link target contains NUL"),
     ("sqfs-trunc-0", "corrupt image: image is shorter than a superblock"),
     ("sqfs-trunc-4096", "corrupt image: file system is longer than the image, which may be cut short"),
     ("sqfs-trunc-50", "corrupt image: image is shorter than a superblock"),
@@ -161,7 +158,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-trunc-96", "corrupt image: file system is longer than the image, which may be cut short"),
     ("sqfs-trunc-end", "corrupt image: file system is longer than the image, which may be cut short"),
     ("sqfs-trunc-half", "corrupt image: file system is longer than the image, which may be cut short"),
-    ("sqfs-xattr-count-max", "corrupt image: set of more than 65536 attributes"),
+    ("sqfs-xattr-count-max", "corrupt image: set exceeds 65536 attributes"),
     ("sqfs-xattr-ids-0", "corrupt image: attribute id table without attribute sets"),
     (
         "sqfs-xattr-ids-max",
@@ -171,7 +168,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-xattr-ool", "corrupt image: reference to an attribute's value is not 8 bytes"),
     ("sqfs-xattr-ref", "corrupt image: attribute reference of more than 48 bits"),
     ("sqfs-xattr-size-max", ""),
-    ("sqfs-xattr-start", "corrupt image: attributes do not stand before the attribute id table"),
+    ("sqfs-xattr-start", "corrupt image: attributes do not precede the attribute id table"),
     ("sqfs-xattr-type", ""),
     ("sqfs-xattr-valuesize", "corrupt image: metadata block outside its table"),
     ("sqfs-zstd-data-flip", DECODER),
@@ -184,7 +181,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_corrupted_image_is_refused_for_what_is_wrong_with_it() {
+fn every_corrupt_image_gives_the_error_of_its_fault() {
     let corpus = Corpus::locate_or_fixtures();
     let expected: BTreeMap<&str, &str> = FIRST_ERRORS.iter().copied().collect();
     let images: Vec<CorruptImage> =

@@ -1,4 +1,4 @@
-//! Descriptions say what is in an image.
+//! Descriptions match the contents of an image.
 
 mod memo_reader;
 

@@ -1,4 +1,4 @@
-//! A source that fails once: the next search for the same works.
+//! A source that fails once: the next attempt at the same lookup works.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -6,7 +6,7 @@ use floe_image::{BlockReader, DirectoryCursor, Error, FileSystem, FileType, Nid}
 use floe_squashfs::{Squashfs, format};
 use floe_testkit::{DirectReader, FailingSource, Fault, MemorySource, corpus::Corpus};
 
-/// An image without its export table: parents are found by reading all inodes.
+/// An image without an export table, whose parents are found by reading all inodes.
 fn without_export_table() -> Vec<u8> {
     let corpus = Corpus::fixtures();
     let mut bytes = corpus.bytes(&corpus.image("sqfs-meta").image);
@@ -51,7 +51,7 @@ fn a_search_for_a_parent_that_failed_is_made_again() {
     let calls = source.read_count() - before;
     assert!(calls > 2, "{calls} calls");
     for call in 0..calls {
-        // The same calls come before it as above.
+        // The same calls precede it as above.
         let (squashfs, source) = open(Fault::Reads(before + call..before + call + 1));
         assert_eq!(deep_directory(&squashfs), (directory, parent));
         let failed = squashfs.lookup(directory, b"..");

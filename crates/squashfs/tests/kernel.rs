@@ -1,4 +1,4 @@
-//! Images beside the kernel's mount of them.
+//! Images compared with the kernel's mount.
 
 mod memo_reader;
 
@@ -23,10 +23,10 @@ use floe_testkit::{
 use memo_reader::MemoReader;
 use rustix::fs::{RawDir, SeekFrom};
 
-/// The kernel reads devices of whole blocks; an image that is not padded is padded in a copy.
+/// The kernel reads devices of whole blocks, so an unpadded image is copied and padded.
 const PADDING_BYTES: u64 = 4096;
 
-/// What a listing gives for an entry: name, `d_ino`, type and `d_off`.
+/// An entry of a listing: name, `d_ino`, type and `d_off`.
 type Listed = (Vec<u8>, u64, FileType, u64);
 
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
@@ -79,7 +79,7 @@ fn own_listing(squashfs: &Squashfs, nid: Nid, from: u64, count_max: usize) -> Ve
     listing
 }
 
-/// Compares a directory's listing, in order and from each place in it, and those of the directories below.
+/// Compares the listing of a directory, in order and from each cursor, and those of its subdirectories.
 fn compare_listings(squashfs: &Squashfs, nid: Nid, path: &Path, complaints: &mut Vec<String>) {
     let expected = kernel_listing(path);
     let found = own_listing(squashfs, nid, 0, usize::MAX);

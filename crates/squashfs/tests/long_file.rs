@@ -17,7 +17,7 @@ const FILE_BYTES: u64 = 1_610_612_736 + 100;
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// The metadata blocks that one map may touch: the inode, and 256 size words.
+/// The maximum number of metadata blocks that one map may read: the inode, and 256 size words.
 const REQUESTS_MAX: u64 = 6;
 
 fn image_of_a_long_file() -> Vec<u8> {
@@ -27,7 +27,7 @@ fn image_of_a_long_file() -> Vec<u8> {
     std::fs::create_dir(&tree).expect("created");
     let file = File::create(tree.join("long")).expect("created");
     file.set_len(FILE_BYTES).expect("lengthened");
-    // Distinct blocks of data among the holes: a number in each 97th block, and the very last byte.
+    // Distinct data among the holes: a number in every 97th block, and the very last byte.
     for block in (0..FILE_BYTES / BLOCK_BYTES).step_by(97) {
         file.write_all_at(&block.to_le_bytes(), block * BLOCK_BYTES + 5).expect("written");
     }
@@ -63,7 +63,7 @@ fn the_end_is_found_as_fast_as_the_beginning() {
     assert!(whole.windows(2).all(|pair| pair[0].range.end() == pair[1].range.offset()));
     assert!(whole.len() > 8000, "{} extents", whole.len());
 
-    // A fresh one learns the list while its end is read, from several threads at once.
+    // A newly opened image learns the list while several threads read the end of the file.
     let squashfs = Arc::new(Squashfs::open(reader.clone()).expect("opened"));
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Images with any bytes changed never make the reader panic, hang or contradict itself.
+//! Images with arbitrary changed bytes never make the reader panic, hang or contradict itself.
 
 mod memo_reader;
 mod read_all;
@@ -10,14 +10,14 @@ use floe_testkit::corpus::Corpus;
 use memo_reader::MemoReader;
 use proptest::prelude::*;
 
-/// Small images whose metadata is not compressed, so that changes meet the parsers.
+/// Small images with uncompressed metadata, so that changes reach the parsers.
 static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let corpus = Corpus::fixtures();
     let names = ["sqfs-cbase-noI", "sqfs-cbase-zstd-noI", "sqfs-tiny"];
     names.map(|name| corpus.bytes(&corpus.image(name).image)).into()
 });
 
-/// Nothing that is asked of an image of 40 KiB takes longer, in seconds.
+/// A generous limit for all requests on an image of 40 KiB, in seconds.
 const SECONDS_MAX: u64 = 20;
 
 fn ask_everything(bytes: Vec<u8>) {
@@ -36,7 +36,7 @@ fn ask_everything(bytes: Vec<u8>) {
     assert!(began.elapsed().as_secs() < SECONDS_MAX, "{:?}", began.elapsed());
 }
 
-/// The image, from where its metadata begins, for that is where a change matters most.
+/// The start of the metadata, where changes matter most.
 fn metadata_start(image: &[u8]) -> usize {
     let start = image[64..72].try_into().map(u64::from_le_bytes).expect("eight bytes");
     usize::try_from(start).expect("within the image")

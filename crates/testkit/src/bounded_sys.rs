@@ -1,4 +1,4 @@
-//! Programs run under a limit of time, with their peak of memory.
+//! Runs programs with a time limit and measures their peak memory.
 
 use std::{
     io::{self, Read},
@@ -10,29 +10,29 @@ use std::{
 
 const POLL: Duration = Duration::from_millis(1);
 
-/// How a program ran.
+/// The result of a bounded run.
 #[derive(Debug)]
 pub struct BoundedRun {
-    /// How it ended; killed by signal 9 where it took too long.
+    /// The exit status; killed by signal 9 after a timeout.
     pub status: ExitStatus,
-    /// What it wrote to its standard output.
+    /// The standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to its standard error.
+    /// The standard error.
     pub stderr: String,
-    /// The most memory that was resident at a time, in bytes. At least what the calling process held when it began.
+    /// The peak resident memory in bytes; at least that of the calling process at the start.
     pub resident_bytes_max: u64,
-    /// How much time of CPUs it and the children that it waited for took.
+    /// The CPU time of the program and of the children that it waited for.
     pub cpu: Duration,
-    /// How long it took.
+    /// The elapsed time.
     pub elapsed: Duration,
-    /// Whether it was killed because it took too long.
+    /// Whether it was killed at the time limit.
     pub is_timed_out: bool,
 }
 
 /// Runs a program to its end, or kills it after `limit`.
 ///
 /// # Errors
-/// It cannot be run.
+/// The program cannot be run.
 pub fn run_bounded(command: &mut Command, limit: Duration) -> io::Result<BoundedRun> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let started = Instant::now();
@@ -66,13 +66,13 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
     })
 }
 
-/// How a child ended, its peak of memory in bytes and its time of CPUs, which the standard library does not give; `None`
-/// while it runs.
+/// The exit status of a child, its peak memory in bytes and its CPU time, which the standard library does not provide;
+/// `None` while it runs.
 fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64, Duration)>> {
     let mut status = 0;
-    // SAFETY: an all-zero `rusage` is a valid one.
+    // SAFETY: an all-zero `rusage` is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live variables of the right types.
+    // SAFETY: both pointers refer to live variables of the right types.
     match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
         0 => Ok(None),
         -1 => Err(io::Error::last_os_error()),

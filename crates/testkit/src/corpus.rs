@@ -1,7 +1,7 @@
-//! Reference images and what they hold.
+//! Reference images and their manifests.
 //!
-//! The corpus is a folder of images made by the reference tools, beside the project. `fixtures/` is a small folder of
-//! the same form inside it, so that tests also run without the corpus.
+//! The corpus is a directory of images made by the reference tools, next to the project. `fixtures/` is a small
+//! directory of the same form inside the project, so that tests also run without the corpus.
 
 mod corrupt;
 mod materialise;
@@ -18,17 +18,17 @@ pub use record::{Format, ImageRecord, Overrides, StoredFile};
 
 use crate::{manifest::Manifest, workspace_root};
 
-/// A folder of reference images.
+/// A directory of reference images.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     root: PathBuf,
 }
 
 impl Corpus {
-    /// The corpus: `FLOE_CORPUS`, or `../shared/corpus` or `../../shared/corpus` beside the workspace.
+    /// The corpus: `FLOE_CORPUS`, or `../shared/corpus` or `../../shared/corpus` relative to the workspace.
     ///
     /// # Errors
-    /// There is none; the string says where it was looked for.
+    /// There is no corpus; the string names the searched locations.
     pub fn locate() -> Result<Self, String> {
         let holds_images = |root: &PathBuf| root.join("images.jsonl").is_file();
         if let Some(root) = env::var_os("FLOE_CORPUS").map(PathBuf::from) {
@@ -38,16 +38,17 @@ impl Corpus {
         }
         let candidates = ["../shared/corpus", "../../shared/corpus"].map(|path| workspace_root().join(path));
         candidates.into_iter().find(holds_images).map(|root| Self { root }).ok_or(
-            "there is no reference corpus (set FLOE_CORPUS, or put it at ../shared/corpus beside the workspace)".into(),
+            "there is no reference corpus (set FLOE_CORPUS, or put it at ../shared/corpus next to the workspace)"
+                .into(),
         )
     }
 
-    /// The small images of `fixtures/`, which are always there.
+    /// The small images of `fixtures/`, which are always present.
     pub fn fixtures() -> Self {
         Self { root: workspace_root().join("fixtures") }
     }
 
-    /// The corpus, or, having said on stderr that most was skipped, the fixtures.
+    /// The corpus; without one, prints a skip message and returns the fixtures.
     pub fn locate_or_fixtures() -> Self {
         Self::locate().unwrap_or_else(|reason| {
             crate::skip::skipped(&format!("{reason}; only fixtures/ is tested"));
@@ -55,12 +56,12 @@ impl Corpus {
         })
     }
 
-    /// A folder of the same form elsewhere.
+    /// A directory of the same form elsewhere.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The folder.
+    /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -76,24 +77,24 @@ impl Corpus {
         lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"))).collect()
     }
 
-    /// The image of this name.
+    /// The image with this name.
     ///
     /// # Panics
-    /// There is none.
+    /// There is no such image.
     pub fn image(&self, name: &str) -> ImageRecord {
         let found = self.images().into_iter().find(|image| image.name == name);
         found.unwrap_or_else(|| panic!("{} has no image {name}", self.root.display()))
     }
 
-    /// The bytes of a file of the folder, decompressed if its name ends in `.zst`.
+    /// The bytes of a file in the directory, decompressed if its name ends in `.zst`.
     ///
     /// # Errors
-    /// It cannot be read; the string names it.
+    /// The file cannot be read; the string names it.
     pub fn plain_bytes(&self, file: &str) -> Result<Vec<u8>, String> {
         materialise::read_plain(&self.root.join(file)).map_err(|error| format!("{file}: {error}"))
     }
 
-    /// What an image holds, with its overrides applied.
+    /// The manifest of an image, with its overrides applied.
     ///
     /// # Panics
     /// The manifest cannot be read or is malformed.

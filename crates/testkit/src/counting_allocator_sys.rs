@@ -1,36 +1,36 @@
-//! An allocator that counts.
+//! An allocator that counts allocations.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Allocations of at least so many bytes are large: the C library may get them from the operating system.
+/// Allocations of at least this many bytes count as large: the C library may get them from the operating system.
 pub const LARGE_BYTES: usize = 4096;
 
-/// The system's allocator, with counts of what all threads asked of it. For `#[global_allocator]` in a test.
+/// The system's allocator with counts over all threads. For `#[global_allocator]` in a test.
 #[derive(Debug, Default)]
 pub struct CountingAllocator {
     small: AtomicU64,
     large: AtomicU64,
 }
 
-/// How many allocations there were.
+/// The number of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocationCounts {
-    /// Of less than [`LARGE_BYTES`].
+    /// Those below [`LARGE_BYTES`].
     pub small: u64,
-    /// Of as many or more.
+    /// Those of at least [`LARGE_BYTES`].
     pub large: u64,
 }
 
 impl CountingAllocator {
-    /// Nothing counted yet.
+    /// Creates an allocator with zero counts.
     pub const fn new() -> Self {
         Self { small: AtomicU64::new(0), large: AtomicU64::new(0) }
     }
 
-    /// What all threads asked for so far.
+    /// The counts so far.
     pub fn counts(&self) -> AllocationCounts {
         AllocationCounts { small: self.small.load(Relaxed), large: self.large.load(Relaxed) }
     }
@@ -41,28 +41,28 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.note(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         self.note(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         self.note(len);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(memory, layout, len) }
     }
 }

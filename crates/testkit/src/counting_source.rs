@@ -1,4 +1,4 @@
-//! A source that counts.
+//! A source that counts reads.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 
 use floe_image::ImageSource;
 
-/// A source that counts its reads and their bytes.
+/// Counts the reads of another source and their bytes.
 pub struct CountingSource {
     inner: Arc<dyn ImageSource>,
     read_count: AtomicU64,
@@ -18,17 +18,17 @@ pub struct CountingSource {
 }
 
 impl CountingSource {
-    /// `inner`, counted from now on.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn ImageSource>) -> Self {
         Self { inner, read_count: AtomicU64::new(0), read_bytes: AtomicU64::new(0) }
     }
 
-    /// How many reads there were.
+    /// The number of reads.
     pub fn read_count(&self) -> u64 {
         self.read_count.load(Ordering::Relaxed)
     }
 
-    /// How many bytes they asked for.
+    /// The number of bytes requested.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
@@ -49,12 +49,12 @@ impl ImageSource for CountingSource {
         self.inner.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        let at_hand = self.inner.read_at_hand(offset, output)?;
-        if at_hand {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+        let is_read = self.inner.try_read_at(offset, output)?;
+        if is_read {
             self.count(output.len());
         }
-        Ok(at_hand)
+        Ok(is_read)
     }
 
     fn will_need(&self, offset: u64, len: u64) {

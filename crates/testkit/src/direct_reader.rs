@@ -1,4 +1,4 @@
-//! A block reader without caches or threads: what the engine does, in its simplest form.
+//! A block reader without caches or threads: the simplest form of the engine.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use floe_image::{
     FileSystem, ImageSource, Nid, Place, Result, StoredBlock, StoredLen,
 };
 
-/// Reads and decodes each time anew: the simple path that faster ones are checked against.
+/// Reads and decodes each time anew: the simple path against which faster ones are checked.
 pub struct DirectReader {
     sources: Vec<Arc<dyn ImageSource>>,
     derived: Mutex<Vec<Arc<dyn ImageSource>>>,
@@ -19,20 +19,20 @@ pub struct DirectReader {
 }
 
 impl DirectReader {
-    /// A reader of an image and its extra devices.
+    /// Creates a reader of an image and its extra devices.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>) -> Self {
         Self { sources, derived: Mutex::default(), decoder: Mutex::new(Decoder::new()) }
     }
 
-    /// A reader of an image in memory.
+    /// Creates a reader of an image in memory.
     pub fn of(bytes: impl Into<Vec<u8>>) -> Self {
         Self::new(vec![Arc::new(crate::MemorySource::new(bytes))])
     }
 
-    /// The bytes of `range` of a file, cut at its size.
+    /// The bytes of `range` of a file, cut at the file size.
     ///
     /// # Errors
-    /// As [`FileSystem::map`] and [`BlockReader`] give them.
+    /// As for [`FileSystem::map`] and [`BlockReader`].
     pub fn read_file(&self, file_system: &dyn FileSystem, nid: Nid, range: ByteRange) -> Result<Vec<u8>> {
         let mut extents = Vec::new();
         file_system.map(nid, range, &mut extents)?;
@@ -109,7 +109,7 @@ impl DirectReader {
     }
 }
 
-/// Derived sources are numbered from the last number down.
+/// Derived sources are numbered downward from the largest number.
 fn derived_index(device: DeviceId) -> usize {
     usize::from(u16::MAX - device.0)
 }

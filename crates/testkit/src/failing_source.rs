@@ -1,4 +1,4 @@
-//! A source whose reads fail when told to.
+//! A source with injected read errors.
 
 use std::{
     io,
@@ -11,20 +11,20 @@ use std::{
 
 use floe_image::ImageSource;
 
-/// Which reads fail.
+/// The reads that fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The reads of these numbers, counted from 0.
+    /// The reads with these numbers, counted from 0.
     Reads(Range<u64>),
-    /// Every n-th read, beginning with the first.
+    /// Every n-th read, starting with the first.
     EveryNth(u64),
-    /// Reads that touch these bytes of the source, each time.
+    /// All reads that overlap these bytes of the source.
     Bytes(Range<u64>),
-    /// Reads that touch these bytes of the source, this many times in all; then they succeed.
+    /// The first reads that overlap these bytes of the source, this many; later ones succeed.
     BytesFor(Range<u64>, u64),
 }
 
-/// A source whose reads fail where a [`Fault`] says so, with `EIO` or another error.
+/// Fails the reads of another source that match a [`Fault`], with `EIO` or another error.
 pub struct FailingSource {
     inner: Arc<dyn ImageSource>,
     fault: Fault,
@@ -34,22 +34,22 @@ pub struct FailingSource {
 }
 
 impl FailingSource {
-    /// `inner` with a fault.
+    /// Wraps `inner` with a fault.
     pub fn new(inner: Arc<dyn ImageSource>, fault: Fault) -> Self {
         Self::with_error(inner, fault, || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()))
     }
 
-    /// `inner` with a fault that is this error.
+    /// Wraps `inner` with a fault and the error that it causes.
     pub fn with_error(inner: Arc<dyn ImageSource>, fault: Fault, error: fn() -> io::Error) -> Self {
         Self { inner, fault, error, read_count: AtomicU64::new(0), failure_count: AtomicU64::new(0) }
     }
 
-    /// How many reads there were.
+    /// The number of reads.
     pub fn read_count(&self) -> u64 {
         self.read_count.load(Ordering::Relaxed)
     }
 
-    /// How many reads have failed.
+    /// The number of failed reads.
     pub fn failure_count(&self) -> u64 {
         self.failure_count.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The label of a mounted file system.
+//! The volume label of a mounted file system.
 
 use std::{fs::File, io};
 
@@ -7,10 +7,10 @@ use rustix::ioctl::{self, Getter, Opcode};
 /// `FS_IOC_GETFSLABEL`.
 const GET_LABEL: Opcode = ioctl::opcode::read::<[u8; 256]>(0x94, 49);
 
-/// The label of the file system that a file is on, as its mount tells it.
+/// The label of the file system that contains a file, as its mount reports it.
 ///
 /// # Errors
-/// The file system has no labels.
+/// The file system does not support labels.
 pub fn file_system_label(file: &File) -> io::Result<Vec<u8>> {
     // SAFETY: the opcode is FS_IOC_GETFSLABEL, which writes at most 256 bytes to its argument; any bytes are valid there.
     let label = unsafe { ioctl::ioctl(file, Getter::<GET_LABEL, [u8; 256]>::new())? };

@@ -1,5 +1,5 @@
-//! What the tests of Floe share: reference images and what they hold, walks of trees and their differences, faulty
-//! sources, generated trees. A dev-dependency only.
+//! Shared test support of Floe: reference images with manifests, tree walks and comparisons, faulty sources, and
+//! generated trees. A dev-dependency only.
 
 mod bounded_sys;
 pub mod corpus;
@@ -7,7 +7,7 @@ mod counting_allocator_sys;
 mod counting_source;
 mod direct_reader;
 mod failing_source;
-mod half_at_hand_source;
+mod half_cached_source;
 mod label_sys;
 pub mod manifest;
 mod memory_source;
@@ -27,7 +27,7 @@ pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTE
 pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
 pub use failing_source::{FailingSource, Fault};
-pub use half_at_hand_source::HalfAtHandSource;
+pub use half_cached_source::HalfCachedSource;
 pub use label_sys::file_system_label;
 pub use memory_source::MemorySource;
 pub use mount::KernelMount;

@@ -1,4 +1,4 @@
-//! What a tree holds, one entry per path, and how two trees differ.
+//! The contents of a tree, one entry per path, and comparisons of trees.
 
 mod difference;
 mod encoding;
@@ -13,17 +13,17 @@ use serde_json::{Map, Value};
 
 use crate::corpus::Overrides;
 
-/// What a tree holds: raw path, beginning with `/`, to what is there.
+/// The contents of a tree: maps raw paths, starting with `/`, to entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manifest {
     entries: BTreeMap<Vec<u8>, Entry>,
 }
 
 impl Manifest {
-    /// Reads manifest lines, as the corpus has them, with the fields and paths of `overrides` in their place.
+    /// Parses manifest lines of the corpus, and applies the fields and paths of `overrides`.
     ///
     /// # Errors
-    /// The first line that is malformed, and how.
+    /// The first malformed line and its fault.
     pub fn parse(text: &str, overrides: &Overrides) -> Result<Self, String> {
         let mut lines: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -33,7 +33,7 @@ impl Manifest {
         }
         for (path, change) in overrides {
             let Some(change) = change else {
-                lines.remove(path).ok_or(format!("there is no {path} to take away"))?;
+                lines.remove(path).ok_or(format!("override of {path}, which the manifest does not have"))?;
                 continue;
             };
             let fields = lines.entry(path.clone()).or_default();
@@ -53,12 +53,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Adds what is at a path.
+    /// Adds an entry.
     pub fn insert(&mut self, path: Vec<u8>, entry: Entry) {
         self.entries.insert(path, entry);
     }
 
-    /// What is at a path.
+    /// The entry at a path.
     pub fn entry(&self, path: &[u8]) -> Option<&Entry> {
         self.entries.get(path)
     }
@@ -68,28 +68,28 @@ impl Manifest {
         self.entries.iter().map(|(path, entry)| (path.as_slice(), entry))
     }
 
-    /// All entries, to be changed.
+    /// All entries, mutable.
     pub fn entries_mut(&mut self) -> impl Iterator<Item = (&[u8], &mut Entry)> {
         self.entries.iter_mut().map(|(path, entry)| (path.as_slice(), entry))
     }
 
-    /// How many paths there are.
+    /// The number of paths.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no path.
+    /// Whether there are no paths.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Manifest lines, as the corpus has them.
+    /// The manifest in the line format of the corpus.
     pub fn to_lines(&self) -> String {
         let lines = self.entries.iter().map(|(path, entry)| entry.to_line(path));
         lines.map(|line| line + "\n").collect()
     }
 
-    /// Gives each entry whose inode stands under an earlier path the `link_of` that names the first one.
+    /// Sets `link_of` of each entry whose inode has an earlier path to the first such path.
     pub(crate) fn link(&mut self, inode_of: &BTreeMap<Vec<u8>, u64>) {
         let mut first_path = BTreeMap::new();
         for (path, entry) in &mut self.entries {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_of_the_corpus_is_understood_whole() {
+    fn every_corpus_manifest_survives_a_round_trip() {
         let corpus = Corpus::locate_or_fixtures();
         check_rows(
             &corpus.images(),

@@ -1,4 +1,4 @@
-//! Mounts of an image by the kernel itself: the oracle.
+//! Kernel mounts of images, the reference for comparisons.
 
 use std::{
     ffi::CString,
@@ -13,10 +13,10 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::corpus::{Format, Materialised};
 
-/// What the kernel demands of `fsoffset=`: a multiple of the page size.
+/// The kernel requires `fsoffset=` to be a multiple of the page size.
 const FILE_OFFSET_ALIGNMENT: u64 = 4_096;
 
-/// What the kernel reads a loop device in, at most: a page.
+/// The largest unit in which the kernel reads a loop device: a page.
 const DEVICE_BLOCK_BYTES: u64 = 4_096;
 
 /// An image mounted by the kernel; unmounted when dropped.
@@ -28,7 +28,7 @@ impl KernelMount {
     /// Mounts an image of the corpus.
     ///
     /// # Errors
-    /// The kernel refuses; why.
+    /// The kernel refuses; the string states why.
     pub fn new(image: &Materialised) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-kernel-").tempdir().map_err(|error| error.to_string())?;
         match image.format {
@@ -42,7 +42,7 @@ impl KernelMount {
         Ok(Self { directory })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.directory.path().to_path_buf()
     }
@@ -56,8 +56,8 @@ impl Drop for KernelMount {
     }
 }
 
-/// Mounts EROFS straight from the file, or says no where the file system that it is on does not do that (tmpfs).
-/// `mount` would put a loop device below, and then extra devices would have to be loop devices too.
+/// Mounts EROFS directly from the file; returns false if the underlying file system does not support that (tmpfs). The
+/// program `mount` would create a loop device, which would require loop devices for extra devices too.
 fn mount_file(image: &Materialised, directory: &Path) -> Result<bool, String> {
     let mut options: Vec<Vec<u8>> = Vec::new();
     if image.offset > 0 {
@@ -72,8 +72,8 @@ fn mount_file(image: &Materialised, directory: &Path) -> Result<bool, String> {
     }
 }
 
-/// Mounts through a loop device, which shows whole blocks only: an image that ends within one is mounted as a copy with
-/// zeros at its end.
+/// Mounts through a loop device, which exposes whole blocks only: an image that ends within a block is copied and
+/// padded with zeros.
 fn mount_loop(image: &Materialised, directory: &Path) -> Result<(), String> {
     let told = |error: io::Error| format!("{}: {error}", image.path.display());
     let len = fs::metadata(&image.path).map_err(told)?.len();

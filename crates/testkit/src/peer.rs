@@ -1,4 +1,4 @@
-//! Programs of others that tests compare with, and their versions.
+//! Reference programs for comparisons, and their versions.
 
 use std::{
     env,
@@ -6,26 +6,26 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The program of this name in `FLOE_PEERS` or on `PATH`.
+/// The program with this name in `FLOE_PEERS` or on `PATH`.
 pub fn peer(program: &str) -> Option<PathBuf> {
     let folders = env::var_os("FLOE_PEERS").into_iter().chain(env::var_os("PATH"));
     let folders: Vec<PathBuf> = folders.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
     folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Which versions of a program a test can work with.
+/// The versions of a program that a test supports.
 ///
-/// What peers print, and which options they take, differs from release to release, and machines have any of them.
+/// The output and options of these programs differ between releases, and machines may have any release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Versions {
-    /// This release and all later ones: the test needs an option, or a fix.
+    /// This release and later ones: the test needs an option or a fix.
     Since(&'static str),
-    /// The releases that begin with these numbers, as 4.7.5 does with 4.7: the test compares what is printed.
+    /// The releases that begin with these numbers, as 4.7.5 begins with 4.7: the test compares output.
     Series(&'static str),
 }
 
 impl Versions {
-    /// Why the program of this name does not do, or `None` where it does.
+    /// Why the installed program does not qualify; `None` if it does.
     pub(crate) fn missing(self, program: &str) -> Option<String> {
         let Some(path) = peer(program) else { return Some(absent(program)) };
         let wanted = match self {
@@ -35,7 +35,7 @@ impl Versions {
         match version_of(program, &path) {
             Some(version) if self.contain(&version) => None,
             Some(version) => Some(format!("{} is version {version}, and the test needs {wanted}", path.display())),
-            None => Some(format!("{} tells no version, and the test needs {wanted}", path.display())),
+            None => Some(format!("{} reports no version, and the test needs {wanted}", path.display())),
         }
     }
 
@@ -47,12 +47,12 @@ impl Versions {
     }
 }
 
-/// Why a program that is nowhere is not used.
+/// The reason for skipping if the program is missing.
 pub(crate) fn absent(program: &str) -> String {
     format!("{program} is neither in FLOE_PEERS nor on PATH")
 }
 
-/// The version that a program tells of itself. All of them do on this option, and some then complain about it.
+/// The version that a program reports. All of them print it for this option, some along with an error.
 fn version_of(program: &str, path: &Path) -> Option<String> {
     let option = if program.ends_with("squashfs") { "-version" } else { "-V" };
     let output = Command::new(path).arg(option).stdin(Stdio::null()).output().ok()?;
@@ -60,14 +60,14 @@ fn version_of(program: &str, path: &Path) -> Option<String> {
     version_in(program, &String::from_utf8_lossy(&said))
 }
 
-/// The first word that is a version, of the lines that begin with the program's name.
+/// The first version number in the lines that begin with the program's name.
 fn version_in(program: &str, said: &str) -> Option<String> {
     let mut words = said.lines().filter_map(|line| line.trim().strip_prefix(program)).flat_map(str::split_whitespace);
     let version = words.find(|word| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit()));
     version.map(str::to_owned)
 }
 
-/// The numbers of a version; what follows them, as `-rc1` or `-g28a9f5e` does, does not count.
+/// The numeric components of a version; a suffix such as `-rc1` or `-g28a9f5e` is ignored.
 fn numbers(version: &str) -> Vec<u32> {
     let end = version.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(version.len());
     version[..end].split('.').map_while(|number| number.parse().ok()).collect()
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
+    fn versions_are_found_in_program_output() {
         for (program, said, expected) in [
             ("mkfs.erofs", "mkfs.erofs (erofs-utils) 1.9.4\navailable compressors: lz4", Some("1.9.4")),
             ("mkfs.erofs", "mkfs.erofs 1.5\nmkfs.erofs: invalid option -- 'V'\nusage:", Some("1.5")),

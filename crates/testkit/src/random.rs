@@ -1,13 +1,13 @@
-//! A small generator of random numbers that gives the same on every machine.
+//! A small pseudo-random number generator with the same output on every machine.
 
-/// Random numbers from a seed (SplitMix64).
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence of this seed.
+    /// Creates a generator with this seed.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -21,12 +21,12 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     pub const fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// `len` bytes without structure.
+    /// `len` incompressible bytes.
     pub fn noise(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

@@ -1,4 +1,4 @@
-//! One way to say that a test could not run here, and why.
+//! Skips tests that the machine does not support, with a reason.
 
 use std::{
     env, fs,
@@ -12,27 +12,27 @@ use crate::{
     peer::{self, Versions, peer},
 };
 
-/// What a test needs of the machine.
+/// A requirement of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// The user is root.
     Root,
     /// `/dev/fuse` can be opened.
     Fuse,
-    /// The kernel mounts EROFS, and this user may.
+    /// The kernel supports EROFS, and this user may mount it.
     KernelErofs,
-    /// The kernel mounts SquashFS, and this user may.
+    /// The kernel supports SquashFS, and this user may mount it.
     KernelSquashfs,
     /// The reference images.
     Corpus,
-    /// A program, by its name.
+    /// A program, by name.
     Peer(&'static str),
-    /// A program, by its name, in one of these versions.
+    /// A program, by name, in one of these versions.
     PeerOf(&'static str, Versions),
 }
 
 impl Need {
-    /// Why it is not met, or `None` where it is.
+    /// Why the requirement is not met; `None` if it is.
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Root => (!is_root()).then(|| "it needs root".to_owned()),
@@ -49,11 +49,11 @@ impl Need {
     }
 }
 
-/// Whether all needs are met. If not, the calling test says so on stderr (past the test harness's capture) and is
-/// expected to return; with `FLOE_NO_SKIP=1` it fails instead.
+/// Whether all requirements are met. If not, prints a skip message to stderr, past the test harness's capture; the
+/// calling test must then return. With `FLOE_NO_SKIP=1` the test fails instead.
 ///
 /// # Panics
-/// A need is not met and `FLOE_NO_SKIP=1`.
+/// A requirement is not met and `FLOE_NO_SKIP=1`.
 #[must_use = "a test that lacks something must return"]
 pub fn ready(needs: &[Need]) -> bool {
     match needs.iter().find_map(|need| need.missing()) {
@@ -65,7 +65,7 @@ pub fn ready(needs: &[Need]) -> bool {
     }
 }
 
-/// Says on stderr that the calling test, or a part of it, was skipped, and why.
+/// Prints to stderr that the calling test, or a part of it, was skipped, and why.
 ///
 /// # Panics
 /// `FLOE_NO_SKIP=1`.
@@ -73,7 +73,8 @@ pub fn skipped(reason: &str) {
     let thread = thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(env::var_os("FLOE_NO_SKIP").is_none_or(|value| value != "1"), "{test} may not be skipped, but {reason}");
-    // Written to the handle, not through a macro: the harness captures only the latter. In one piece, as others write too.
+    // Written to the handle, because the harness captures the output of macros. In one piece, because other threads
+    // write too.
     let _ = io::stderr().write_all(format!("skipped: {test}, because {reason}\n").as_bytes());
 }
 

@@ -1,17 +1,17 @@
-//! A source that takes its time.
+//! A slow source.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
 use floe_image::ImageSource;
 
-/// A source whose every read waits first, and which never has anything at hand.
+/// Delays every read; non-blocking reads never succeed.
 pub struct SlowSource {
     inner: Arc<dyn ImageSource>,
     delay: Duration,
 }
 
 impl SlowSource {
-    /// `inner` with `delay` before each read.
+    /// Wraps `inner` with `delay` before each read.
     pub fn new(inner: Arc<dyn ImageSource>, delay: Duration) -> Self {
         Self { inner, delay }
     }
@@ -27,7 +27,7 @@ impl ImageSource for SlowSource {
         self.inner.read_at(offset, output)
     }
 
-    fn read_at_hand(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
         Ok(false)
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that are tables: one check, many rows, all failures told together.
+//! Table-driven tests: one check, many rows, all failures reported together.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,13 +9,13 @@ use std::{
     thread,
 };
 
-/// How many failing rows are told in full.
+/// The maximum number of failing rows that are reported in full.
 const FAILURES_TOLD_MAX: usize = 40;
 
-/// Runs `check` on every row, on as many threads as there are CPUs. A row fails by the strings it returns or by a panic.
+/// Runs `check` on every row, with a thread per CPU. A row fails by returning strings or by panicking.
 ///
 /// # Panics
-/// A row failed; the message names all that did.
+/// A row failed; the message lists all failures.
 pub fn check_rows<Row: Sync>(
     rows: &[Row],
     name: impl Fn(&Row) -> String + Sync,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_runs_and_every_failing_row_is_told() {
+    fn every_row_runs_and_every_failing_row_is_reported() {
         let rows: Vec<u32> = (0..100).collect();
         let outcome = catch_unwind(|| {
             check_rows(

@@ -1,4 +1,4 @@
-//! Generated trees: the same from the same seed.
+//! Generated trees, deterministic for a seed.
 
 use std::{
     ffi::OsString,
@@ -16,35 +16,35 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 
 use crate::Random;
 
-/// The first second that generated modification times are at: 2023-11-14.
+/// The earliest generated modification time: 2023-11-14.
 const TIME_SECONDS: i64 = 1_700_000_000;
 
-/// The longest name that Linux allows.
+/// The longest name on Linux, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How many files a directory of the generated tree holds, about.
+/// The approximate number of files per directory.
 const FILES_PER_DIRECTORY: u32 = 24;
 
-/// A tree to be generated.
+/// The parameters of a generated tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree {
-    /// What all its names, sizes and bytes come from.
+    /// The seed of all names, sizes and bytes.
     pub seed: u64,
-    /// How many files it has beside those of the other fields.
+    /// The number of files apart from those of the other fields.
     pub file_count: u32,
-    /// The largest of them. Most are far smaller.
+    /// The size of the largest file. Most are far smaller.
     pub file_bytes_max: u64,
-    /// How many entries a directory named `wide` has; 0 for none.
+    /// The number of entries in a directory named `wide`; 0 for none.
     pub wide_directory_entries: u32,
-    /// How many directories lie within each other below one named `deep`; 0 for none.
+    /// The depth of nested directories below one named `deep`; 0 for none.
     pub nesting_depth: u32,
-    /// Whether there is a directory named `odd`: holes, hard links, symbolic links, attributes, long and strange names,
-    /// fifos, sockets and, for root, devices and foreign owners.
+    /// Whether to create a directory named `odd` with holes, hard links, symbolic links, xattrs, long and unusual
+    /// names, FIFOs, sockets and, as root, devices and other owners.
     pub oddities: bool,
 }
 
 impl Tree {
-    /// A tree for round trips: some hundred files of up to 300 KB and every oddity.
+    /// A tree for round trips: some hundred files of up to 300 KB, and all special cases.
     pub const fn small(seed: u64) -> Self {
         Self {
             seed,
@@ -68,10 +68,10 @@ impl Tree {
         }
     }
 
-    /// Writes the tree into `root`, which is made if it is not there.
+    /// Writes the tree to `root`, which is created if necessary.
     ///
     /// # Errors
-    /// The first call that fails.
+    /// The first failing call.
     pub fn write(&self, root: &Path) -> io::Result<()> {
         let mut random = Random::new(self.seed);
         fs::create_dir_all(root)?;
@@ -96,7 +96,7 @@ impl Tree {
                 directory = parent.join(format!("part{number:04}"));
                 fs::create_dir(&directory)?;
             }
-            // Sizes spread evenly over their logarithm, as those of real trees do, more or less.
+            // Sizes are distributed evenly on a logarithmic scale, roughly as in real trees.
             let halvings = random.below(14);
             let len = random.below((self.file_bytes_max >> halvings).max(1));
             let len = usize::try_from(len).map_err(io::Error::other)?;
@@ -155,7 +155,7 @@ fn write_oddities(directory: &Path, random: &mut Random) -> io::Result<()> {
     fs::write(at("größe ледник 氷河"), "UTF-8 name\n")?;
 
     rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).or_else(as_user)?;
-    // The path of a socket is limited to 108 bytes: bind it elsewhere and move it here.
+    // A socket path is limited to 108 bytes: bind the socket elsewhere and move it here.
     let folder = tempfile::tempdir_in(directory)?;
     match UnixListener::bind(folder.path().join("socket")) {
         Ok(_) => fs::rename(folder.path().join("socket"), at("socket"))?,
@@ -197,7 +197,7 @@ fn write_oddities(directory: &Path, random: &mut Random) -> io::Result<()> {
     Ok(())
 }
 
-/// What a user may not do, or this file system cannot, is left out.
+/// Ignores errors of missing privileges or file system support.
 fn as_user(error: rustix::io::Errno) -> rustix::io::Result<()> {
     use rustix::io::Errno;
     if matches!(error, Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL | Errno::NOSPC) {
@@ -207,7 +207,7 @@ fn as_user(error: rustix::io::Errno) -> rustix::io::Result<()> {
     }
 }
 
-/// Gives everything a modification time of its own, with nanoseconds.
+/// Sets distinct modification times with nanoseconds.
 fn set_times(root: &Path, random: &mut Random) -> io::Result<()> {
     let mut paths = vec![root.to_path_buf()];
     let mut next = 0;

@@ -1,17 +1,17 @@
-//! A source that turned out shorter than it said.
+//! A source that is shorter than it reports.
 
 use std::{io, sync::Arc};
 
 use floe_image::ImageSource;
 
-/// A source that still says its old length, but whose bytes from some point on are gone: a file truncated while open.
+/// Reports its full length although only a prefix is readable, like a file truncated while open.
 pub struct TruncatedSource {
     inner: Arc<dyn ImageSource>,
     kept_len: u64,
 }
 
 impl TruncatedSource {
-    /// `inner` of which only the first `kept_len` bytes can be read.
+    /// Wraps `inner`; only the first `kept_len` bytes are readable.
     pub fn new(inner: Arc<dyn ImageSource>, kept_len: u64) -> Self {
         Self { inner, kept_len }
     }

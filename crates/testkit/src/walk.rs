@@ -1,4 +1,4 @@
-//! Manifests made by walking: a file system through its contract, or a directory of the machine.
+//! Creates manifests by walking a file system through its trait, or a directory of the machine.
 
 mod directory;
 mod image;

@@ -1,4 +1,4 @@
-//! The oracles agree: what the kernel's mounts show is what the manifests say.
+//! The references agree: kernel mounts show what the manifests record.
 
 use floe_testkit::{
     KernelMount, check_rows,
@@ -9,14 +9,14 @@ use floe_testkit::{
 };
 
 #[test]
-fn the_kernels_mounts_show_what_the_manifests_say() {
+fn kernel_mounts_match_the_manifests() {
     let corpus = Corpus::locate_or_fixtures();
     for (format, need) in [(Format::Erofs, Need::KernelErofs), (Format::Squashfs, Need::KernelSquashfs)] {
         if !skip::ready(&[need]) {
             continue;
         }
         let images = corpus.images().into_iter().filter(|image| image.format == format && image.kernel_is_truth());
-        // What is huge takes the kernel half a minute, and is compared beside Floe's own mount.
+        // The kernel needs half a minute for huge files; other tests compare those with Floe's own mount.
         let images: Vec<_> = images.filter(|image| !image.huge).collect();
         check_rows(
             &images,

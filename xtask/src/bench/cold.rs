@@ -1,4 +1,4 @@
-//! Caches emptied before each measurement.
+//! Drops caches before each measurement.
 
 use std::{
     fs::{self, File},
@@ -7,24 +7,24 @@ use std::{
 
 use rustix::fs::Advice;
 
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// How far caches are emptied.
+/// Which caches are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cold {
     /// The image's pages, and all clean caches of the machine. Needs root.
     Machine,
-    /// The image's pages only. What a mount caches is gone with the mount.
+    /// The image's pages only. Caches of a mount end with the mount.
     Image,
 }
 
 impl Cold {
-    /// What this user can do.
+    /// The most that this user can drop.
     pub(super) fn best(image_only: bool) -> Self {
         if !image_only && rustix::process::geteuid().is_root() { Self::Machine } else { Self::Image }
     }
 
-    /// Empties the caches. The image must not be mounted.
+    /// Drops the caches. The image must not be mounted.
     pub(super) fn drop_caches(self, image: &Path) -> Outcome {
         let file = File::open(image).during(image.display())?;
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).during("fadvise")?;

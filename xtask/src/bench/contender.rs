@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The programs under measurement.
 
 use std::{
     ffi::OsString,
@@ -9,14 +9,14 @@ use std::{
 use floe_testkit::{corpus::Format, skip::Need};
 
 use super::setting::Setting;
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// A program, or the kernel, that mounts an image.
+/// A program that mounts an image, or the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     /// Its name in tables.
     pub(super) name: String,
-    /// What it says of its version.
+    /// Its version.
     pub(super) version: String,
     how: How,
 }
@@ -32,7 +32,7 @@ enum How {
 }
 
 impl Contender {
-    /// Floe itself, with options of `floe mount`.
+    /// Floe with options of `floe mount`.
     pub(super) fn floe(name: &str, program: &Path, options: &[String]) -> Outcome<Self> {
         let mut arguments = vec![OsString::from("mount")];
         arguments.extend(options.iter().map(OsString::from));
@@ -43,7 +43,7 @@ impl Contender {
         })
     }
 
-    /// The peers that read a format, those that are here; and why others are not.
+    /// The available peers that read a format, and the reasons why others are not available.
     pub(super) fn peers(format: Format, setting: &Setting) -> (Vec<Self>, Vec<String>) {
         let (fuse, kernel_need) = match format {
             Format::Erofs => ("erofsfuse", Need::KernelErofs),
@@ -82,14 +82,15 @@ impl Contender {
     }
 }
 
-/// The first line that a program prints.
+/// The first line of a program's output.
 pub(super) fn first_line(command: &mut Command) -> Outcome<String> {
     let output = command.output().during(command.get_program().display())?;
     let text = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Both peers print their own version among that of the FUSE library, in a line that begins with their family's name.
+/// Both peers print their version together with that of the FUSE library, in a line that begins with the name of their
+/// project.
 fn fuse_version(program: &Path, name: &str) -> String {
     let Ok(output) = Command::new(program).arg("--help").output() else { return "unknown version".to_owned() };
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

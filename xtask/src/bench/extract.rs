@@ -1,4 +1,4 @@
-//! Whole images extracted or checked, side by side.
+//! Extraction and checks of whole images.
 
 use std::{
     fs,
@@ -16,39 +16,38 @@ use super::{
     setting::{Setting, Subject},
     workload::Measurement,
 };
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How long one run may take.
+/// The time limit of one run.
 const TIME_MAX: Duration = Duration::from_secs(3_600);
 
-/// Whole images extracted: `floe extract` beside fsck.erofs --extract or unsquashfs; or, with --check, only decoded and
-/// checked: `floe check` beside fsck.erofs --extract without a target. Interleaved, the image cold.
+/// Extract whole images: `floe extract` against fsck.erofs --extract or unsquashfs. With --check, only decode and check
+/// them: `floe check` against fsck.erofs --extract without a target. Interleaved, with a cold image.
 ///
-/// ext4 does not give the number of an inode that was deleted within minutes to a new one, but looks at each such number
-/// again for each new file: what was measured before slows down what comes next. A --target in memory, or on a file system
-/// made for each run, shows the extractors instead.
+/// For some minutes, ext4 does not reuse the numbers of deleted inodes, but examines them again for each new file, so
+/// earlier runs slow down later ones. A --target in memory, or on a file system made for each run, avoids that.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     setting: Setting,
-    /// Check instead of extracting.
+    /// Check instead of extracting
     #[arg(long)]
     check: bool,
-    /// Where to extract to; a folder in memory leaves the disk out of it.
+    /// Where to extract to; a directory in memory excludes the disk
     #[arg(long, value_name = "DIR")]
     target: Option<PathBuf>,
 }
 
-/// Who extracts.
+/// A program that extracts or checks images.
 struct Extractor {
     name: &'static str,
     version: String,
     program: PathBuf,
-    /// What comes before the image; `{target}` stands for the directory.
+    /// The arguments before the image; `{target}` is replaced by the directory.
     arguments: &'static [&'static str],
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let floe = arguments.setting.contest.floe()?;
     let mut reports = Vec::new();
@@ -105,7 +104,7 @@ impl Arguments {
             }
             (true, Format::Erofs) => ("fsck.erofs", &["check"], &["--extract"]),
             (true, Format::Squashfs) => {
-                return Err(Complaint::new("no reference tool checks SquashFS images; leave out --check"));
+                return Err(TaskError::new("no reference tool checks SquashFS images; leave out --check"));
             }
         };
         let (mut extractors, mut absent) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The files of a mounted tree, so that all contenders are asked for the same ones.
+//! Lists the files of a mounted tree, so that all contenders read the same ones.
 
 use std::{
     fs, io,
@@ -7,10 +7,10 @@ use std::{
 
 use floe_testkit::Random;
 
-/// A regular file, by its path below the root.
+/// A regular file of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ListedFile {
-    /// Its path.
+    /// Its path relative to the root.
     pub(super) path: PathBuf,
     /// Its size in bytes.
     pub(super) size: u64,
@@ -36,7 +36,7 @@ pub(super) fn list(root: &Path) -> io::Result<Vec<ListedFile>> {
     Ok(files)
 }
 
-/// At most `count` of the files of at least `size_min` bytes, large ones more likely in proportion to their size.
+/// Selects at most `count` of the files of at least `size_min` bytes, with a probability proportional to their size.
 pub(super) fn sample(files: &[ListedFile], count: usize, size_min: u64, random: &mut Random) -> Vec<ListedFile> {
     let mut candidates: Vec<&ListedFile> = files.iter().filter(|file| file.size >= size_min).collect();
     let mut chosen = Vec::new();

@@ -1,4 +1,4 @@
-//! Images built, side by side.
+//! Image builds.
 
 use std::{
     fs,
@@ -14,27 +14,27 @@ use super::{
     contender::first_line, mkfs_options::MkfsOptions, report::Report, results::Results, setting::Contest,
     subject::SourceTree, workload::Measurement,
 };
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// How long one run may take.
+/// The time limit of one run.
 const TIME_MAX: Duration = Duration::from_secs(7_200);
 
-/// Images built: `floe mkfs` beside mkfs.erofs and mksquashfs with options that mean the same, interleaved, the tree in
-/// the page cache. Peers that are not there are left out by name. Printed are medians of the time, the time of all CPUs,
-/// the image's size and the peak of memory; in brackets how many times as good Floe is.
+/// Build images: `floe mkfs` against mkfs.erofs and mksquashfs with equivalent options, interleaved, with the tree in
+/// the page cache. Unavailable peers are skipped with a message. The table shows medians of elapsed time, CPU time,
+/// image size and peak memory, and in parentheses how many times better Floe is.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Folders to make the images of; several are put side by side. Copied once into target/bench.
+    /// Directories to build the images from; several are placed side by side. Copied once to target/bench
     #[arg(long, value_name = "DIR", default_values = ["/usr/share"])]
     tree: Vec<PathBuf>,
-    /// Options in the words of mkfs.erofs: -zX,level=N, -C and -E. Given several times, each is measured.
+    /// Options in the syntax of mkfs.erofs: -zX,level=N, -C and -E. May be repeated; each is measured
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, default_values = DEFAULT_OPTIONS)]
     options: Vec<String>,
     #[command(flatten)]
     contest: Contest,
 }
 
-/// What is measured where nothing is said.
+/// The default options.
 const DEFAULT_OPTIONS: [&str; 5] = [
     "-zlz4",
     "-zlz4hc,9",
@@ -43,7 +43,7 @@ const DEFAULT_OPTIONS: [&str; 5] = [
     "-zlzma,6 -C1048576 -Eall-fragments,dedupe",
 ];
 
-/// A program that makes images.
+/// A program that builds images.
 struct Maker {
     name: &'static str,
     version: String,
@@ -51,10 +51,10 @@ struct Maker {
     command_line: CommandLine,
 }
 
-/// The arguments for an image of a tree.
+/// Returns the arguments for building an image of a tree.
 type CommandLine = fn(&MkfsOptions, image: &Path, tree: &Path) -> Vec<String>;
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let rows: Vec<MkfsOptions> =
         arguments.options.iter().map(|options| MkfsOptions::parse(options)).collect::<Outcome<_>>()?;
@@ -96,7 +96,7 @@ fn measure(rows: &[MkfsOptions], tree: &Path, makers: &[Maker], rounds: u64) -> 
                     let words = run.stderr.lines().next().unwrap_or_default();
                     results.add_failure(format!("{}: {}: {}: {words}", options.text(), maker.name, run.status));
                 }
-                // What is written back while the next one runs would count against it.
+                // Otherwise, writeback during the next run would slow that down.
                 if let Ok(written) = fs::File::open(&image) {
                     written.sync_all()?;
                     fs::remove_file(&image)?;
@@ -127,7 +127,7 @@ fn makers(contest: &Contest) -> Outcome<(Vec<Maker>, Vec<String>)> {
     Ok((makers, absent))
 }
 
-/// Reads all files below a directory, so that they are in the page cache; gives their bytes.
+/// Reads all files below a directory into the page cache; returns their total size.
 fn read_all(directory: &Path) -> Outcome<u64> {
     let mut open = vec![directory.to_path_buf()];
     let mut buffer = vec![0; 1 << 20];

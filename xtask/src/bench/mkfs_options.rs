@@ -1,10 +1,10 @@
-//! What an image is to be like, in the words of each program that makes images.
+//! Image options in the syntax of each program.
 
 use std::path::Path;
 
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// Options of mkfs.erofs that the other programs have a word for.
+/// Options of mkfs.erofs that the other programs support too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct MkfsOptions {
     text: String,
@@ -15,7 +15,7 @@ pub(super) struct MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// Takes `-zX[,[level=]N]`, `-C#` and `-EX[,X]`, in one word each.
+    /// Parses `-zX[,[level=]N]`, `-C#` and `-EX[,X]`, one word each.
     pub(super) fn parse(text: &str) -> Outcome<Self> {
         let mut options = Self {
             text: text.to_owned(),
@@ -34,17 +34,17 @@ impl MkfsOptions {
             } else if let Some(extended) = word.strip_prefix("-E") {
                 options.extended = extended.split(',').map(str::to_owned).collect();
             } else {
-                return Err(Complaint::new(format!("{word}: give options as -zX,level=N, -C# and -EX,X")));
+                return Err(TaskError::new(format!("{word}: unknown option; use -zX,level=N, -C# and -EX,X")));
             }
         }
         let names = ["ztailpacking", "fragments", "all-fragments", "dedupe"];
         match options.extended.iter().find(|name| !names.contains(&name.as_str())) {
-            Some(name) => Err(Complaint::new(format!("-E{name} is not known; there are {}", names.join(", ")))),
+            Some(name) => Err(TaskError::new(format!("unknown option -E{name}; use one of {}", names.join(", ")))),
             None => Ok(options),
         }
     }
 
-    /// The options as they were given.
+    /// The options as given.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -79,7 +79,8 @@ impl MkfsOptions {
         words
     }
 
-    /// The command line of mksquashfs, which has blocks of a size of its own, fragments and equal files in any case.
+    /// The command line of mksquashfs, which chooses its own block size and always uses fragments and duplicate
+    /// detection.
     pub(super) fn mksquashfs(&self, image: &Path, tree: &Path) -> Vec<String> {
         let mut words: Vec<String> = vec![shown(tree), shown(image)];
         let level = |default: &str| self.level.clone().unwrap_or_else(|| default.to_owned());

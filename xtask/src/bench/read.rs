@@ -1,4 +1,4 @@
-//! Reading through mounts, side by side.
+//! Reads through mounts.
 
 use std::{collections::HashMap, path::Path, time::Duration};
 
@@ -14,30 +14,30 @@ use super::{
     subject::{Image, SourceTree},
     workload::{self, Measurement, Scene, SubjectKind, Workload},
 };
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// Reading through mounts: Floe beside erofsfuse or squashfuse_ll, and the kernel. Rounds are interleaved; before each
-/// run the image is unmounted and its pages, and for root all caches of the machine, are dropped. The table shows
-/// medians, and in brackets how many times as good Floe is. Peers that are not there are left out by name.
+/// Read through mounts: Floe against erofsfuse or squashfuse_ll, and the kernel. Rounds are interleaved. Before each
+/// run the image is unmounted and its pages are dropped, as root all caches of the machine. The table shows medians,
+/// and in parentheses how many times better Floe is. Unavailable peers are skipped with a message.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     setting: Setting,
-    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; compare is only done when named.
+    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; compare runs only if named
     #[arg(long, value_delimiter = ',')]
     workload: Vec<String>,
-    /// How long random reads go on, in seconds.
+    /// The duration of random reads, in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// How many finds run in parallel.
+    /// The number of parallel finds
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     finds: Vec<usize>,
-    /// A further Floe, with options of `floe mount`: NAME=OPTIONS.
+    /// Another Floe, with options of `floe mount`: NAME=OPTIONS
     #[arg(long, value_name = "NAME=OPTIONS", allow_hyphen_values = true)]
     variant: Vec<String>,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let workloads = arguments.workloads()?;
     let floe = arguments.setting.contest.floe()?;
@@ -68,7 +68,7 @@ fn measure(
                 SourceTree::wide()?.image(subject.image.format, &subject.options, &arguments.setting)?
             }
         };
-        let first = contenders.first().ok_or(Complaint::new("nobody is left to measure"))?;
+        let first = contenders.first().ok_or(TaskError::new("no contender is left to measure"))?;
         let session = Session::new(first, &image.path, image.format)?;
         let files = listing::list(&session.path())?;
         images.insert(kind, (image, files));
@@ -77,7 +77,7 @@ fn measure(
     for round in 0..arguments.setting.contest.rounds {
         for workload in workloads {
             let (image, files) = &images[&workload.subject()];
-            // Who comes first must not always be the same.
+            // The order changes between rounds.
             let mut order: Vec<&Contender> = contenders.iter().collect();
             if round % 2 == 1 {
                 order.reverse();
@@ -100,7 +100,7 @@ fn measure(
                         measurements.extend(resident.map(|mib| Measurement::less("peak RSS MiB", mib)));
                         results.add(&title, &contender.name, measurements);
                     }
-                    Err(complaint) => results.add_failure(format!("{title}: {}: {complaint:?}", contender.name)),
+                    Err(error) => results.add_failure(format!("{title}: {}: {error:?}", contender.name)),
                 }
             }
         }
@@ -114,7 +114,7 @@ impl Arguments {
         let unknown = |name: &&String| !workloads.iter().any(|workload| workload.name() == **name);
         if let Some(name) = self.workload.iter().find(unknown) {
             let names: Vec<String> = workloads.iter().map(|workload| workload.name()).collect();
-            return Err(Complaint::new(format!("there is no workload {name}; there are {}", names.join(", "))));
+            return Err(TaskError::new(format!("unknown workload {name}; use one of {}", names.join(", "))));
         }
         workloads.retain(|workload| match self.workload.is_empty() {
             true => workload.is_default(),
@@ -127,7 +127,7 @@ impl Arguments {
         let mut contenders = vec![Contender::floe("floe", floe, &[])?];
         for variant in &self.variant {
             let (name, options) =
-                variant.split_once('=').ok_or(Complaint::new(format!("{variant} is not NAME=OPTIONS")))?;
+                variant.split_once('=').ok_or(TaskError::new(format!("{variant} is not NAME=OPTIONS")))?;
             let options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
             contenders.push(Contender::floe(name, floe, &options)?);
         }

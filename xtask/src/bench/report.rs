@@ -1,4 +1,4 @@
-//! What is printed of the measurements of one image.
+//! The report of an image's measurements.
 
 use std::{collections::BTreeMap, thread};
 
@@ -8,21 +8,21 @@ use super::{
     results::Results,
     setting::{Contest, Subject},
 };
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// The measurements of one image and what they were made with.
+/// The measurements of one image and their conditions.
 pub(super) struct Report {
     title: String,
-    /// The size of what was read, in bytes.
+    /// The number of bytes read.
     bytes: u64,
-    /// Name and version, in the order of the table; the first is Floe.
+    /// Names and versions in the order of the table; the first is Floe.
     contenders: Vec<(String, String)>,
     absent: Vec<String>,
     results: Results,
 }
 
 impl Report {
-    /// The measurements of a subject.
+    /// Creates the report of a subject.
     pub(super) fn new(
         subject: &Subject,
         contenders: Vec<(String, String)>,
@@ -33,7 +33,7 @@ impl Report {
         Ok(Self::titled(subject.title.clone(), bytes, contenders, absent, results))
     }
 
-    /// The measurements of what the title names, which has this many bytes.
+    /// Creates a report with this title and number of bytes.
     pub(super) fn titled(
         title: String,
         bytes: u64,
@@ -44,7 +44,7 @@ impl Report {
         Self { title, bytes, contenders, absent, results }
     }
 
-    /// Prints all reports, and fails if a run did.
+    /// Prints all reports; fails if a run failed.
     pub(super) fn print(reports: &[Self], contest: &Contest) -> Outcome {
         if contest.json {
             println!("{:#}", Value::from_iter(reports.iter().map(|report| report.json(contest.rounds))));
@@ -52,7 +52,7 @@ impl Report {
             reports.iter().for_each(|report| report.print_table(contest.rounds));
         }
         let failures: Vec<String> = reports.iter().flat_map(|report| report.results.failures().to_vec()).collect();
-        Complaint::from_lines("runs failed", &failures)
+        TaskError::from_lines("runs failed", &failures)
     }
 
     fn names(&self) -> Vec<String> {

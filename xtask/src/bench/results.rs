@@ -1,4 +1,4 @@
-//! Numbers of all rounds, as a table or as JSON.
+//! Results of all rounds, as a table or as JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::workload::{Better, Measurement};
 
-/// The results of one image, all rounds, all workloads, all contenders.
+/// The results of one image: all rounds, workloads and contenders.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     rows: Vec<Row>,
@@ -28,12 +28,12 @@ struct Cell<'results> {
     contender: &'results str,
     values: &'results [f64],
     median: f64,
-    /// How many times as good the first contender is: Floe, where it takes part.
+    /// How many times better the first contender is: Floe, if it takes part.
     ratio_of_first: Option<f64>,
 }
 
 impl Results {
-    /// Takes the numbers of one run.
+    /// Adds the results of one run.
     pub(super) fn add(&mut self, workload: &str, contender: &str, measurements: Vec<Measurement>) {
         for Measurement { metric, value, better } in measurements {
             let found = self.rows.iter().position(|row| row.workload == workload && row.metric == metric);
@@ -46,7 +46,7 @@ impl Results {
         }
     }
 
-    /// Notes a run that failed.
+    /// Records a failed run.
     pub(super) fn add_failure(&mut self, failure: String) {
         self.failures.push(failure);
     }
@@ -56,7 +56,7 @@ impl Results {
         &self.failures
     }
 
-    /// A table of medians; in brackets how many times as good the first contender is.
+    /// A table of medians; in parentheses, how many times better the first contender is.
     pub(super) fn table(&self, contenders: &[String]) -> String {
         let mut lines = vec![vec![String::new(); contenders.len() + 2]];
         for (column, contender) in contenders.iter().enumerate() {
@@ -91,7 +91,7 @@ impl Results {
         text
     }
 
-    /// All numbers.
+    /// All results.
     pub(super) fn json(&self, contenders: &[String]) -> serde_json::Value {
         let mut cells = Vec::new();
         for row in &self.rows {
@@ -125,7 +125,7 @@ impl Row {
     }
 }
 
-/// Three digits or more.
+/// Formats a number with at least three digits.
 fn digits(value: f64) -> String {
     let decimals = if value < 10.0 {
         2

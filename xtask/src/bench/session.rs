@@ -1,4 +1,4 @@
-//! One mount by one contender.
+//! A mount by one contender.
 
 use std::{
     fs,
@@ -18,9 +18,9 @@ use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
 use super::contender::Contender;
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How long a server may take to mount, and to end after an unmount.
+/// How long a server may take to mount, and to exit after an unmount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(2);
@@ -32,12 +32,12 @@ pub(super) enum Session {
 }
 
 impl Session {
-    /// Mounts and waits until it is.
+    /// Mounts the image and waits for the mount.
     pub(super) fn new(contender: &Contender, image: &Path, format: Format) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
         let Some(mut command) = contender.command(image, directory.path()) else {
             let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
-            return KernelMount::new(&image).map(Self::Kernel).map_err(Complaint::new);
+            return KernelMount::new(&image).map(Self::Kernel).map_err(TaskError::new);
         };
         let before = fs::metadata(directory.path())?.dev();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -47,19 +47,19 @@ impl Session {
             if let Some(status) = child.try_wait()? {
                 let mut words = String::new();
                 let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut words));
-                return Err(Complaint::new(format!("{} ends ({status}): {}", contender.name, words.trim())));
+                return Err(TaskError::new(format!("{} exited ({status}): {}", contender.name, words.trim())));
             }
             if started.elapsed() > PATIENCE {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(Complaint::new(format!("{} does not mount within {PATIENCE:?}", contender.name)));
+                return Err(TaskError::new(format!("{} did not mount within {PATIENCE:?}", contender.name)));
             }
             thread::sleep(POLL);
         }
         Ok(Self::Server { child, directory })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) fn path(&self) -> PathBuf {
         match self {
             Self::Kernel(mount) => mount.path(),
@@ -67,7 +67,7 @@ impl Session {
         }
     }
 
-    /// The most memory that the server has held so far, in MiB: `VmHWM`. The kernel has no server.
+    /// The peak memory of the server so far in MiB: `VmHWM`. The kernel has no server.
     pub(super) fn resident_mib_max(&self) -> Option<f64> {
         let Self::Server { child, .. } = self else { return None };
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
@@ -84,7 +84,7 @@ impl Drop for Session {
         let started = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
             if started.elapsed() > PATIENCE {
-                eprintln!("process {} does not end after its unmount and is killed", child.id());
+                eprintln!("process {} did not exit after its unmount and was killed", child.id());
                 let _ = child.kill();
                 let _ = child.wait();
                 return;

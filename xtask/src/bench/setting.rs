@@ -1,4 +1,4 @@
-//! What every measurement is told: images, peers, rounds.
+//! Options of all benchmarks: images, peers, rounds.
 
 use std::{
     env,
@@ -12,57 +12,57 @@ use super::{
     cold::Cold,
     subject::{Image, SourceTree},
 };
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// Options of all measurements.
+/// Options of all benchmarks.
 #[derive(clap::Args)]
 pub(super) struct Setting {
-    /// Folders to make the image of; several are put side by side. Copied once into target/bench.
+    /// Directories to build the image from; several are placed side by side. Copied once to target/bench
     #[arg(long, value_name = "DIR", default_values = ["/usr/share"])]
     tree: Vec<PathBuf>,
-    /// Read this image, instead of making one.
+    /// Read this image instead of building one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "mkfs_options"])]
     image: Option<PathBuf>,
-    /// The format of the image that is made.
+    /// The format of the image
     #[arg(long, value_parser = ["erofs", "squashfs"], default_value = "erofs")]
     format: String,
-    /// Options for mkfs.erofs (-zlz4 if none) or mksquashfs. Given several times, each makes an image of its own.
+    /// Options for mkfs.erofs (-zlz4 by default) or mksquashfs. May be repeated; each makes an image of its own
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     mkfs_options: Vec<String>,
-    /// Drop the image's pages only, also as root: on a machine that others use.
+    /// Drop only the image's pages, also as root; for a machine with other users
     #[arg(long)]
     image_caches_only: bool,
     #[command(flatten)]
     pub(super) contest: Contest,
 }
 
-/// Who takes part, how often, and what is printed.
+/// The contenders, the number of rounds, and the output.
 #[derive(clap::Args)]
 pub(super) struct Contest {
-    /// Where the peers' programs are, if not on PATH.
+    /// Where the peers' programs are, if not on PATH
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// How many times everything is measured.
+    /// The number of rounds
     #[arg(long, default_value_t = 3)]
     pub(super) rounds: u64,
-    /// Only these contenders, by the names in the table.
+    /// Only these contenders, by their names in the table
     #[arg(long, value_delimiter = ',')]
     contender: Vec<String>,
-    /// Measure this program, instead of building Floe.
+    /// Measure this program instead of building Floe
     #[arg(long, value_name = "PROGRAM")]
     floe: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// An image to be measured, and how it was made.
+/// An image to be measured, and its origin.
 pub(super) struct Subject {
-    /// What tables say of it.
+    /// Its title in tables.
     pub(super) title: String,
     /// The image.
     pub(super) image: Image,
-    /// The options that it was made with, or, where that is not known, what others are made with.
+    /// The options with which it was made; if unknown, those for other images.
     pub(super) options: String,
 }
 
@@ -88,20 +88,20 @@ impl Setting {
         made.collect()
     }
 
-    /// Empties the caches before a run.
+    /// Drops the caches before a run.
     pub(super) fn drop_caches(&self, image: &Path) -> Outcome {
         Cold::best(self.image_caches_only).drop_caches(image)
     }
 }
 
 impl Contest {
-    /// A program of the peers.
+    /// The path of a peer.
     pub(super) fn peer(&self, name: &str) -> Result<PathBuf, String> {
         let given = self.peers.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
         given.or_else(|| peer(name)).ok_or(format!("{name}: neither in --peers, nor FLOE_PEERS, nor on PATH"))
     }
 
-    /// Floe, built as users get it.
+    /// Floe in its release build.
     pub(super) fn floe(&self) -> Outcome<PathBuf> {
         if let Some(program) = &self.floe {
             return Ok(program.clone());
@@ -110,7 +110,7 @@ impl Contest {
         let mut command = Command::new(program);
         command.args(["build", "--release", "--package", "floe-cli"]).current_dir(workspace_root());
         if !command.status().during("cargo cannot be run")?.success() {
-            return Err(Complaint::new("Floe does not build"));
+            return Err(TaskError::new("building Floe failed"));
         }
         Ok(target_dir().join("release/floe"))
     }

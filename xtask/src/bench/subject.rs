@@ -1,4 +1,4 @@
-//! What is read: images of real and generated trees, kept under `target/bench`.
+//! Images of real and generated trees, kept in `target/bench`.
 
 use std::{
     fs::{self, File},
@@ -9,15 +9,15 @@ use std::{
 use floe_testkit::{Tree, corpus::Format, manifest::sha256_hex, target_dir};
 
 use super::setting::Setting;
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How many entries the wide directory has.
+/// The number of entries in the wide directory.
 pub(super) const WIDE_ENTRIES: u32 = 20_000;
 
-/// A tree on disk to make images of.
+/// A directory tree to make images from.
 #[derive(Clone, Debug)]
 pub(super) struct SourceTree {
-    /// Where it is.
+    /// Its path.
     pub(super) path: PathBuf,
     key: String,
 }
@@ -25,16 +25,16 @@ pub(super) struct SourceTree {
 /// An image.
 #[derive(Clone, Debug)]
 pub(super) struct Image {
-    /// Where it is.
+    /// Its path.
     pub(super) path: PathBuf,
     /// Its format.
     pub(super) format: Format,
-    /// The tree that it was made of, where that is known.
+    /// The tree from which it was made, if known.
     pub(super) tree: Option<PathBuf>,
 }
 
 impl SourceTree {
-    /// A copy of some folders side by side, so that what is measured does not change; made once.
+    /// A copy of some directories side by side, so that the measured data does not change; made once.
     pub(super) fn copy_of(folders: &[PathBuf]) -> Outcome<Self> {
         let folders: Vec<PathBuf> =
             folders.iter().map(|folder| fs::canonicalize(folder).during(folder.display())).collect::<Outcome<_>>()?;
@@ -46,7 +46,7 @@ impl SourceTree {
                 let target = if folders.len() == 1 { path.to_path_buf() } else { path.join(flat_name(folder)) };
                 let status = Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(folder).arg(target).status();
                 if !status.during("cp")?.success() {
-                    return Err(Complaint::new(format!("{} cannot be copied", folder.display())));
+                    return Err(TaskError::new(format!("{} cannot be copied", folder.display())));
                 }
             }
             Ok(())
@@ -59,7 +59,7 @@ impl SourceTree {
         Self::made_once(&format!("{tree:?}"), |path| Ok(tree.write(path)?))
     }
 
-    /// The folder under `target/bench` for what `description` says, made if it is not there whole.
+    /// The directory in `target/bench` for `description`; created if it is missing or incomplete.
     fn made_once(description: &str, make: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
         let key = key_of(description);
         let folder = bench_folder()?;
@@ -81,7 +81,7 @@ impl SourceTree {
             Format::Erofs => "mkfs.erofs",
             Format::Squashfs => "mksquashfs",
         };
-        let program = setting.contest.peer(name).map_err(Complaint::new)?;
+        let program = setting.contest.peer(name).map_err(TaskError::new)?;
         let key = key_of(&format!("{} {name} {options}", self.key));
         let path = bench_folder()?.join(format!("image-{key}.{}", format.name()));
         if !path.exists() {
@@ -101,9 +101,9 @@ impl SourceTree {
             let output = command.output().during(program.display())?;
             if !output.status.success() {
                 let words = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(Complaint::new(format!("{name} fails: {}", words.trim())));
+                return Err(TaskError::new(format!("{name} fails: {}", words.trim())));
             }
-            // What is dirty cannot be dropped from the cache.
+            // Dirty pages cannot be dropped from the cache.
             File::open(&unfinished)?.sync_all()?;
             fs::rename(&unfinished, &path)?;
         }
@@ -112,7 +112,7 @@ impl SourceTree {
 }
 
 impl Image {
-    /// An image that is there already. Its first bytes tell its format.
+    /// An existing image. Its first bytes determine its format.
     pub(super) fn at(path: &Path) -> Outcome<Self> {
         let bytes = fs::File::open(path).and_then(|file| {
             let mut bytes = [0; 4];

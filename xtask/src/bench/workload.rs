@@ -1,4 +1,4 @@
-//! What contenders are asked to do.
+//! Workloads.
 
 mod compare;
 mod parallel_find;
@@ -9,25 +9,25 @@ mod whole_tree;
 use std::{path::Path, time::Duration};
 
 use super::listing::ListedFile;
-use crate::complaint::Outcome;
+use crate::task_error::Outcome;
 
-/// Whether a larger value is better.
+/// Whether larger or smaller values are better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Better {
-    /// It is.
+    /// Larger values.
     More,
-    /// A smaller one is.
+    /// Smaller values.
     Less,
 }
 
-/// One number of one run.
+/// One result of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Measurement {
-    /// What was measured, and in which unit: `p99 µs`.
+    /// The metric with its unit: `p99 µs`.
     pub(super) metric: &'static str,
-    /// The number.
+    /// The value.
     pub(super) value: f64,
-    /// Which numbers are good.
+    /// Which values are better.
     pub(super) better: Better,
 }
 
@@ -41,30 +41,30 @@ impl Measurement {
     }
 }
 
-/// Which image a workload reads.
+/// The image that a workload reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum SubjectKind {
-    /// The one that was asked for.
+    /// The requested one.
     Tree,
     /// One with a single wide directory.
     Wide,
 }
 
-/// What a run is given.
+/// The input of a run.
 pub(super) struct Scene<'run> {
-    /// Where the image is mounted.
+    /// The mount point.
     pub(super) mount: &'run Path,
     /// Its regular files.
     pub(super) files: &'run [ListedFile],
-    /// The tree that the image was made of, where that is known.
+    /// The tree from which the image was made, if known.
     pub(super) tree: Option<&'run Path>,
-    /// The number of the round, from which random choices come: the same for all contenders.
+    /// The number of the round, the seed of random choices: the same for all contenders.
     pub(super) round: u64,
-    /// How long workloads run that have no end of their own.
+    /// The duration of workloads without an end of their own.
     pub(super) duration: Duration,
 }
 
-/// Something that contenders are asked to do.
+/// A workload for contenders.
 pub(super) trait Workload {
     /// Its name on the command line.
     fn name(&self) -> String;
@@ -72,21 +72,21 @@ pub(super) trait Workload {
     /// Its name in tables.
     fn title(&self) -> String;
 
-    /// Which image it reads.
+    /// The image that it reads.
     fn subject(&self) -> SubjectKind {
         SubjectKind::Tree
     }
 
-    /// Whether it runs when none is named.
+    /// Whether it runs by default.
     fn is_default(&self) -> bool {
         true
     }
 
-    /// Does it once, cold.
+    /// Runs it once, cold.
     fn run(&self, scene: &Scene<'_>) -> Outcome<Vec<Measurement>>;
 }
 
-/// All workloads, in the order of tables. `find_counts` says how many parallel `find`s there shall be.
+/// All workloads, in the order of tables. `find_counts` are the numbers of parallel `find`s.
 pub(super) fn all(find_counts: &[usize]) -> Vec<Box<dyn Workload>> {
     let mut workloads: Vec<Box<dyn Workload>> = vec![
         Box::new(whole_tree::WholeTree { threads: 2 }),

@@ -1,6 +1,6 @@
-//! An EROFS image whose metabox is stored as it is.
+//! EROFS images with an uncompressed metabox.
 //!
-//! A change inside a compressed metabox hardly ever gets past the decompressor.
+//! A change inside a compressed metabox rarely gets past the decompressor.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use floe_erofs::{Erofs, format};
 use floe_image::{BlockReader, ByteRange, FileSystem, Nid};
 use floe_testkit::DirectReader;
 
-/// The image with the content of its metabox behind it, and where that begins; `None` where it has no metabox.
+/// The image with the content of its metabox appended, and the offset of that content; `None` if it has no metabox.
 pub(super) fn with_plain_metabox(bytes: &[u8]) -> Option<(Vec<u8>, u64)> {
     let at = format::SUPER_OFFSET as usize;
     let mut raw = format::SuperBlock::from_prefix(bytes.get(at..)?)?;
@@ -53,7 +53,7 @@ pub(super) fn with_plain_metabox(bytes: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((plain, start as u64))
 }
 
-/// Makes the superblock's checksum right, where the image has one.
+/// Updates the superblock's checksum, if the image has one.
 pub(super) fn repair_checksum(bytes: &mut [u8]) {
     let at = format::SUPER_OFFSET as usize;
     let Some(mut raw) = bytes.get(at..).and_then(format::SuperBlock::from_prefix) else { return };
@@ -65,7 +65,7 @@ pub(super) fn repair_checksum(bytes: &mut [u8]) {
     raw.checksum = 0;
     bytes[at..at + format::SuperBlock::SIZE].copy_from_slice(&raw.to_bytes());
     if let Some(summed) = at.checked_add(len).and_then(|end| bytes.get(at..end)) {
-        // The format leaves out the final inversion of crc32c.
+        // The format omits the final inversion of crc32c.
         raw.checksum = !crc32c::crc32c(summed);
         bytes[at..at + format::SuperBlock::SIZE].copy_from_slice(&raw.to_bytes());
     }

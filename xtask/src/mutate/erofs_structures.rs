@@ -1,4 +1,4 @@
-//! Where the structures of an EROFS image are.
+//! Locates the structures of an EROFS image.
 
 use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 
@@ -8,25 +8,25 @@ use floe_testkit::DirectReader;
 
 use super::structures::Structures;
 
-/// How many inodes are looked at: more than any seed has that is small enough.
+/// The maximum number of inodes examined: more than any sufficiently small seed has.
 const INODES_MAX: usize = 4096;
 
 /// How many bytes of a pcluster or an index count as one structure.
 const RUN_BYTES_MAX: usize = 4096;
 
-/// The numbers of derived devices begin here, going down.
+/// Derived devices are numbered downward from here.
 const DERIVED_DEVICES: u16 = u16::MAX;
 
-/// An image whose structures are looked for.
+/// An image under analysis.
 struct Image<'a> {
     bytes: &'a [u8],
     superblock: format::SuperBlock,
-    /// The first byte of the metabox's content, where it is stored in a row.
+    /// The offset of the metabox's content, if it is contiguous.
     metabox: Option<u64>,
     found: Structures,
 }
 
-/// Finds the structures of an image; nothing where it cannot be opened.
+/// Finds the structures of an image; returns none if it cannot be opened.
 pub(super) fn find(bytes: &[u8], metabox: Option<u64>) -> Structures {
     let mut found = Structures::new(bytes.len());
     let superblock = bytes.get(format::SUPER_OFFSET as usize..).and_then(format::SuperBlock::from_prefix);
@@ -46,7 +46,7 @@ impl Image<'_> {
         number << self.superblock.blkszbits
     }
 
-    /// What the superblock leads to.
+    /// Finds the structures that the superblock refers to.
     fn find_tables(&mut self) {
         let raw = self.superblock;
         let mut end = format::SUPER_OFFSET + format::SuperBlock::SIZE as u64;
@@ -112,7 +112,7 @@ impl Image<'_> {
         }
     }
 
-    /// An inode, its xattrs, and the map of its data.
+    /// Finds an inode, its xattrs, and the map of its data.
     fn find_inode(&mut self, nid: Nid) {
         let base = if nid.0 >> format::DIRENT_NID_METABOX_BIT != 0 {
             let Some(metabox) = self.metabox else { return };
@@ -208,7 +208,7 @@ impl Image<'_> {
         }
     }
 
-    /// One attribute; gives where it ends.
+    /// Finds one xattr; returns its end.
     fn find_xattr(&mut self, kind: &'static str, start: u64) -> u64 {
         self.found.add(kind, start, format::XattrEntry::FIELDS);
         let raw = self.bytes.get(start as usize..).and_then(format::XattrEntry::from_prefix);
@@ -219,7 +219,7 @@ impl Image<'_> {
         (body + len as u64).next_multiple_of(format::XATTR_ALIGN)
     }
 
-    /// What an inode's data is stored as, and the dirents in it.
+    /// Finds an inode's stored data, and the dirents in it.
     fn find_data(&mut self, erofs: &Erofs, nid: Nid) {
         let Ok(attr) = erofs.attr(nid) else { return };
         let mut extents = Vec::new();

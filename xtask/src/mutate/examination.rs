@@ -1,4 +1,4 @@
-//! One image through the library: opened, walked, read, checked and extracted, under limits.
+//! Runs one image through the library, under limits: opens, walks, reads, checks and extracts it.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, FileType, Image, MetadataCacheDesign, Offset,
-    OpenOptions, Parts, SetbackCause, Severity, WorkerMode,
+    CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, ExtractWarningCause, FileType, Image,
+    MetadataCacheDesign, Offset, OpenOptions, Parts, Severity, WorkerMode,
 };
 
 use super::{
@@ -22,33 +22,33 @@ use super::{
     survey::{self, Seen, Survey},
     verdict::{Fault, FaultKind, Verdict},
 };
-use crate::complaint::Outcome;
+use crate::task_error::Outcome;
 
-/// The budget of the caches, in bytes.
+/// The budget of the caches in bytes.
 const BUDGET_BYTES: u64 = 8 << 20;
 
-/// How much memory one image may take beside the budget.
+/// The memory limit of one image beyond the budget.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// An extraction is cancelled after so many bytes.
+/// An extraction is cancelled after this many bytes.
 const EXTRACTED_BYTES_MAX: u64 = 32 << 20;
 
-/// In how large pieces files are read: whole blocks, and then pieces that never end where a block does.
+/// The read sizes: aligned to blocks, and never aligned.
 const PIECE_BYTES: [usize; 2] = [128 << 10, 40_961];
 
-/// What panics said, on whichever thread.
+/// The messages of panics on any thread.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// One image on its way through the library.
+/// The examination of one image.
 pub(super) struct Examination<'a> {
     pub(super) path: &'a Path,
     pub(super) seed: &'a Seed,
     pub(super) stages: &'a [Stage],
-    /// An empty folder.
+    /// An empty directory.
     pub(super) scratch: &'a Path,
 }
 
-/// Remembers panics in place of telling them.
+/// Records panics instead of printing them.
 pub(super) fn remember_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,15 +57,15 @@ pub(super) fn remember_panics() {
 }
 
 impl Examination<'_> {
-    /// Does all that the stages ask for; gives what was seen, for a mount to be compared with.
+    /// Runs the requested stages; returns what the image shows, for comparison with a mount.
     pub(super) fn run(&self, verdict: &mut Verdict) -> Survey {
-        // The kernel counts the peak anew; where it does not, the peak of the process counts.
+        // Resets the kernel's peak counter; if that fails, the peak of the process counts.
         let _ = fs::write("/proc/self/clear_refs", "5");
         let mut survey = Survey::default();
         let started = cpu_ms();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.examine(verdict, &mut survey)));
-        if let Ok(Err(complaint)) = outcome {
-            verdict.faults.push(Fault::new(FaultKind::Words, complaint.to_string()));
+        if let Ok(Err(error)) = outcome {
+            verdict.faults.push(Fault::new(FaultKind::Message, error.to_string()));
         }
         let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
         verdict.faults.extend(panics.into_iter().map(|words| Fault::new(FaultKind::Panic, words)));
@@ -125,7 +125,7 @@ impl Examination<'_> {
             let again = Survey::new(&image, true, PIECE_BYTES[1]);
             compare("read again", &survey.entries, &again.entries, verdict);
         }
-        // Most images that are not sound take the same way through an extraction.
+        // Most invalid images take the same path through an extraction.
         if self.asks(Stage::Extract) && (verdict.is_sound == Some(true) || verdict.index.is_multiple_of(8)) {
             self.extract(&image, survey, verdict);
         }
@@ -162,43 +162,43 @@ impl Examination<'_> {
     fn extract(&self, image: &Image, survey: &Survey, verdict: &mut Verdict) {
         let target = self.scratch.join("tree");
         let (cancel, written) = (AtomicBool::new(false), AtomicU64::new(0));
-        let setbacks: Mutex<Vec<String>> = Mutex::default();
+        let warnings: Mutex<Vec<String>> = Mutex::default();
         let (outside, of_image) = (AtomicBool::new(false), AtomicBool::new(false));
         let tell = |event: ExtractEvent<'_>| match event {
             ExtractEvent::Written(bytes) => {
                 let is_enough = written.fetch_add(bytes, Relaxed) > EXTRACTED_BYTES_MAX;
                 cancel.fetch_or(is_enough, Relaxed);
             }
-            ExtractEvent::Setback(setback) => {
-                match setback.cause {
-                    SetbackCause::Image(_) => of_image.store(true, Relaxed),
+            ExtractEvent::Warning(warning) => {
+                match warning.cause {
+                    ExtractWarningCause::Image(_) => of_image.store(true, Relaxed),
                     _ => outside.store(true, Relaxed),
                 }
-                setbacks.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{}", setback.cause));
+                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{}", warning.cause));
             }
             _ => {}
         };
         let options = ExtractOptions { jobs: 1, ..ExtractOptions::default() };
         let outcome = floe::extract(image, Parts::All, &target, &options, &tell, &cancel);
         verdict.is_extracted = true;
-        let setbacks = setbacks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        setbacks.iter().for_each(|words| one_line(words, verdict));
+        let warnings = warnings.into_inner().unwrap_or_else(PoisonError::into_inner);
+        warnings.iter().for_each(|words| one_line(words, verdict));
         let is_whole = !cancel.into_inner() && !outside.into_inner() && outcome.is_ok();
         if verdict.is_sound == Some(true) && of_image.into_inner() {
-            let first = setbacks.first().cloned().unwrap_or_default();
+            let first = warnings.first().cloned().unwrap_or_default();
             verdict.faults.push(Fault::new(FaultKind::Unsound, format!("extracting gives: {first}")));
         } else if verdict.is_sound == Some(true) && is_whole && verdict.is_whole {
             compare("extracted", &survey.entries, &survey::directory(&target), verdict);
         }
         let made = fs::read_dir(self.scratch).into_iter().flatten().count();
         if made > usize::from(target.exists()) {
-            verdict.faults.push(Fault::new(FaultKind::Differs, "something was made beside the target"));
+            verdict.faults.push(Fault::new(FaultKind::Differs, "a file was created outside the target"));
         }
         let _ = fs::remove_dir_all(&target);
     }
 }
 
-/// Says where another way of reading does not give what a survey gave.
+/// Records where another way of reading differs from a survey.
 pub(super) fn compare(
     way: &str,
     expected: &BTreeMap<Vec<u8>, Seen>,
@@ -228,7 +228,7 @@ pub(super) fn compare(
 
 fn one_line(words: &str, verdict: &mut Verdict) {
     if words.is_empty() || words.contains('\n') {
-        verdict.faults.push(Fault::new(FaultKind::Words, format!("not one line: {words:?}")));
+        verdict.faults.push(Fault::new(FaultKind::Message, format!("not one line: {words:?}")));
     }
 }
 
@@ -249,7 +249,7 @@ fn resident_bytes_max() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// How much time of CPUs this process took so far, in milliseconds.
+/// The CPU time of this process so far, in milliseconds.
 fn cpu_ms() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec.unsigned_abs() * 1000 + time.tv_nsec.unsigned_abs() / 1_000_000

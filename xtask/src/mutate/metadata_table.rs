@@ -1,31 +1,31 @@
-//! A table of a SquashFS image as the bytes that its metadata blocks decode to.
+//! The decoded content of a SquashFS metadata table.
 
 use floe_image::{BlockReader, DecodedLen, DeviceId, Encoding, StoredBlock, StoredLen};
 use floe_squashfs::format::METADATA_BYTES;
 
 use super::structures::Structures;
 
-/// What a metadata block decodes to, but for the last of a table.
+/// The decoded length of a metadata block; the last block of a table may be shorter.
 const BLOCK_BYTES: usize = METADATA_BYTES as usize;
-/// What such a block takes where it is stored as it is: its length stands before it.
+/// The stored length of an uncompressed block, including its length word.
 const STORED_BYTES: usize = BLOCK_BYTES + LENGTH_BYTES;
 const LENGTH_BYTES: usize = 2;
-/// Set in the length of a block that is stored as it is.
+/// Set in the length word of an uncompressed block.
 const STORED_AS_IT_IS: u16 = 0x8000;
 
-/// A table of a SquashFS image as the bytes that its metadata blocks decode to.
+/// The decoded content of a SquashFS metadata table.
 #[derive(Default)]
 pub(super) struct MetadataTable {
-    /// All of them.
+    /// The content.
     pub(super) content: Vec<u8>,
-    /// Where each block began in the image, relative to the table.
+    /// The start of each block in the original image, relative to the table.
     block_starts: Vec<u64>,
-    /// Where the table begins in the image that is written.
+    /// The start of the table in the new image.
     start: usize,
 }
 
 impl MetadataTable {
-    /// Reads the blocks between two places of an image; `None` where they do not decode.
+    /// Reads the blocks in a range of an image; `None` if they do not decode.
     pub(super) fn read(reader: &dyn BlockReader, encoding: Encoding, start: u64, end: u64) -> Option<Self> {
         let mut table = Self::default();
         let mut position = start;
@@ -46,29 +46,29 @@ impl MetadataTable {
         is_full.then_some(table)
     }
 
-    /// Where in the content a block begins that began at this place of the image, relative to the table.
+    /// The offset in the content of a block that started at this offset of the original table.
     pub(super) fn block_content(&self, block_start: u64) -> Option<usize> {
         let index = self.block_starts.binary_search(&block_start).ok();
-        // A table of nothing but empty directories has no block, and is referred to all the same.
+        // A table for empty directories only has no blocks, but is referred to nevertheless.
         index.map(|index| index * BLOCK_BYTES).or((block_start == 0).then_some(0))
     }
 
-    /// Where in the content the structure is that a reference means.
+    /// The offset in the content for a reference.
     pub(super) fn referred(&self, reference: u64) -> Option<usize> {
         Some(self.block_content(reference >> 16)? + (reference & 0xffff) as usize)
     }
 
-    /// The reference that means the same in the image that is written.
+    /// The corresponding reference in the new image.
     pub(super) fn moved(&self, reference: u64) -> Option<u64> {
         Some(self.moved_block(reference >> 16)? << 16 | reference & 0xffff)
     }
 
-    /// Where the block begins in the image that is written, relative to the table.
+    /// The start of the block in the new image, relative to the table.
     pub(super) fn moved_block(&self, block_start: u64) -> Option<u64> {
         Some((self.block_content(block_start)? / BLOCK_BYTES * STORED_BYTES) as u64)
     }
 
-    /// Appends the blocks to an image, each stored as it is; gives where they begin.
+    /// Appends the blocks uncompressed to an image; returns their positions.
     pub(super) fn write(&mut self, image: &mut Vec<u8>) -> Vec<u64> {
         self.start = image.len();
         let mut starts = Vec::new();
@@ -80,7 +80,7 @@ impl MetadataTable {
         starts
     }
 
-    /// Adds a structure that is at a place of the content, unless it goes on in the next block.
+    /// Adds a structure at an offset of the content, unless it crosses a block boundary.
     pub(super) fn add(
         &self,
         found: &mut Structures,
@@ -94,12 +94,12 @@ impl MetadataTable {
         }
     }
 
-    /// Adds a run of numbers, as far as it is in one block.
+    /// Adds a run of numbers up to the end of its block.
     pub(super) fn add_words(&self, found: &mut Structures, kind: &'static str, at: usize, len: usize, word: usize) {
         found.add_words(kind, self.place(at), len.min(BLOCK_BYTES - at % BLOCK_BYTES), word);
     }
 
-    /// Adds the lengths before the blocks.
+    /// Adds the length words of the blocks.
     pub(super) fn add_lengths(&self, found: &mut Structures) {
         for index in 0..self.content.len().div_ceil(BLOCK_BYTES) {
             found.add_words(

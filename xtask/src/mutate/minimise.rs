@@ -1,14 +1,14 @@
-//! Smaller mutations that cause the same.
+//! Minimises mutations.
 
 use std::{fs, path::Path};
 
-use super::{herd::Watched, recipe::Recipe, verdict::Fault};
-use crate::complaint::Outcome;
+use super::{recipe::Recipe, supervisor::WorkerProcess, verdict::Fault};
+use crate::task_error::Outcome;
 
-/// So many smaller images are tried.
+/// The maximum number of smaller images tried.
 const TRIALS_MAX: usize = 80;
 
-/// Leaves out of a recipe what a fault does not need, as far as it is found soon. `arguments` are those of a worker.
+/// Removes the parts of a recipe that a fault does not need, within the trial limit. `arguments` are those of a worker.
 ///
 /// # Errors
 /// Workers cannot be started.
@@ -29,7 +29,7 @@ pub(super) fn minimise(recipe: &Recipe, fault: &Fault, arguments: &[String], fol
     Ok(best)
 }
 
-/// Smaller images, each tried in a process of its own.
+/// Trials of smaller images, each in a process of its own.
 struct Trials<'a> {
     signature: String,
     arguments: &'a [String],
@@ -58,7 +58,7 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Takes halves off both ends of an edit.
+    /// Shortens an edit by halves from both ends.
     fn shorten(&mut self, best: &mut Recipe, change: usize, edit: usize) -> Outcome {
         for from_front in [true, false] {
             let mut step = best.changes[change].edits[edit].bytes.len() / 2;
@@ -92,7 +92,7 @@ impl Trials<'_> {
         let mut arguments = self.arguments.to_vec();
         arguments.extend(["--recipe".to_owned(), path.display().to_string()]);
         let mut is_shown = false;
-        Watched::start(&arguments)?.follow(&mut |case| {
+        WorkerProcess::start(&arguments)?.follow(&mut |case| {
             is_shown |= case.verdict.faults.iter().any(|fault| fault.signature() == self.signature);
         })?;
         Ok(is_shown)

@@ -1,4 +1,4 @@
-//! What chance does to an image.
+//! Random mutations of an image.
 
 use floe_testkit::Random;
 
@@ -8,13 +8,13 @@ use super::{
     structures::Structure,
 };
 
-/// How many changes one image has at most.
+/// The maximum number of changes per image.
 const CHANGES_MAX: u64 = 5;
 
-/// What is copied from one image into another is so long, in bytes.
+/// The lengths of data copied from one image to another, in bytes.
 const SPLICE_BYTES: [usize; 4] = [32, 512, 4096, 8194];
 
-/// Makes mutations of a seed; `donor` is an image of the same format, of which parts are taken.
+/// Creates mutations of a seed; `donor` is an image of the same format from which data is copied.
 pub(super) struct Mutator<'a> {
     seed: &'a Seed,
     donor: &'a Seed,
@@ -22,12 +22,12 @@ pub(super) struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    /// All that follows comes from this number.
+    /// Creates a mutator; `chance` determines all choices.
     pub(super) fn new(seed: &'a Seed, donor: &'a Seed, chance: u64) -> Self {
         Self { seed, donor, random: Random::new(chance) }
     }
 
-    /// One image. Most have one or two changes; the checksum is mostly made right.
+    /// Creates one image. Most have one or two changes; usually the checksum is updated.
     pub(super) fn recipe(mut self) -> Recipe {
         let mut count = 1;
         while count < CHANGES_MAX && self.below(3) == 0 {
@@ -59,14 +59,14 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Some structure: each kind is as likely as any other.
+    /// A random structure; all kinds are equally likely.
     fn structure(&mut self) -> Option<Structure> {
         let kind = self.below(self.seed.structures.kinds().len());
         let structures = self.seed.structures.of_kind(kind);
         structures.get(self.below(structures.len())).copied()
     }
 
-    /// Puts values at the edge of what is allowed, or beyond, into numbers of a structure.
+    /// Sets numbers of a structure to values at the edge of the valid range, or beyond.
     fn numbers(&mut self, count: usize) -> Change {
         let Some(structure) = self.structure() else { return self.byte() };
         let numbers = structure.numbers();
@@ -133,7 +133,7 @@ impl<'a> Mutator<'a> {
         Change { edits: flipped.collect(), kind: format!("bits of {}", structure.kind), len: None }
     }
 
-    /// Two structures of a kind change places.
+    /// Swaps two structures of a kind.
     fn swap(&mut self) -> Change {
         let Some((one, other)) = self.pair() else { return self.byte() };
         let len = one.len.min(other.len);
@@ -141,7 +141,7 @@ impl<'a> Mutator<'a> {
         Change { kind: format!("swapped {}", one.kind), edits, len: None }
     }
 
-    /// One structure is put in the place of another: what was referred to once is referred to twice.
+    /// Overwrites one structure with another, so that two references lead to equal structures.
     fn copy(&mut self) -> Change {
         let Some((one, other)) = self.pair() else { return self.byte() };
         let edits = vec![self.copied(one.offset, other.offset, one.len.min(other.len))];
@@ -156,7 +156,7 @@ impl<'a> Mutator<'a> {
         Some((one, *other))
     }
 
-    /// A number is replaced by one that refers to some part of the image, perhaps to the structure itself.
+    /// Replaces a number by a reference to some part of the image, possibly to the structure itself.
     fn refer(&mut self) -> Change {
         let Some(structure) = self.structure() else { return self.byte() };
         let numbers = structure.numbers();
@@ -173,7 +173,7 @@ impl<'a> Mutator<'a> {
         Change { kind: format!("reference in {}", structure.kind), edits, len: None }
     }
 
-    /// A run of bytes comes from somewhere else, of this image or another.
+    /// Copies a run of bytes from elsewhere in this image or from another.
     fn splice(&mut self) -> Change {
         let donor = if self.below(2) == 0 { self.seed } else { self.donor };
         let len = SPLICE_BYTES[self.below(SPLICE_BYTES.len())];
@@ -183,7 +183,7 @@ impl<'a> Mutator<'a> {
         Change { kind: "spliced".to_owned(), edits: vec![Edit { offset: to, bytes: stored.to_vec() }], len: None }
     }
 
-    /// A run of bytes inside a structure becomes noise, zero or ones.
+    /// Overwrites a run of bytes inside a structure with noise, zeros or ones.
     fn noise(&mut self) -> Change {
         let Some(structure) = self.structure() else { return self.byte() };
         let from = self.below(structure.len);
@@ -217,7 +217,7 @@ impl<'a> Mutator<'a> {
         Change { kind: "some byte".to_owned(), edits, len: None }
     }
 
-    /// The edit of a place that is counted from the beginning of the file system.
+    /// An edit at an offset from the beginning of the file system.
     fn edit(&self, offset: usize, bytes: &[u8]) -> Edit {
         Edit { offset: offset + self.seed.offset as usize, bytes: bytes.to_vec() }
     }

@@ -1,4 +1,4 @@
-//! One image through the program that users run: `floe check`, `floe extract`, and a real mount.
+//! Runs one image through the program: `floe check`, `floe extract`, and a real mount.
 
 use std::{
     ffi::OsString,
@@ -19,13 +19,13 @@ use super::{
     survey::{self, Survey},
     verdict::{Fault, FaultKind, Verdict},
 };
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// How long one call of the program, or reading one mount, may take.
+/// The time limit of one invocation, and of reading one mount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Examination<'_> {
-    /// Sends the image through `program`; holds what it says against what the library said.
+    /// Runs `program` on the image; compares its results with those of the library.
     ///
     /// # Errors
     /// The program cannot be run.
@@ -58,7 +58,7 @@ impl Examination<'_> {
         arguments
     }
 
-    /// Calls a command; gives whether it succeeded.
+    /// Runs a command; returns whether it succeeded.
     fn call(&self, program: &Path, name: &str, rest: &[OsString], verdict: &mut Verdict) -> Outcome<bool> {
         let mut command = Command::new(program);
         let run =
@@ -68,9 +68,9 @@ impl Examination<'_> {
         } else if run.status.code().is_none() || run.stderr.contains("panicked at") {
             verdict.faults.push(Fault::new(FaultKind::Crash, format!("floe {name}: {}: {}", run.status, run.stderr)));
         } else if let Some(line) = run.stderr.lines().find(|line| !line.starts_with("floe: ")) {
-            verdict.faults.push(Fault::new(FaultKind::Words, format!("floe {name} says {line:?}")));
+            verdict.faults.push(Fault::new(FaultKind::Message, format!("floe {name} says {line:?}")));
         } else if !run.status.success() && run.stderr.is_empty() && run.stdout.is_empty() {
-            verdict.faults.push(Fault::new(FaultKind::Words, format!("floe {name} fails without a word")));
+            verdict.faults.push(Fault::new(FaultKind::Message, format!("floe {name} fails without a message")));
         }
         Ok(run.status.success())
     }
@@ -108,13 +108,13 @@ impl Examination<'_> {
         if words.contains("panicked at") || code.is_none() {
             verdict.faults.push(Fault::new(FaultKind::Crash, format!("floe mount ends with {code:?}: {words}")));
         } else if let Some(line) = words.lines().find(|line| !line.starts_with("floe: ")) {
-            verdict.faults.push(Fault::new(FaultKind::Words, format!("floe mount says {line:?}")));
+            verdict.faults.push(Fault::new(FaultKind::Message, format!("floe mount says {line:?}")));
         }
         Ok(())
     }
 }
 
-/// Waits for a server to end, or kills it; gives its exit code and what it wrote to its standard error.
+/// Waits for a server to exit, or kills it; returns its exit code and standard error.
 fn end(server: &mut Child) -> Outcome<(Option<i32>, String)> {
     let started = Instant::now();
     while server.try_wait()?.is_none() {
@@ -135,6 +135,6 @@ fn unmount(program: &Path, directory: &Path) -> Outcome {
     let output = command.args(["umount", "--lazy"]).arg(directory).output().during("the program")?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(crate::complaint::Complaint::new(String::from_utf8_lossy(&output.stderr).trim())),
+        false => Err(crate::task_error::TaskError::new(String::from_utf8_lossy(&output.stderr).trim())),
     }
 }

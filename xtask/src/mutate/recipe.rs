@@ -1,4 +1,4 @@
-//! How a mutated image is made of a seed.
+//! The construction of a mutated image from a seed.
 
 use floe_testkit::{
     corpus::Format,
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use super::{erofs_plain::repair_checksum, seed::Seed};
 
-/// So much an image may grow.
+/// The maximum growth of an image in bytes.
 const GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// How a mutated image is made of a seed.
+/// The construction of a mutated image from a seed.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Recipe {
     /// The name of the seed.
     pub(super) seed: String,
-    /// What is changed, in this order.
+    /// The changes, in order.
     pub(super) changes: Vec<Change>,
-    /// Whether the superblock's checksum is made right at the end.
+    /// Whether the superblock's checksum is updated at the end.
     pub(super) repair: bool,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Change {
     /// Its kind: "number of dirent".
     pub(super) kind: String,
     pub(super) edits: Vec<Edit>,
-    /// The length that the image is brought to.
+    /// The new length of the image.
     pub(super) len: Option<usize>,
 }
 
-/// Bytes that are put in the place of others.
+/// A replacement of bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Edit {
     pub(super) offset: usize,
@@ -42,7 +42,7 @@ pub(super) struct Edit {
 }
 
 impl Recipe {
-    /// The mutated image, with what stands before the file system.
+    /// The mutated image, including data before the file system.
     pub(super) fn apply(&self, seed: &Seed) -> Vec<u8> {
         let mut bytes = seed.bytes.clone();
         let len_max = bytes.len() + GROWTH_BYTES_MAX;
@@ -64,7 +64,7 @@ impl Recipe {
         bytes
     }
 
-    /// The kinds of the changes, each once.
+    /// The kinds of the changes, without duplicates.
     pub(super) fn kinds(&self) -> Vec<&str> {
         let mut kinds: Vec<&str> = self.changes.iter().map(|change| change.kind.as_str()).collect();
         kinds.sort_unstable();
@@ -83,7 +83,7 @@ impl Recipe {
     }
 }
 
-/// What has to be put into `old` to make `new` of it, but for a shorter length. Places that are near are one edit.
+/// The edits that turn `old` into `new`, apart from truncation. Nearby differences form one edit.
 fn differences(old: &[u8], new: &[u8]) -> Vec<Edit> {
     const NEAR: usize = 8;
     let mut edits: Vec<Edit> = Vec::new();

@@ -1,4 +1,4 @@
-//! The images that mutations begin with.
+//! The seed images of mutations.
 
 use std::path::PathBuf;
 
@@ -7,37 +7,37 @@ use floe_testkit::corpus::{Corpus, Format, ImageRecord};
 
 use super::{erofs_plain, erofs_structures, squashfs_plain::PlainSquashfs, structures::Structures};
 
-/// Larger images are not worth their time.
+/// Larger images are skipped.
 const IMAGE_BYTES_MAX: u64 = 512 << 10;
 
-/// What the name of a seed ends in whose metadata was decoded first.
+/// The name suffix of a seed whose metadata was decompressed.
 const PLAIN: &str = "+plain";
 
-/// All seeds, in an order that only the folder of images determines.
+/// All seeds; their order depends only on the directory of images.
 pub(crate) struct Seeds {
     corpus: Corpus,
     seeds: Vec<(String, ImageRecord)>,
 }
 
-/// An image to mutate.
+/// A seed image.
 pub(super) struct Seed {
     pub(super) name: String,
-    /// The file name of the image that it was made from, without `.zst`.
+    /// The file name of the original image, without `.zst`.
     pub(super) base: String,
-    /// The bytes of that image.
+    /// The bytes of the original image.
     pub(super) base_bytes: Vec<u8>,
     pub(super) format: Format,
-    /// What is mutated.
+    /// The bytes to be mutated.
     pub(super) bytes: Vec<u8>,
-    /// Where in `bytes` the file system begins.
+    /// The offset of the file system in `bytes`.
     pub(super) offset: u64,
     pub(super) devices: Vec<PathBuf>,
-    /// Where its structures are, counted from `offset` on.
+    /// Its structures, relative to `offset`.
     pub(super) structures: Structures,
 }
 
 impl Seeds {
-    /// The seeds of a folder of images whose names contain `word`.
+    /// The seeds in a directory of images whose names contain `word`.
     pub(super) fn new(corpus: Corpus, word: &str) -> Self {
         let mut records = corpus.images();
         records.retain(|image| !image.huge && image.image.size <= IMAGE_BYTES_MAX);
@@ -51,23 +51,23 @@ impl Seeds {
         Self { corpus, seeds }
     }
 
-    /// How many there are.
+    /// The number of seeds.
     pub(super) fn count(&self) -> usize {
         self.seeds.len()
     }
 
-    /// The seed with this number, which is below the count.
+    /// The seed with this number, which must be below the count.
     pub(super) fn load(&self, index: usize) -> Seed {
         let (name, record) = &self.seeds[index];
         self.read(name, record)
     }
 
-    /// The seed of this name.
+    /// The seed with this name.
     pub(super) fn named(&self, name: &str) -> Option<Seed> {
         self.seeds.iter().find(|(known, _)| known == name).map(|(name, record)| self.read(name, record))
     }
 
-    /// The number of some seed of the format that the one with this number has, chosen by `chance`.
+    /// The number of a random seed with the same format as this one.
     pub(super) fn alike(&self, index: usize, chance: u64) -> usize {
         let format = self.seeds[index].1.format;
         let alike = || (0..self.seeds.len()).filter(|other| self.seeds[*other].1.format == format);
@@ -100,7 +100,7 @@ impl Seeds {
     }
 }
 
-/// The structures of a SquashFS image that can be found without decoding anything.
+/// The structures of a SquashFS image that can be found without decoding.
 fn stored_squashfs(bytes: &[u8]) -> Structures {
     let mut found = Structures::new(bytes.len());
     found.add("superblock", 0, squashfs::SuperBlock::FIELDS);
@@ -146,13 +146,13 @@ mod tests {
         };
         let file_system: &Arc<dyn FileSystem> = image.file_system();
         let mut manifest = walk::image(file_system.as_ref(), &read).expect("it is walked");
-        // SquashFS's inode numbers stay; where an inode is does not matter.
+        // SquashFS inode numbers stay the same; their positions do not matter.
         manifest.entries_mut().for_each(|(_, entry)| entry.blocks_512 = None);
         manifest
     }
 
     #[test]
-    fn plain_metadata_says_the_same_as_compressed() {
+    fn decompressed_metadata_has_the_same_content() {
         let seeds = Seeds::new(Corpus::fixtures(), "");
         let plain: Vec<usize> = (0..seeds.count()).filter(|index| seeds.seeds[*index].0.ends_with(PLAIN)).collect();
         assert!(plain.len() > 15, "{}", plain.len());

@@ -1,7 +1,7 @@
-//! A SquashFS image written anew with metadata that is not compressed, and where its structures are.
+//! Rewrites a SquashFS image with uncompressed metadata, and locates its structures.
 //!
-//! A change inside a compressed block hardly ever gets past the decompressor. So all tables are decoded, their blocks are
-//! stored as they are, and every reference is made to mean the same as before. Data stays where it is.
+//! A change inside a compressed block rarely gets past the decompressor. So all tables are decoded and stored
+//! uncompressed, and every reference is adjusted. Data stays in place.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,13 +11,13 @@ use floe_testkit::DirectReader;
 
 use super::{metadata_table::MetadataTable, structures::Structures};
 
-/// A SquashFS image with plain metadata.
+/// A SquashFS image with uncompressed metadata.
 pub(super) struct PlainSquashfs {
     pub(super) bytes: Vec<u8>,
     pub(super) structures: Structures,
 }
 
-/// The parts of an image while it is written anew.
+/// The parts of an image during rewriting.
 struct Tables {
     superblock: format::SuperBlock,
     inodes: MetadataTable,
@@ -27,9 +27,9 @@ struct Tables {
     ids: MetadataTable,
     xattrs: MetadataTable,
     xattr_sets: MetadataTable,
-    /// What is where in a table's content.
+    /// The structures in the content of tables.
     places: Vec<Placed>,
-    /// The listings of directories: where in the content, and how many bytes.
+    /// The listings of directories: offset in the content, and length.
     listings: BTreeSet<(usize, usize)>,
     references: Vec<u64>,
 }
@@ -50,7 +50,7 @@ enum Which {
 }
 
 impl PlainSquashfs {
-    /// The image `bytes` with plain metadata; `None` where that cannot be made of it.
+    /// The image `bytes` with uncompressed metadata; `None` if it cannot be rewritten.
     pub(super) fn new(bytes: &[u8]) -> Option<Self> {
         let superblock = format::SuperBlock::from_prefix(bytes).filter(|raw| raw.s_magic == format::MAGIC)?;
         let reader = Arc::new(DirectReader::of(bytes));
@@ -112,7 +112,7 @@ impl Tables {
         at + len
     }
 
-    /// Goes through the inodes, and turns what leads to listings.
+    /// Visits the inodes and adjusts references to listings.
     fn move_inodes(&mut self) -> Option<()> {
         use Which::Inodes;
         let mut at = 0;
@@ -185,7 +185,7 @@ impl Tables {
         whole as usize + usize::from(has_tail)
     }
 
-    /// Turns the field at `field` that leads to a listing.
+    /// Adjusts the field at `field`, which refers to a listing.
     fn move_directory(&mut self, field: usize, start_block: u32, offset: u16, size: u32) -> Option<()> {
         let len = size.saturating_sub(format::DIRECTORY_SIZE_EXTRA) as usize;
         let start = u64::from(start_block);
@@ -196,7 +196,7 @@ impl Tables {
         Some(())
     }
 
-    /// Goes through the listings, and turns what leads to inodes.
+    /// Visits the listings and adjusts references to inodes.
     fn move_listings(&mut self) -> Option<()> {
         use Which::Directories;
         for (start, len) in self.listings.clone() {
@@ -216,7 +216,7 @@ impl Tables {
         Some(())
     }
 
-    /// Goes through the sets of attributes, and turns what leads to them and to values elsewhere.
+    /// Visits the xattr sets and adjusts references to xattrs and out-of-line values.
     fn move_xattrs(&mut self) -> Option<()> {
         use Which::Xattrs;
         let mut seen = BTreeSet::new();
@@ -242,7 +242,7 @@ impl Tables {
         Some(())
     }
 
-    /// Puts the tables behind the data, in their order, and says where everything is.
+    /// Appends the tables after the data, in order, and records the positions of all structures.
     fn write(mut self, mut bytes: Vec<u8>) -> PlainSquashfs {
         let mut raw = self.superblock;
         raw.root_inode = self.inodes.moved(raw.root_inode).unwrap_or(raw.root_inode);

@@ -1,51 +1,51 @@
-//! Where the structures of an image are.
+//! The structures of an image.
 
 use std::collections::BTreeMap;
 
-/// What a structure is made of.
+/// The composition of a structure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
-    /// Named numbers in a row: the name of each and its size in bytes.
+    /// Consecutive named numbers: the name and size in bytes of each.
     Fields(&'static [(&'static str, usize)]),
     /// Numbers of this many bytes each.
     Words(usize),
 }
 
-/// A structure in the bytes of an image.
+/// A structure in an image.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Structure {
-    /// What it is: "inode", "dirent".
+    /// Its kind: "inode", "dirent".
     pub(super) kind: &'static str,
-    /// Its first byte.
+    /// Its offset.
     pub(super) offset: usize,
-    /// How many bytes it takes; at least 1, and all of them are in the image.
+    /// Its length in bytes; at least 1, and entirely within the image.
     pub(super) len: usize,
-    /// What it is made of.
+    /// Its composition.
     pub(super) shape: Shape,
 }
 
-/// Where the structures of an image are, by kind.
+/// The structures of an image by kind.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Structures {
     kinds: BTreeMap<&'static str, Vec<Structure>>,
     image_len: usize,
-    /// Numbers by which the image refers to its parts: nids, blocks, offsets.
+    /// Numbers with which the image refers to its parts: nids, blocks, offsets.
     pub(super) references: Vec<u64>,
 }
 
 impl Structures {
-    /// None yet, in an image of so many bytes.
+    /// Creates an empty set for an image of this length.
     pub(super) fn new(image_len: usize) -> Self {
         Self { image_len, ..Self::default() }
     }
 
-    /// Adds a structure with named fields, unless it is not in the image.
+    /// Adds a structure with named fields, unless it exceeds the image.
     pub(super) fn add(&mut self, kind: &'static str, offset: u64, fields: &'static [(&'static str, usize)]) {
         let len = fields.iter().map(|(_, size)| size).sum();
         self.insert(kind, offset, len, Shape::Fields(fields));
     }
 
-    /// Adds a run of numbers of `word` bytes each, as far as it is in the image.
+    /// Adds a run of numbers of `word` bytes each, as far as it is within the image.
     pub(super) fn add_words(&mut self, kind: &'static str, offset: u64, len: usize, word: usize) {
         let room = usize::try_from(offset).map_or(0, |offset| self.image_len.saturating_sub(offset));
         self.insert(kind, offset, len.min(room), Shape::Words(word));
@@ -58,19 +58,19 @@ impl Structures {
         }
     }
 
-    /// The kinds that there are, each with all structures of it.
+    /// The kinds, each with all its structures.
     pub(super) fn kinds(&self) -> impl ExactSizeIterator<Item = (&'static str, &[Structure])> {
         self.kinds.iter().map(|(kind, structures)| (*kind, structures.as_slice()))
     }
 
-    /// The structures of the kind with this number, counted from 0 up to the number of kinds.
+    /// The structures of the kind with this index.
     pub(super) fn of_kind(&self, index: usize) -> &[Structure] {
         self.kinds.values().nth(index).map_or(&[], Vec::as_slice)
     }
 }
 
 impl Structure {
-    /// The numbers in it: the name of each where it has one, its first byte in the image, and its size in bytes.
+    /// The numbers in it: name if it has one, offset in the image, and size in bytes.
     pub(super) fn numbers(&self) -> Vec<(&'static str, usize, usize)> {
         match self.shape {
             Shape::Fields(fields) => {

@@ -1,4 +1,4 @@
-//! All that an image shows, as far as it is worth looking.
+//! Everything that an image shows, within limits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,41 +11,41 @@ use std::{
 use floe::{Attr, Error, FileType, Image, SeekTarget};
 use sha2::{Digest, Sha256};
 
-/// So many entries are looked at.
+/// The maximum number of entries visited.
 const ENTRIES_MAX: usize = 10_000;
-/// Files up to this size are read whole; of larger ones parts of [`PART_BYTES`].
+/// Files up to this size are read completely; of larger ones, parts of [`PART_BYTES`].
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
 const PART_BYTES: u64 = 1 << 20;
-/// So much of all files is read.
+/// The maximum number of bytes read of all files.
 const READ_BYTES_MAX: u64 = 64 << 20;
-/// So much of all values of attributes is read: many inodes may share a large one.
+/// The maximum number of bytes read of all xattr values: many inodes may share a large one.
 const XATTR_BYTES_MAX: usize = 8 << 20;
 
-/// All that an image shows, as far as it was looked at.
+/// Everything that an image shows, within limits.
 #[derive(Default)]
 pub(super) struct Survey {
-    /// What is at each path.
+    /// The entries by path.
     pub(super) entries: BTreeMap<Vec<u8>, Seen>,
-    /// The rules that were broken, each with the first place.
+    /// The violated rules, each with the first location.
     pub(super) errors: BTreeMap<String, String>,
-    /// Whether everything was looked at.
+    /// Whether everything was visited.
     pub(super) is_whole: bool,
     left_bytes: u64,
     left_xattr_bytes: usize,
     seen: BTreeSet<floe_image::Nid>,
 }
 
-/// What is at a path.
+/// An entry.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Seen {
     pub(super) file_type: FileType,
     pub(super) size: u64,
-    /// The digest of the bytes that were read, or of the target of a link; `None` where that failed or was left out.
+    /// The digest of the bytes read, or of a link target; `None` if reading failed or was skipped.
     pub(super) digest: Option<Vec<u8>>,
 }
 
 impl Survey {
-    /// Looks at an image; at data only if `read` says so, in pieces of `piece_bytes`.
+    /// Surveys an image; reads data only if `read` is set, in pieces of `piece_bytes`.
     pub(super) fn new(image: &Image, read: bool, piece_bytes: usize) -> Self {
         let mut survey =
             Self { is_whole: true, left_bytes: READ_BYTES_MAX, left_xattr_bytes: XATTR_BYTES_MAX, ..Self::default() };
@@ -113,7 +113,7 @@ impl Survey {
     }
 }
 
-/// What a directory holds, read with calls as far as a survey reads; what cannot be read is left out.
+/// Surveys a directory with system calls, within the same limits; skips what cannot be read.
 pub(super) fn directory(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let mut found = BTreeMap::new();
     let mut pending = vec![(root.to_path_buf(), b"/".to_vec(), 0)];
@@ -190,7 +190,7 @@ fn wanted_bytes(size: u64) -> u64 {
     if size <= WHOLE_BYTES_MAX { size } else { 3 * PART_BYTES }
 }
 
-/// What an error says, without the place.
+/// The message of an error without the location.
 pub(super) fn rule(error: &Error) -> String {
     match error {
         Error::Corrupt { rule, .. } => (*rule).to_owned(),

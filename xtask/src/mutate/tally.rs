@@ -1,4 +1,4 @@
-//! What came of all images.
+//! The totals of all images.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,13 +7,13 @@ use std::{
 
 use super::verdict::{Case, Fault};
 
-/// So many lines of each table are shown.
+/// The maximum number of lines shown of each table.
 const LINES_MAX: usize = 40;
 
-/// So many of the slowest images are shown.
+/// The number of slowest images shown.
 const SLOWEST_MAX: usize = 5;
 
-/// What came of all images.
+/// The totals of all images.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) images: u64,
@@ -25,14 +25,14 @@ pub(super) struct Tally {
     mounted: u64,
     resident_bytes_max: u64,
     cpu_ms: u64,
-    /// Those that took the most time of CPUs: milliseconds, number, seed.
+    /// The images with the most CPU time: milliseconds, number, seed.
     slowest: BTreeSet<(u64, u64, String)>,
     seeds: BTreeSet<String>,
-    /// Kind of change to images, those that opened, those that were sound, and those that gave errors when read.
+    /// By kind of change: the number of images, of those that opened, of valid ones, and of those with read errors.
     kinds: BTreeMap<String, [u64; 4]>,
     read_rules: BTreeMap<String, u64>,
     check_rules: BTreeMap<String, u64>,
-    /// By signature: how many, and the first case.
+    /// By signature: the number of cases, and the first one.
     pub(super) faults: BTreeMap<String, (u64, Fault, Case)>,
 }
 
@@ -57,7 +57,7 @@ impl Tally {
         }
         self.seeds.insert(verdict.seed.clone());
         for kind in &verdict.kinds {
-            // Fields are counted with their structure.
+            // Fields count with their structure.
             let kind = kind.split('.').next().unwrap_or(kind).to_owned();
             let counts = self.kinds.entry(kind).or_default();
             let has_errors = verdict.is_open && !verdict.errors.is_empty();
@@ -69,14 +69,14 @@ impl Tally {
         verdict.found.iter().for_each(|rule| *self.check_rules.entry(rule.clone()).or_default() += 1);
         for fault in &verdict.faults {
             let new = || {
-                eprintln!("image {} ({}): {:?}: {}", verdict.index, verdict.seed, fault.kind, fault.words);
+                eprintln!("image {} ({}): {:?}: {}", verdict.index, verdict.seed, fault.kind, fault.message);
                 (0, fault.clone(), case.clone())
             };
             self.faults.entry(fault.signature()).or_insert_with(new).0 += 1;
         }
     }
 
-    /// One line that says how far it is.
+    /// A progress message of one line.
     pub(super) fn line(&self) -> String {
         let faults: u64 = self.faults.values().map(|(count, ..)| count).sum();
         format!(
@@ -105,9 +105,9 @@ impl fmt::Display for Tally {
             rules.iter().take(LINES_MAX).try_for_each(|(rule, count)| writeln!(formatter, "{count:>8}  {rule}"))?;
         }
         for (cpu_ms, index, seed) in self.slowest.iter().rev() {
-            writeln!(formatter, "image {index} of {seed} took {cpu_ms} ms of a CPU")?;
+            writeln!(formatter, "image {index} of {seed} took {cpu_ms} ms of CPU time")?;
         }
-        writeln!(formatter, "{} ms of a CPU were taken for an image", self.cpu_ms / self.images.max(1))?;
+        writeln!(formatter, "{} ms of CPU time per image", self.cpu_ms / self.images.max(1))?;
         writeln!(formatter, "\n{} from {} seeds", self.line(), self.seeds.len())?;
         write!(
             formatter,

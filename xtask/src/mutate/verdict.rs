@@ -1,44 +1,44 @@
-//! What came of one mutated image.
+//! The result of one mutated image.
 
 use serde::{Deserialize, Serialize};
 
 use super::recipe::Recipe;
 
-/// What came of one mutated image.
+/// The result of one mutated image.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Verdict {
     /// Its number.
     pub(super) index: u64,
     pub(super) seed: String,
-    /// What was changed.
+    /// The kinds of its changes.
     pub(super) kinds: Vec<String>,
     pub(super) is_open: bool,
-    /// Whether `check` found no error; `None` where it was not asked.
+    /// Whether `check` found no error; `None` if it was not run.
     pub(super) is_sound: Option<bool>,
-    /// Whether all of it was looked at.
+    /// Whether everything was visited.
     pub(super) is_whole: bool,
     /// Whether it was extracted.
     pub(super) is_extracted: bool,
-    /// Whether it went through the program and a mount.
+    /// Whether it ran through the program and a mount.
     pub(super) is_mounted: bool,
-    /// The rules of the errors that reading gave.
+    /// The rules of read errors.
     pub(super) errors: Vec<String>,
-    /// The rules that `check` found broken.
+    /// The rules that `check` reported.
     pub(super) found: Vec<String>,
-    /// The most memory that was resident, in bytes.
+    /// The peak resident memory in bytes.
     pub(super) resident_bytes_max: u64,
-    /// How much time of CPUs the library took for it, in milliseconds.
+    /// The CPU time of the library in milliseconds.
     pub(super) cpu_ms: u64,
-    /// What no image may cause.
+    /// The faults.
     pub(super) faults: Vec<Fault>,
 }
 
-/// Something that no image may cause.
+/// Behaviour that no image may cause.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
-    /// What happened.
-    pub(super) words: String,
+    /// The description.
+    pub(super) message: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -46,21 +46,21 @@ pub(super) struct Fault {
 pub(super) enum FaultKind {
     /// A panic.
     Panic,
-    /// The process ended by itself.
+    /// The process exited unexpectedly.
     Crash,
-    /// It took too long.
+    /// A time limit was exceeded.
     Hang,
-    /// It took too much memory.
+    /// The memory limit was exceeded.
     Memory,
-    /// `check` found no error, and it does not read.
+    /// `check` found no error, but reading fails.
     Unsound,
-    /// Two ways of reading do not give the same.
+    /// Two ways of reading disagree.
     Differs,
-    /// What is said is not as it should be.
-    Words,
+    /// A message is malformed.
+    Message,
 }
 
-/// A recipe and what came of it.
+/// A recipe and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Case {
     pub(super) recipe: Recipe,
@@ -68,16 +68,16 @@ pub(super) struct Case {
 }
 
 impl Fault {
-    pub(super) fn new(kind: FaultKind, words: impl Into<String>) -> Self {
-        Self { kind, words: words.into() }
+    pub(super) fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
     }
 
-    /// What faults of the same cause have in common.
+    /// The common part of faults with the same cause.
     pub(super) fn signature(&self) -> String {
         const LEN_MAX: usize = 160;
         let words = match self.kind {
             FaultKind::Hang | FaultKind::Memory | FaultKind::Crash => "",
-            _ => self.words.lines().next().unwrap_or_default(),
+            _ => self.message.lines().next().unwrap_or_default(),
         };
         let without_places = words.split(" (").next().unwrap_or_default();
         let words = without_places.chars().filter(|letter| !letter.is_ascii_digit()).take(LEN_MAX);

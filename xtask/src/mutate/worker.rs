@@ -1,4 +1,4 @@
-//! The process that examines images, so that whatever they cause ends it and not the task.
+//! The process that examines images, so that crashes do not end the task.
 
 use std::{
     fs,
@@ -18,21 +18,21 @@ use super::{
     seed::{Seed, Seeds},
     verdict::{Case, Verdict},
 };
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// So many images in a row are made of one seed.
+/// This many consecutive images have the same seed.
 pub(super) const BLOCK_COUNT: u64 = 16;
 
-/// Address space for all of a worker: what asks for more ends it, and the machine does not suffer.
+/// The address space limit of a worker; exceeding it ends the worker and protects the machine.
 const ADDRESS_BYTES_MAX: u64 = 4 << 30;
 
-/// No file that is extracted may be larger.
+/// The size limit of extracted files.
 const FILE_BYTES_MAX: u64 = 1 << 42;
 
-/// What a worker writes before an image; the number follows.
+/// The prefix of the line before an image; the recipe follows.
 pub(super) const BEGINS: &str = "begins ";
 
-/// Examines images, each with what it begins with on one line and its case on the next.
+/// Examines images. Writes a line at the beginning of each, and its case at the end.
 struct Worker<'a> {
     arguments: &'a Arguments,
     scratch: tempfile::TempDir,
@@ -42,7 +42,7 @@ struct Worker<'a> {
 /// Makes and examines the images from `from` up to `to`.
 ///
 /// # Errors
-/// The machine does not allow it.
+/// The machine does not permit a step.
 pub(super) fn run(arguments: &Arguments, seeds: &Seeds, from: u64, to: u64) -> Outcome {
     let worker = Worker::new(arguments)?;
     let mut known: Option<(u64, Seed, Seed)> = None;
@@ -65,12 +65,12 @@ pub(super) fn run(arguments: &Arguments, seeds: &Seeds, from: u64, to: u64) -> O
 /// Examines the image of one recipe.
 ///
 /// # Errors
-/// The recipe is none, or the machine does not allow it.
+/// The recipe is invalid, or the machine does not permit a step.
 pub(super) fn run_recipe(arguments: &Arguments, seeds: &Seeds, path: &Path) -> Outcome {
     let recipe: Recipe = serde_json::from_slice(&fs::read(path)?).during("the recipe")?;
-    let missing = || crate::complaint::Complaint::new(format!("there is no seed {}", recipe.seed));
+    let missing = || crate::task_error::TaskError::new(format!("unknown seed {}", recipe.seed));
     let seed = seeds.named(&recipe.seed).ok_or_else(missing)?;
-    // The number decides what is done besides; with this one, everything is.
+    // The number selects additional stages; 0 selects all of them.
     Worker::new(arguments)?.examine(0, &seed, recipe)
 }
 
@@ -80,7 +80,7 @@ impl<'a> Worker<'a> {
         let limit = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         setrlimit(Resource::As, limit(ADDRESS_BYTES_MAX))?;
         setrlimit(Resource::Fsize, limit(FILE_BYTES_MAX))?;
-        // Then a write past the limit is an error, not the end.
+        // Makes a write beyond the limit an error instead of a signal.
         signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::<AtomicBool>::default())?;
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         let kinds = recipe.kinds().into_iter().map(str::to_owned).collect();
         let mut case =
             Case { verdict: Verdict { index, seed: seed.name.clone(), kinds, ..Verdict::default() }, recipe };
-        // What ends this process is told by the one that started it; it has to know the recipe.
+        // The supervising process reports what ends this one, and needs the recipe for that.
         let mut output = io::stdout().lock();
         writeln!(output, "{BEGINS}{}", serde_json::to_string(&case).during("a case")?)?;
         output.flush()?;
@@ -111,7 +111,7 @@ impl<'a> Worker<'a> {
         {
             examination.run_program(program, &survey, &mut case.verdict)?;
         }
-        // The recipe is told once.
+        // The recipe is not repeated.
         if case.verdict.faults.is_empty() {
             case.recipe = Recipe::default();
         }

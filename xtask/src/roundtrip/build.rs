@@ -2,9 +2,9 @@
 
 use std::{fmt, path::Path, process::Command};
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// The word that says that the tree comes as a tar archive.
+/// The prefix that passes the tree as a tar archive.
 const FROM_TAR: &str = "from-tar";
 
 /// An image to be made: with which options, and of what.
@@ -14,14 +14,14 @@ pub(super) struct Build {
 }
 
 impl Build {
-    /// Takes options of `floe mkfs`, and `from-tar` in front.
+    /// Parses options of `floe mkfs` with the optional prefix `from-tar`.
     pub(super) fn parse(text: &str) -> Self {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         let from_tar = words.first().is_some_and(|word| word == FROM_TAR);
         Self { options: words.into_iter().skip(usize::from(from_tar)).collect(), from_tar }
     }
 
-    /// Makes the image; a tar archive stands in `scratch` meanwhile.
+    /// Builds the image; keeps a tar archive in `scratch` during the build.
     pub(super) fn run(&self, floe: &Path, tree: &Path, scratch: &Path, image: &Path) -> Outcome {
         let archive = scratch.join("tree.tar");
         let mut mkfs = Command::new(floe);
@@ -47,12 +47,12 @@ impl fmt::Display for Build {
     }
 }
 
-/// Runs a program that must end well.
+/// Runs a program that must succeed.
 pub(super) fn succeed(command: &mut Command) -> Outcome {
     let output = command.output().during(command.get_program().display())?;
     if output.status.success() {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Complaint::new(format!("{}: {}: {}", command.get_program().display(), output.status, words.trim())))
+    Err(TaskError::new(format!("{}: {}: {}", command.get_program().display(), output.status, words.trim())))
 }

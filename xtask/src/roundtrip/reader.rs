@@ -1,4 +1,4 @@
-//! Who reads an image back.
+//! The readers of images.
 
 use std::{path::Path, process::Command};
 
@@ -12,12 +12,12 @@ use floe_testkit::{
 };
 
 use super::{build::succeed, remove, within_tree};
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
 /// The reference tool that extracts images.
 const FSCK: &str = "fsck.erofs";
 
-/// Who reads an image back.
+/// A reader of images.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     /// `floe extract`.
@@ -41,7 +41,7 @@ impl Reader {
         }
     }
 
-    /// Why it cannot be had here, if so.
+    /// Why the reader is not available; `None` if it is.
     pub(super) fn missing(self) -> Option<String> {
         match self {
             Self::Floe => Need::Root.missing(),
@@ -50,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// What the image holds, by this reader. `out` is a directory that is made and taken away.
+    /// The manifest of the image according to this reader. `out` is a directory that is created and removed.
     pub(super) fn read(self, floe: &Path, image: &Path, out: &Path) -> Outcome<Manifest> {
         remove(out)?;
         let found = match self {
@@ -63,11 +63,11 @@ impl Reader {
             Self::Kernel => {
                 let (path, format) = (image.to_path_buf(), Format::Erofs);
                 let image = Materialised { path, format, offset: 0, devices: Vec::new() };
-                let mount = KernelMount::new(&image).map_err(Complaint::new)?;
+                let mount = KernelMount::new(&image).map_err(TaskError::new)?;
                 directory(&mount.path(), DirectoryWalk::default())?
             }
             Self::Fsck => {
-                let program = peer(FSCK).ok_or_else(|| Complaint::new(format!("there is no {FSCK}")))?;
+                let program = peer(FSCK).ok_or_else(|| TaskError::new(format!("there is no {FSCK}")))?;
                 let target = format!("--extract={}", out.display());
                 succeed(Command::new(program).args([&target, "--preserve", "--xattrs", "-d1"]).arg(image))?;
                 directory(out, DirectoryWalk::default())?
@@ -77,8 +77,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// What of a tree this reader gives back: the reference tool sets no times of links, and the owner after the
-    /// attributes, upon which the kernel takes capabilities away.
+    /// The part of a tree that this reader restores. The reference tool does not set the times of links, and sets the
+    /// owner after the xattrs, at which the kernel drops capabilities.
     pub(super) fn visible(self, manifest: &Manifest) -> Manifest {
         let mut manifest = within_tree(manifest.clone());
         if self == Self::Fsck {
@@ -92,7 +92,7 @@ impl Reader {
         manifest
     }
 
-    /// What does not count.
+    /// What the comparison ignores.
     pub(super) fn comparison(self) -> Comparison {
         Comparison { directory_shape_is_free: true, ..Comparison::default() }
     }

@@ -1,4 +1,4 @@
-//! A mount that is stressed.
+//! A mount under stress.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -11,12 +11,12 @@ use std::{
 use floe_testkit::corpus::Materialised;
 use serde_json::Value;
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How long anything may take.
+/// A generous time limit for every step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A mount and the program that serves it.
+/// A mount and its server.
 pub(super) struct Mounted<'a> {
     program: &'a Path,
     server: Child,
@@ -40,14 +40,14 @@ impl<'a> Mounted<'a> {
         if let Some(stdout) = mounted.server.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        if line.contains("is mounted on") { Ok(mounted) } else { Err(Complaint::new(mounted.end(switches)?)) }
+        if line.contains("is mounted on") { Ok(mounted) } else { Err(TaskError::new(mounted.end(switches)?)) }
     }
 
     pub(super) fn path(&self) -> PathBuf {
         self.directory.as_ref().map(|directory| directory.path().to_owned()).unwrap_or_default()
     }
 
-    /// What `floe status --json` says.
+    /// The output of `floe status --json`.
     pub(super) fn status(&self) -> Outcome<Value> {
         let output = self.run(&["status", "--json"])?;
         serde_json::from_str(&output).during("the status")
@@ -57,7 +57,7 @@ impl<'a> Mounted<'a> {
         self.run(&["tune", change]).map(drop)
     }
 
-    /// Waits until nothing is under way, and sees that all pages are back.
+    /// Waits until no work is pending, and checks that all pages are back.
     pub(super) fn check_pages(&self) -> Outcome {
         self.tune("cache=0")?;
         let started = Instant::now();
@@ -72,13 +72,13 @@ impl<'a> Mounted<'a> {
                 break;
             }
             if started.elapsed() > PATIENCE {
-                return Err(Complaint::new(format!("pages do not come back: {report}")));
+                return Err(TaskError::new(format!("pages did not return to the pool: {report}")));
             }
             thread::sleep(Duration::from_millis(5));
         }
         let faults = &self.status()?["faults"];
         let is_sound = faults.as_object().is_some_and(|faults| faults.values().all(|count| count.as_u64() == Some(0)));
-        if is_sound { Ok(()) } else { Err(Complaint::new(format!("faults: {faults}"))) }
+        if is_sound { Ok(()) } else { Err(TaskError::new(format!("faults: {faults}"))) }
     }
 
     /// Unmounts, and waits until that is done.
@@ -88,20 +88,20 @@ impl<'a> Mounted<'a> {
             let unmounted = self.run(if lazily { &["umount", "--lazy"] } else { &["umount"] });
             match unmounted {
                 Ok(_) => return Ok(()),
-                // A reader that was killed lets go of its files a little later.
+                // A killed reader closes its files slightly later.
                 Err(_) if started.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(20)),
-                Err(complaint) => return Err(complaint),
+                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Waits for the server to end, as it should.
+    /// Waits for the server to exit successfully.
     pub(super) fn wait(mut self) -> Outcome {
         let words = self.end("")?;
-        if words.is_empty() { Ok(()) } else { Err(Complaint::new(words)) }
+        if words.is_empty() { Ok(()) } else { Err(TaskError::new(words)) }
     }
 
-    /// Waits for the server to end; gives what is wrong with that.
+    /// Waits for the server to exit; returns a description of any fault.
     fn end(&mut self, context: &str) -> Outcome<String> {
         let started = Instant::now();
         let status = loop {
@@ -109,7 +109,7 @@ impl<'a> Mounted<'a> {
                 break status;
             }
             if started.elapsed() > PATIENCE {
-                return Err(Complaint::new("the server does not end"));
+                return Err(TaskError::new("the server did not exit"));
             }
             thread::sleep(Duration::from_millis(2));
         };
@@ -126,7 +126,7 @@ impl<'a> Mounted<'a> {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(Complaint::new(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+        Err(TaskError::new(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim())))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who reads a mount that is stressed.
+//! Readers of a mount under stress.
 
 use std::{
     fs::File,
@@ -14,15 +14,15 @@ use std::{
 use floe_testkit::Random;
 use rustix::fs::{Advice, fadvise};
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// A file and what it holds.
+/// A file with its content.
 pub(super) struct Known {
     pub(super) path: PathBuf,
     pub(super) content: Vec<u8>,
 }
 
-/// What readers did.
+/// The counts of readers.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) reads: AtomicU64,
@@ -30,7 +30,7 @@ pub(super) struct Counts {
     pub(super) killed: AtomicU64,
 }
 
-/// Reads pieces of files at random until it is over, past the page cache half of the time.
+/// Reads pieces of files at random until it is over, half of the time with O_DIRECT.
 pub(super) fn read_at_random(known: &[Known], seed: u64, is_over: &AtomicBool, counts: &Counts) -> Outcome {
     let mut random = Random::new(seed);
     while !is_over.load(Relaxed) {
@@ -49,7 +49,7 @@ pub(super) fn read_at_random(known: &[Known], seed: u64, is_over: &AtomicBool, c
             let expected = &content[start..content.len().min(start + bytes.len())];
             if &bytes[..len] != expected {
                 let fault = describe(&bytes[..len], expected);
-                return Err(Complaint::new(format!("{}: {offset}+{}: {fault}", path.display(), bytes.len())));
+                return Err(TaskError::new(format!("{}: {offset}+{}: {fault}", path.display(), bytes.len())));
             }
             counts.reads.fetch_add(1, Relaxed);
             counts.read_bytes.fetch_add(len as u64, Relaxed);
@@ -58,13 +58,13 @@ pub(super) fn read_at_random(known: &[Known], seed: u64, is_over: &AtomicBool, c
     Ok(())
 }
 
-/// Starts readers of everything and kills them in the midst of it, until it is over.
+/// Starts readers of the whole tree and kills them, until it is over.
 pub(super) fn be_killed(directory: &Path, seed: u64, is_over: &AtomicBool, counts: &Counts) -> Outcome {
     let mut random = Random::new(seed);
     while !is_over.load(Relaxed) {
         let mut command = Command::new("find");
         command.arg(directory).args(["-type", "f", "-exec", "cat", "--", "{}", "+"]);
-        // A group of its own, so that whoever it starts ends with it.
+        // A process group of its own, so that its children end with it.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut reader = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         thread::sleep(Duration::from_millis(random.below(60)));
@@ -78,7 +78,7 @@ pub(super) fn be_killed(directory: &Path, seed: u64, is_over: &AtomicBool, count
     Ok(())
 }
 
-/// In which way what was read differs.
+/// Describes how the bytes read differ.
 fn describe(read: &[u8], expected: &[u8]) -> String {
     let is_wrong: Vec<_> = read.iter().zip(expected).map(|(read, expected)| read != expected).collect();
     let count = is_wrong.iter().filter(|&&is_wrong| is_wrong).count();

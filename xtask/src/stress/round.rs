@@ -1,4 +1,4 @@
-//! One round: a mount from its making to its end.
+//! One round: the life of a mount.
 
 use std::{
     fs::{self, File},
@@ -21,16 +21,16 @@ use super::{
     mounted::Mounted,
     readers::{Counts, Known, be_killed, read_at_random},
 };
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// The largest file that is compared piece by piece, in bytes, and how many at most.
+/// The largest file that is compared piecewise, in bytes, and the maximum number of such files.
 const KNOWN_BYTES_MAX: u64 = 8 << 20;
 const KNOWN_COUNT_MAX: usize = 40;
 
-/// How many threads read at random.
+/// The number of threads that read at random.
 const READER_COUNT: u64 = 6;
 
-/// What switches are moved to.
+/// The changes of options at runtime.
 const CHANGES: [&str; 24] = [
     "cache=0",
     "cache=256k",
@@ -85,7 +85,7 @@ impl Round<'_> {
             mounted.unmount(false)?;
             return mounted.wait();
         }
-        // The mount goes while it is read; who has a file open reads on.
+        // The mount is detached while it is read; open files stay readable.
         tally.lazy_unmounts += 1;
         let open: Vec<_> = known.iter().map(|known| File::open(&known.path)).collect::<Result<_, _>>()?;
         for file in &open {
@@ -97,14 +97,14 @@ impl Round<'_> {
             let mut bytes = Vec::new();
             std::io::Read::read_to_end(&mut file, &mut bytes).during(known.path.display())?;
             if bytes != known.content {
-                return Err(Complaint::new(format!("{}: wrong bytes after the unmount", known.path.display())));
+                return Err(TaskError::new(format!("{}: wrong bytes after the unmount", known.path.display())));
             }
         }
         drop(open);
         mounted.wait()
     }
 
-    /// Readers, some of which are killed, while switches move and somebody asks how the mount does.
+    /// Runs readers, some of which are killed, while options change and the status is queried.
     fn stress(
         &self,
         mounted: &Mounted<'_>,
@@ -125,7 +125,7 @@ impl Round<'_> {
             let own = self.tune_and_ask(mounted, random, lasts, tally);
             is_over.store(true, Relaxed);
             let ended =
-                others.into_iter().map(|other| other.join().unwrap_or(Err(Complaint::new("a reader panicked"))));
+                others.into_iter().map(|other| other.join().unwrap_or(Err(TaskError::new("a reader panicked"))));
             own.and(ended.fold(Ok(()), Outcome::and))
         });
         tally.reads += counts.reads.load(Relaxed);
@@ -151,7 +151,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Has the source be waited for again, all of it or here and there.
+    /// Drops all or parts of the source from memory, so that reads block again.
     fn forget_some(&self, random: &mut Random) -> Outcome {
         let image = File::open(&self.files.path)?;
         if random.below(4) == 0 {
@@ -165,7 +165,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Some files of the mount with their content, which is as the manifest says.
+    /// Some files of the mount with their content, verified against the manifest.
     fn known(&self, mount: &Path) -> Outcome<Vec<Known>> {
         let mut known = Vec::new();
         for (path, entry) in self.manifest.entries() {
@@ -174,7 +174,7 @@ impl Round<'_> {
             let path: PathBuf = mount.join(std::ffi::OsStr::from_bytes(relative));
             let content = fs::read(&path).during(path.display())?;
             if sha256_hex(&content) != *sha256 {
-                return Err(Complaint::new(format!("{}: not what the manifest says", path.display())));
+                return Err(TaskError::new(format!("{}: differs from the manifest", path.display())));
             }
             known.push(Known { path, content });
             if known.len() == KNOWN_COUNT_MAX {

@@ -1,11 +1,11 @@
-//! Who may depend on whom.
+//! The permitted dependencies between crates.
 
 use std::{env, process::Command};
 
 use floe_testkit::workspace_root;
 use serde::Deserialize;
 
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
 /// Each crate and what of ours it may depend on. ARCHITECTURE.md draws it.
 const ALLOWED: [(&str, &[&str]); 14] = [
@@ -41,7 +41,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("xtask", &["floe-testkit", "floe-image", "floe-erofs", "floe-squashfs", "floe-engine", "floe"]),
 ];
 
-/// What only tests may use.
+/// The crate that only tests may use.
 const FOR_TESTS: &str = "floe-testkit";
 
 #[derive(Deserialize)]
@@ -58,20 +58,20 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev` or `build`; null for the ordinary ones.
+    /// `dev` or `build`; null for ordinary dependencies.
     kind: Option<String>,
-    /// Where it lies, if it is one of ours.
+    /// The path of a crate in the workspace.
     path: Option<String>,
 }
 
-/// Each dependency that goes the wrong way.
+/// The forbidden dependencies.
 pub(super) fn violations() -> Outcome<Vec<String>> {
     let program = env::var_os("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(program);
     command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(workspace_root());
     let output = command.output().during("cargo cannot be run")?;
     if !output.status.success() {
-        return Err(Complaint::new(String::from_utf8_lossy(&output.stderr)));
+        return Err(TaskError::new(String::from_utf8_lossy(&output.stderr)));
     }
     let metadata: Metadata = serde_json::from_slice(&output.stdout).during("cargo metadata")?;
     Ok(metadata.packages.iter().flat_map(violations_of).collect())
@@ -79,7 +79,7 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
 
 fn violations_of(package: &Package) -> Vec<String> {
     let Some((name, allowed)) = ALLOWED.iter().find(|(name, _)| *name == package.name) else {
-        return vec![format!("{}: a crate that xtask/src/tidy/dependencies.rs does not know", package.name)];
+        return vec![format!("{}: not listed in xtask/src/tidy/dependencies.rs", package.name)];
     };
     let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
     let wrong = ours.filter(|dependency| {

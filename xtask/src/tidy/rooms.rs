@@ -1,4 +1,4 @@
-//! Which module of a crate may use which: the tables of ARCHITECTURE.md.
+//! The permitted imports between the modules of a crate, from the tables of ARCHITECTURE.md.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,15 +10,16 @@ use floe_testkit::workspace_root;
 use syn::{Item, UseTree, visit::Visit};
 
 use super::source_files::rust_files;
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// The crates whose modules have a table each: its heading in ARCHITECTURE.md says `room of NAME`.
+/// The crates with a table of their modules, under the heading `room of NAME`.
 const CRATES: [&str; 2] = ["engine", "fuse"];
 
-/// The rooms of a crate, and what each may use. A room is a folder with the file of its name, or a single file.
+/// The rooms of a crate, and which rooms each may use. A room is a directory with the file of its name, or a single
+/// file.
 type Table = Vec<(String, BTreeSet<String>)>;
 
-/// Each import that its crate's table does not allow, and what is wrong with the tables.
+/// The imports that the tables do not allow, and the faults of the tables.
 pub(super) fn violations() -> Outcome<Vec<String>> {
     let root = workspace_root();
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).during("ARCHITECTURE.md")?;
@@ -42,7 +43,7 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
     Ok(lines)
 }
 
-/// The rows under the heading `room of NAME`: the first column names the room, the last what it may use.
+/// The rows under the heading `room of NAME`: the first column names the room, the last one the rooms it may use.
 fn table_of(text: &str, name: &str) -> Table {
     let heading = format!("| room of `{name}` |");
     let rows = text.lines().skip_while(|line| !line.starts_with(&heading)).skip(2);
@@ -57,7 +58,7 @@ fn table_of(text: &str, name: &str) -> Table {
         .collect()
 }
 
-/// What is wrong with a table: a room may use only those above it, so there can be no circle.
+/// The faults of a table: a room may use only rooms above it, so there are no cycles.
 fn faults_of(name: &str, table: &Table) -> Vec<String> {
     let mut above = BTreeSet::new();
     let mut lines = Vec::new();
@@ -66,7 +67,7 @@ fn faults_of(name: &str, table: &Table) -> Vec<String> {
     }
     for (room, allowed) in table {
         for wrong in allowed.difference(&above) {
-            lines.push(format!("ARCHITECTURE.md: {name}: `{room}` may use `{wrong}`, which does not stand above it"));
+            lines.push(format!("ARCHITECTURE.md: {name}: `{room}` may use `{wrong}`, which is not above it"));
         }
         above.insert(room.clone());
     }
@@ -74,10 +75,10 @@ fn faults_of(name: &str, table: &Table) -> Vec<String> {
 }
 
 fn parse(text: &str, name: &str) -> Outcome<syn::File> {
-    syn::parse_file(text).map_err(|error| Complaint::new(format!("{name}: {error}")))
+    syn::parse_file(text).map_err(|error| TaskError::new(format!("{name}: {error}")))
 }
 
-/// Where the names come from that `lib.rs` exports.
+/// The rooms in which the names that `lib.rs` exports are defined.
 fn exports_of(entry: &syn::File) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for item in &entry.items {
@@ -101,7 +102,7 @@ fn leaves(tree: &UseTree, note: &mut impl FnMut(&str)) {
     }
 }
 
-/// The rooms that a file uses, tests left out.
+/// The rooms that a file uses, apart from its tests.
 fn rooms_used(file: &syn::File, exports: &BTreeMap<String, String>) -> BTreeSet<String> {
     struct Uses<'exports> {
         exports: &'exports BTreeMap<String, String>,
@@ -172,7 +173,7 @@ fn first_names(tree: &UseTree, note: &mut impl FnMut(&str)) {
     }
 }
 
-/// The room of a file: its first folder, or its own name.
+/// The room of a file: its first directory, or its own name.
 fn room_of(file: &Path) -> String {
     let first = file.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
     let first = first.unwrap_or_default();
@@ -182,7 +183,7 @@ fn room_of(file: &Path) -> String {
 fn wrong_ways(name: &str, file: &Path, used: &BTreeSet<String>, table: &Table) -> Vec<String> {
     let room = room_of(file);
     let Some((_, allowed)) = table.iter().find(|(known, _)| *known == room) else {
-        return vec![format!("crates/{name}/src/{}: ARCHITECTURE.md knows no room `{room}`", file.display())];
+        return vec![format!("crates/{name}/src/{}: room `{room}` is missing in ARCHITECTURE.md", file.display())];
     };
     let wrong = used.iter().filter(|other| **other != room && !allowed.contains(*other));
     wrong.map(|other| format!("crates/{name}/src/{}: `{room}` may not use `{other}`", file.display())).collect()
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_found_wherever_they_stand() {
+    fn imports_are_found_anywhere_in_a_file() {
         for (text, expected) in [
             ("use crate::{Bottle, hall::Door};", &["cellar", "hall"][..]),
             ("use crate::Cup;", &["cellar"]),

@@ -1,4 +1,4 @@
-//! How source files are named, how long they are, and what they may hold.
+//! Checks the names, the length and the contents of source files.
 
 use std::{
     fs,
@@ -7,21 +7,21 @@ use std::{
 
 use floe_testkit::workspace_root;
 
-use crate::complaint::{During, Outcome};
+use crate::task_error::{During, Outcome};
 
-/// The most lines a file may have before its tests.
+/// The maximum number of lines before the tests.
 const LINES_MAX: usize = 500;
 
-/// Names that say nothing of what a file holds.
+/// Names that do not describe the contents of a file.
 const EMPTY_NAMES: [&str; 9] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared", "stuff"];
 
 /// The crates without unsafe code, which must say so to the compiler.
 const SAFE_CRATES: [&str; 6] = ["image", "erofs", "squashfs", "mkfs", "floe", "floe-cli"];
 
-/// The formats, whose two halves share only `format.rs`.
+/// The formats, whose reader and writer share only `format.rs`.
 const FORMATS: [&str; 2] = ["erofs", "squashfs"];
 
-/// What is wrong with the source files of the workspace.
+/// The violations in the source files of the workspace.
 pub(super) fn violations() -> Outcome<Vec<String>> {
     let root = workspace_root();
     let mut lines = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
             let name = path.strip_prefix(&root).unwrap_or(&path);
             lines.extend(violations_of(name, &text).into_iter().map(|line| format!("{}: {line}", name.display())));
             if text.contains(&*root.to_string_lossy()) {
-                lines.push(format!("{}: names the place where this workspace happens to lie", name.display()));
+                lines.push(format!("{}: contains the path of this workspace", name.display()));
             }
         }
     }
@@ -43,7 +43,7 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
         let has_code = text.lines().any(|line| !line.is_empty() && !line.starts_with("//"));
         if has_code && !text.contains("#![forbid(unsafe_code)]") {
             let entry = entry.strip_prefix(&root).unwrap_or(&entry);
-            lines.push(format!("{}: does not say #![forbid(unsafe_code)]", entry.display()));
+            lines.push(format!("{}: lacks #![forbid(unsafe_code)]", entry.display()));
         }
     }
     Ok(lines)
@@ -53,11 +53,11 @@ fn violations_of(name: &Path, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let code: Vec<&str> = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").collect();
     if code.len() > LINES_MAX {
-        lines.push(format!("{} lines without tests; the most is {LINES_MAX}", code.len()));
+        lines.push(format!("{} lines without tests; the limit is {LINES_MAX}", code.len()));
     }
     let stem = name.file_stem().unwrap_or_default().to_string_lossy();
     if EMPTY_NAMES.contains(&&*stem) {
-        lines.push("the name says nothing of what is in it".to_owned());
+        lines.push("the name does not describe the contents".to_owned());
     }
     let is_unsafe = |line: &&str| {
         let code = line.split("//").next().unwrap_or_default();

@@ -1,17 +1,17 @@
-//! How fast an encoder fills rooms of a fixed size, and how far from the best fill it stays:
-//! `encode_fit FILE ROOM_BYTES CODEC,LEVEL[,WINDOW] [exact]`.
+//! Measures how fast an encoder fills outputs of a fixed size, and how close it comes to the best possible fill:
+//! `encode_fit FILE OUTPUT_BYTES CODEC,LEVEL[,WINDOW] [exact]`.
 
 use std::{env, error::Error, fs, num::NonZeroU32, time::Instant};
 
 use floe_codec::encode::{Compression, Encoder, Fit, LZ4_WINDOW_MAX, Lz4WindowEncoder};
 
-/// How much is encoded without regard to what is before and after, in bytes.
+/// The input is encoded in independent segments of this length, in bytes.
 const SEGMENT_LEN: usize = 4 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [path, room, codec, rest @ ..] = arguments.as_slice() else {
-        return Err("FILE ROOM_BYTES CODEC,LEVEL[,WINDOW] [exact]".into());
+        return Err("FILE OUTPUT_BYTES CODEC,LEVEL[,WINDOW] [exact]".into());
     };
     let data = fs::read(path)?;
     let mut output = vec![0; room.parse()?];
@@ -61,12 +61,12 @@ fn encoder(codec: &str) -> Result<Box<dyn Encoder>, Box<dyn Error>> {
         "lzma" => Compression::MicroLzma { level, dictionary_bytes: window.unwrap_or(4 << 20) },
         "deflate" => Compression::Deflate { level },
         "zstd" => Compression::Zstd { level, window_log2: u8::try_from(window.unwrap_or(1 << 19).ilog2())? },
-        other => return Err(format!("{other} is no codec").into()),
+        other => return Err(format!("unknown codec {other}").into()),
     };
     Ok(compression.encoder()?)
 }
 
-/// The most that fits, by halving.
+/// Finds the longest input that fits, by bisection.
 fn exact(encoder: &mut dyn Encoder, input: &[u8], output: &mut [u8]) -> Result<Fit, Box<dyn Error>> {
     let (mut fits, mut exceeds) = (Fit::default(), input.len() + 1);
     let mut len = (output.len() * 4).min(input.len());

@@ -1,4 +1,4 @@
-//! Writes the start corpora of the codecs' fuzz targets, and the sound blocks that they decode in between.
+//! Writes the seed corpora of the codecs' fuzz targets, and the valid blocks that the targets decode between inputs.
 //!
 //! `cargo run -p floe-codec --example fuzz_seeds -- fuzz`
 
@@ -13,7 +13,7 @@ use std::{error::Error, fs, path::PathBuf};
 
 use floe_image::Encoding;
 
-/// How long the block is that a target decodes after each that it was given, in bytes.
+/// Length in bytes of the valid block that a target decodes after each fuzz input.
 const SOUND_LEN: usize = 3000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::create_dir_all(&corpus)?;
         for (sample_name, data) in &samples {
             for (bound, bound_name) in ["exact", "at-least", "at-most"].iter().enumerate() {
-                // As the targets take them: all of the limits are met, and the middle third is the part.
+                // In the form that the targets expect: within all limits, and the requested part is the middle third.
                 let limit = match encoding {
                     Encoding::Zstd { .. } => 20_u32,
                     Encoding::Lz4 { .. } => 65_536,

@@ -1,4 +1,4 @@
-//! How fast the ways to decode LZ4 are, over the bytes of the files that are named.
+//! Measures the LZ4 decoders over the contents of the given files.
 //!
 //! `cargo run --release -p floe-codec --example lz4_speed -- FILE…`
 
@@ -11,7 +11,7 @@ use std::{error::Error, fs, time::Instant};
 use floe_codec::Decoder;
 use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
 
-/// What decodes to this many bytes is about 4 KiB and 64 KiB stored.
+/// Blocks that decode to these lengths take about 4 KiB and 64 KiB stored.
 const DECODED_LENS: [usize; 2] = [10 * 1024, 200 * 1024];
 const WINDOW_BYTES: u32 = 64 * 1024;
 const ROUNDS: usize = 9;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints the best of some rounds over all blocks.
+/// Prints the best of several rounds over all blocks.
 fn measure(name: &str, blocks: &[Vec<u8>], decoded_len: usize, skip: usize) {
     let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: WINDOW_BYTES };
     let mut decoder = Decoder::new();

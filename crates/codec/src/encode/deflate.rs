@@ -1,10 +1,10 @@
-//! Raw DEFLATE by libdeflate: the input that fits is estimated, and the estimate corrected.
+//! Raw DEFLATE by libdeflate: estimates how much input fits and corrects the estimate.
 
 use libdeflater::{CompressionLvl, Compressor};
 
 use super::{EncodeError, Encoder, Fit, trials::fit_by_trials};
 
-/// What the first estimate takes: this many times the room.
+/// The first estimate of the input length, as a multiple of the output length.
 const FIRST_RATIO: usize = 3;
 
 /// Raw DEFLATE by libdeflate.
@@ -14,12 +14,12 @@ pub struct DeflateEncoder {
 }
 
 impl DeflateEncoder {
-    /// An encoder of this level, 1 to 12.
+    /// Creates an encoder of this level, 1 to 12.
     ///
     /// # Errors
-    /// There is no such level.
+    /// The level is out of range.
     pub fn new(level: u8) -> Result<Self, EncodeError> {
-        let range = EncodeError::Setting("the level of deflate is 1 to 12");
+        let range = EncodeError::Setting("deflate level must be 1 to 12");
         let level = CompressionLvl::new(i32::from(level)).ok().filter(|_| level > 0).ok_or(range)?;
         Ok(Self { compressor: Compressor::new(level), trial: Vec::new() })
     }
@@ -36,8 +36,8 @@ impl Encoder for DeflateEncoder {
             compressor.deflate_compress(input, trial).ok().filter(|len| *len > 0)
         });
         if best.produced > 0 && output[0] == 0 {
-            // A stored block that is not the last begins with three zero bits and five that are not used: one of the
-            // latter marks where the data begins.
+            // A stored block that is not the last one begins with three zero bits and five unused bits. One unused bit
+            // is set so that the first byte is not zero.
             output[0] = 1 << 3;
         }
         Ok(best)

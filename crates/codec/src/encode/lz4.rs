@@ -1,26 +1,26 @@
-//! LZ4 by liblz4, with its whole window of 64 KiB.
+//! LZ4 by liblz4, with the full window of 64 KiB.
 
 use super::{EncodeError, Encoder, Fit, lz4_sys};
 
-/// liblz4's fast method has a better table of positions, of the same size, for inputs of at most so many bytes.
+/// Up to this input length, liblz4's fast compression packs more positions into its table.
 const SHORT_INPUT_LEN: usize = 64 << 10;
-/// A room of at most so many bytes is mostly filled by such an input.
+/// Outputs of up to this length are mostly filled by such a short input.
 const SHORT_ROOM: usize = 16 << 10;
-/// In a room of at most so many bytes there is so little to search that looking at more candidates than level
-/// [`SMALL_ROOM_LEVEL`] does (16) takes a sixth of the time for 0.2 % of the size.
+/// In outputs of up to this length there is little to search: examining more candidates than level
+/// [`SMALL_ROOM_LEVEL`] does (16) takes a sixth of the time and saves only 0.2 % in size.
 const SMALL_ROOM: usize = 4 << 10;
 const SMALL_ROOM_LEVEL: u8 = 5;
-/// The levels from here on look for the cheapest way to write the input instead of counting candidates.
+/// From this level on, liblz4 searches for the cheapest encoding instead of counting candidates.
 const OPTIMAL_LEVEL: u8 = 10;
-/// A byte of output stands for at most so many of input.
+/// The largest compression ratio of the LZ4 format.
 const RATIO_MAX: usize = 255;
 
-/// LZ4 by liblz4's fast method.
+/// LZ4 by liblz4's fast compression.
 #[derive(Debug, Default)]
 pub struct Lz4Encoder {}
 
 impl Lz4Encoder {
-    /// An encoder without state: liblz4's is small enough for the stack.
+    /// Creates an encoder without state: liblz4's fits on the stack.
     pub fn new() -> Self {
         Self::default()
     }
@@ -32,28 +32,28 @@ impl Encoder for Lz4Encoder {
     }
 }
 
-/// LZ4 by liblz4's thorough method ("HC").
+/// LZ4 by liblz4's high compression (HC).
 ///
-/// What does not shrink at all by the fast method is not searched thoroughly: that is slowest just where it finds nothing.
+/// Input that fast compression cannot shrink is not searched thoroughly: the search is slowest where it finds nothing.
 pub struct Lz4HighEncoder {
     state: lz4_sys::HighState,
     level: u8,
-    /// Whether the fast method is asked first: at the beginning of an input, and after what did not shrink.
+    /// Whether to try fast compression first: at the beginning of an input, and after input that did not shrink.
     is_doubtful: bool,
 }
 
 impl Lz4HighEncoder {
-    /// An encoder of this level, 1 to 12. Levels 8 and 9 look at 64 candidates for each match, where liblz4 looks at
-    /// 128 and 256, which takes twice the time for 0.2 to 0.3 % of the size; in rooms of up to 4 KiB levels 5 to 9 look at
-    /// 16. 10 to 12 are liblz4's.
+    /// Creates an encoder of this level, 1 to 12. Levels 8 and 9 examine 64 candidates for each match; liblz4 examines
+    /// 128 and 256, which takes twice the time and saves 0.2 to 0.3 % in size. In outputs of up to 4 KiB, levels 5 to 9
+    /// examine 16. Levels 10 to 12 are liblz4's.
     ///
     /// # Errors
-    /// There is no such level.
+    /// The level is out of range.
     pub fn new(level: u8) -> Result<Self, EncodeError> {
         let level = match level {
             1..=7 | 10..=12 => level,
             8 | 9 => 7,
-            _ => return Err(EncodeError::Setting("the level of lz4hc is 1 to 12")),
+            _ => return Err(EncodeError::Setting("lz4hc level must be 1 to 12")),
         };
         Ok(Self { state: lz4_sys::HighState::new()?, level, is_doubtful: true })
     }
@@ -71,7 +71,7 @@ impl Encoder for Lz4HighEncoder {
                 return Ok(fast);
             }
         }
-        // The positions of all of the input are used up.
+        // liblz4 inserts the positions of all input into its tables, used or not.
         let input = &input[..input.len().min(output.len().saturating_mul(RATIO_MAX))];
         let is_small = output.len() <= SMALL_ROOM && self.level < OPTIMAL_LEVEL;
         let level = if is_small { self.level.min(SMALL_ROOM_LEVEL) } else { self.level };
@@ -95,7 +95,7 @@ fn fast_fit(input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
 
 fn fit_of(input: &[u8], (consumed, produced): (usize, usize)) -> Result<Fit, EncodeError> {
     if consumed > input.len() {
-        return Err(EncodeError::Codec("liblz4 took more than it was given"));
+        return Err(EncodeError::Codec("liblz4 reported more input than it was given"));
     }
     if consumed == 0 || produced == 0 {
         return Ok(Fit::default());

@@ -1,8 +1,8 @@
-//! MicroLZMA by liblzma, which fills a given room by itself.
+//! MicroLZMA by liblzma, which fills a given output itself.
 
 use super::{EncodeError, Encoder, Fit, micro_lzma_sys::Stream};
 
-/// The least room that liblzma accepts, in bytes.
+/// The shortest output that liblzma accepts, in bytes.
 const OUTPUT_LEN_MIN: usize = 6;
 
 /// MicroLZMA by liblzma.
@@ -11,13 +11,14 @@ pub struct MicroLzmaEncoder {
 }
 
 impl MicroLzmaEncoder {
-    /// An encoder of this level (0 to 9, or 100 to 109 for the extreme ones) and dictionary (4 KiB to 8 MiB).
+    /// Creates an encoder of this level (0 to 9, or 100 to 109 for the extreme presets) and dictionary size (4 KiB to 8
+    /// MiB).
     ///
     /// # Errors
-    /// There is no such level, or the dictionary is too small or too large.
+    /// The level or the dictionary size is out of range.
     pub fn new(level: u8, dictionary_bytes: u32) -> Result<Self, EncodeError> {
         if !(4096..=8 << 20).contains(&dictionary_bytes) {
-            return Err(EncodeError::Setting("the dictionary of lzma is 4096 to 8388608 bytes"));
+            return Err(EncodeError::Setting("lzma dictionary must be 4096 to 8388608 bytes"));
         }
         let (level, extreme) = if level >= 100 { (level - 100, true) } else { (level, false) };
         Ok(Self { stream: Stream::new(level, extreme, dictionary_bytes)? })

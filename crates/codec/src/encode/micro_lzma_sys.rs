@@ -1,4 +1,4 @@
-//! liblzma's encoder of MicroLZMA.
+//! liblzma's MicroLZMA encoder.
 
 use liblzma_sys::{
     LZMA_FINISH, LZMA_MEM_ERROR, LZMA_OK, LZMA_PRESET_EXTREME, LZMA_STREAM_END, lzma_code, lzma_end, lzma_lzma_preset,
@@ -7,41 +7,42 @@ use liblzma_sys::{
 
 use super::EncodeError;
 
-/// The smallest dictionary that is worth other memory than the one before had, in bytes.
+/// Dictionaries below this size in bytes are not shrunk further: that would not be worth new allocations.
 const DICTIONARY_BYTES_MIN: u32 = 64 << 10;
 
-/// A liblzma stream whose memory is used again from block to block.
+/// A liblzma stream that reuses its memory from block to block.
 pub(super) struct Stream {
     stream: lzma_stream,
     options: Box<lzma_options_lzma>,
     dictionary_bytes: u32,
 }
 
-// SAFETY: liblzma's streams are not tied to the thread that made them, and `options` holds no pointer to anything.
+// SAFETY: liblzma streams are not bound to a thread, and `options` contains no pointers.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// A stream of this level, `extreme` or not, and dictionary size in bytes.
+    /// Creates a stream of this level, preset variant and dictionary size in bytes.
     pub(super) fn new(level: u8, extreme: bool, dictionary_bytes: u32) -> Result<Self, EncodeError> {
-        // SAFETY: both are plain C structures of numbers and pointers for which zero bytes are valid: `lzma_stream` is
-        // initialised so by LZMA_STREAM_INIT.
+        // SAFETY: both are plain C structures of numbers and pointers, for which all-zero bytes are valid;
+        // LZMA_STREAM_INIT initialises `lzma_stream` the same way.
         let (stream, mut options): (lzma_stream, Box<lzma_options_lzma>) =
             unsafe { (std::mem::zeroed(), Box::new(std::mem::zeroed())) };
         let preset = u32::from(level) | if extreme { LZMA_PRESET_EXTREME } else { 0 };
         // SAFETY: `options` is a valid structure that the function fills in.
         if unsafe { lzma_lzma_preset(&mut *options, preset) } != 0 {
-            return Err(EncodeError::Setting("the level of lzma is 0 to 9, or 100 to 109"));
+            return Err(EncodeError::Setting("lzma level must be 0 to 9, or 100 to 109"));
         }
         Ok(Self { stream, options, dictionary_bytes })
     }
 
-    /// Fills `output`; gives (consumed, produced).
+    /// Fills `output`; returns (consumed, produced).
     pub(super) fn compress_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), EncodeError> {
-        // Its tables take ten times the dictionary, and are cleared for each block.
+        // The encoder's tables take ten times the dictionary size and are cleared for each block, so a short input gets
+        // a small dictionary.
         let wanted_bytes = u32::try_from(input.len()).unwrap_or(u32::MAX).checked_next_power_of_two();
         self.options.dict_size = wanted_bytes
             .map_or(self.dictionary_bytes, |bytes| bytes.max(DICTIONARY_BYTES_MIN).min(self.dictionary_bytes));
-        // SAFETY: the stream is zeroed or was used by liblzma before; `options` lives as long as it does.
+        // SAFETY: the stream is zeroed or was used by liblzma before; `options` lives as long as the stream.
         match unsafe { lzma_microlzma_encoder(&mut self.stream, &*self.options) } {
             LZMA_OK => {}
             LZMA_MEM_ERROR => return Err(EncodeError::NoMemory),
@@ -51,7 +52,7 @@ impl Stream {
         self.stream.avail_in = input.len();
         self.stream.next_out = output.as_mut_ptr();
         self.stream.avail_out = output.len();
-        // SAFETY: the stream was initialised above, and its pointers and lengths are those of the two slices.
+        // SAFETY: the stream was initialised above; its pointers and lengths describe the two slices.
         let result = unsafe { lzma_code(&mut self.stream, LZMA_FINISH) };
         let totals = (self.stream.total_in, self.stream.total_out);
         self.stream.next_in = std::ptr::null();

@@ -39,7 +39,7 @@ fn encoding(compression: Compression) -> Encoding {
     }
 }
 
-/// The farthest distance of a block's matches; checks the rules for its end on the way.
+/// The largest match distance of a block. Also checks the rules for the end of a block.
 fn distance_max(block: &[u8], decoded_len: usize) -> usize {
     let (mut at, mut written, mut distance_max) = (0, 0, 0);
     let mut last_match = None;
@@ -77,7 +77,7 @@ fn distance_max(block: &[u8], decoded_len: usize) -> usize {
     }
 }
 
-/// Encodes `input` into blocks of `room` bytes, decodes each, and gives how many blocks there were.
+/// Encodes `input` into blocks of up to `room` bytes, decodes each, and returns the number of blocks.
 fn check(compression: Compression, input: &[u8], room: usize) -> Result<usize, String> {
     let mut encoder = compression.encoder().map_err(|error| error.to_string())?;
     let mut decoder = Decoder::new();
@@ -115,7 +115,7 @@ fn check(compression: Compression, input: &[u8], room: usize) -> Result<usize, S
     Ok(blocks)
 }
 
-/// Bytes that are neither noise nor uniform: words of a small vocabulary, some noise, some runs.
+/// Data of medium entropy: words of a small vocabulary, some noise, some runs.
 fn text(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut random = move || {
@@ -182,11 +182,11 @@ fn rooms_are_used_up() {
 }
 
 #[test]
-fn what_was_encoded_before_changes_nothing() {
+fn earlier_input_does_not_change_the_output() {
     let input = text(1_500_000, 5);
     for compression in all() {
         let is_thorough_lz4 = matches!(compression, Compression::Lz4High { window_bytes: LZ4_WINDOW_MAX, .. });
-        // liblz4's positions begin anew after a GiB.
+        // liblz4's positions restart after 1 GiB.
         let rounds = if is_thorough_lz4 { 1200 } else { 3 };
         let mut used = compression.encoder().expect("the settings are valid");
         let mut outputs = [vec![0; 4096], vec![0; 4096]];

@@ -1,21 +1,21 @@
-//! How much input fits a room, for codecs that can only compress a given input whole.
+//! Fills an output with codecs that can only compress a complete input.
 
 use super::Fit;
 
-/// A rest of the room smaller than one part in this many is not worth another trial.
+/// If less than one part in this many of the output is free, another trial is not worthwhile.
 const SLACK_PARTS: usize = 100;
-/// How many corrections follow the first estimate at most.
+/// The maximum number of corrections after the first estimate.
 const CORRECTIONS_MAX: usize = 4;
 
-/// A trial's input and what it takes.
+/// The input length of a trial and the length of its output.
 #[derive(Clone, Copy, Default)]
 struct Point {
     len: usize,
     produced: usize,
 }
 
-/// Fills `output` with as much of `input` as `compress` gets into it: an estimate, and few corrections of it. `compress`
-/// writes all of what it is given into the buffer, or gives `None` where that is too small.
+/// Fills `output` with as much of `input` as fits, by an estimate and a few corrections. `compress` writes its complete
+/// input into the buffer, or returns `None` if the buffer is too small.
 pub(super) fn fit_by_trials(
     input: &[u8],
     output: &mut [u8],
@@ -24,7 +24,7 @@ pub(super) fn fit_by_trials(
     mut compress: impl FnMut(&[u8], &mut [u8]) -> Option<usize>,
 ) -> Fit {
     let room = output.len();
-    // What goes a little beyond the room tells better how much less to take than a mere failure does.
+    // An output slightly beyond the limit shows how much to cut; a mere failure would not.
     trial.resize(room + room / 4 + 64, 0);
     let (mut fits, mut exceeds) = (Point::default(), None::<Point>);
     let mut len = expected_len.clamp(1, input.len());
@@ -54,7 +54,7 @@ pub(super) fn fit_by_trials(
 fn next_len(room: usize, fits: Point, exceeds: Option<Point>) -> usize {
     match exceeds {
         None => scaled(fits.len, room, fits.produced) * 127 / 128,
-        // Nothing is known but that it is far too much.
+        // Only that this is far too much is known.
         Some(exceeds) if exceeds.produced == 0 && fits.len == 0 => (exceeds.len * 5 / 8).min(room * 4),
         Some(exceeds) if exceeds.produced == 0 => fits.len.midpoint(exceeds.len),
         // The last bytes of a block often cost more than its average.

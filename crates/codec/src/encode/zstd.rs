@@ -1,4 +1,4 @@
-//! Zstandard: a pass that flushes shortly before the room ends and fills the rest in small steps.
+//! Zstandard: flushes shortly before the output is full and fills the rest in small steps.
 
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys::ZSTD_EndDirective as Directive};
 
@@ -8,30 +8,30 @@ use super::{
     zstd_sys,
 };
 
-/// An empty block, not compressed, that is marked as the last one: 3 bytes, little-endian.
+/// An empty raw block with the last-block flag: 3 bytes, little-endian.
 const LAST_BLOCK: [u8; 3] = [1, 0, 0];
-/// The first estimate of what the input shrinks to, before anything is known: one part in this many.
+/// The first estimate of the compression ratio, before any block is encoded.
 const FIRST_RATIO: usize = 3;
-/// How many flushes follow the first one at most, each with a smaller rest.
+/// The maximum number of flushes after the first one; each fills a smaller rest.
 const STEPS_MAX: usize = 5;
-/// A step takes one part in this many less than what should fill the rest. One in 16 takes a seventh more time, as more
-/// steps go too far and have to be done again, and fills no more.
+/// A step takes one part in this many less input than is estimated to fill the rest. One part in 16 would take a seventh
+/// more time, because more steps overshoot and are repeated, and would fill no more.
 const STEP_MARGIN_PARTS: usize = 5;
-/// A rest smaller than this, in bytes, or than one part in [`REST_PARTS`] of the room is left empty: a block of its own
+/// A rest below this length in bytes, or below one part in [`REST_PARTS`] of the output, stays empty: another block
 /// would cost more than it holds.
 const REST_MIN: usize = 72;
 const REST_PARTS: usize = 700;
-/// A rest larger than one part in this many of the room is worth another pass.
+/// A rest above one part in this many of the output is worth another pass.
 const REDO_PARTS: usize = 80;
-/// How many passes there are at most.
+/// The maximum number of passes.
 const PASSES_MAX: usize = 5;
-/// What the codec compresses at once, in bytes.
+/// The block size of the codec, in bytes.
 const BLOCK_LEN: usize = 128 << 10;
-/// Below this room, in bytes, the blocks that flushes make are too dear: whole frames are tried instead.
+/// Below this output length in bytes, the blocks that flushes create cost too much: complete frames are tried instead.
 const STREAM_ROOM_MIN: usize = 24 << 10;
 
-/// A level means the settings that libzstd has for inputs of this length, in bytes. It would choose by the length of each
-/// input, or for endless ones where it does not know that; these find shorter matches at the lower levels, which is worth
+/// Levels use libzstd's parameters for inputs of this length in bytes. libzstd would choose them by the length of each
+/// input, or assume unbounded input for streams. These parameters find shorter matches at the lower levels, which saves
 /// 1.5 % in pclusters of 64 KiB.
 const SETTINGS_BYTES: u64 = 256 << 10;
 
@@ -39,21 +39,21 @@ const SETTINGS_BYTES: u64 = 256 << 10;
 pub struct ZstdEncoder {
     context: CCtx<'static>,
     trial: Vec<u8>,
-    /// What the last blocks of this input shrank to: input and output bytes.
+    /// The compression ratio of the last blocks of this input, as input and output bytes.
     ratio: (usize, usize),
 }
 
 impl ZstdEncoder {
-    /// An encoder of this level (1 to 22) and log2 of the window in bytes (10 to 20).
+    /// Creates an encoder of this level (1 to 22) and log2 of the window size in bytes (10 to 20).
     ///
     /// # Errors
-    /// There is no such level or window.
+    /// The level or the window is out of range.
     pub fn new(level: u8, window_log2: u8) -> Result<Self, EncodeError> {
         if !(1..=22).contains(&level) {
-            return Err(EncodeError::Setting("the level of zstd is 1 to 22"));
+            return Err(EncodeError::Setting("zstd level must be 1 to 22"));
         }
         if !(10..=20).contains(&window_log2) {
-            return Err(EncodeError::Setting("the window of zstd is 1024 to 1048576 bytes, a power of two"));
+            return Err(EncodeError::Setting("zstd window must be a power of two from 1024 to 1048576 bytes"));
         }
         let mut context = CCtx::try_create().ok_or(EncodeError::NoMemory)?;
         let parameters =
@@ -64,7 +64,7 @@ impl ZstdEncoder {
         Ok(Self { context, trial: Vec::new(), ratio: (FIRST_RATIO, 1) })
     }
 
-    /// The input that should take `room` bytes, by what the last block took.
+    /// Estimates how much input takes `room` bytes, from the ratio of the last block.
     fn expected_len(&self, room: usize) -> usize {
         scaled(room, self.ratio.0, self.ratio.1).max(1)
     }
@@ -79,7 +79,8 @@ impl ZstdEncoder {
         self.context.compress2(output, input).ok()
     }
 
-    /// Feeds `input` to the open frame and flushes; gives the frame's length so far, `None` past the output's end.
+    /// Feeds `input` to the open frame and flushes; returns the frame's length so far, or `None` past the end of the
+    /// output.
     fn feed(&mut self, input: &[u8], output: &mut [u8], position: usize) -> Option<usize> {
         let mut input = InBuffer::around(input);
         let mut output = OutBuffer::around_pos(output, position);
@@ -94,8 +95,8 @@ impl ZstdEncoder {
         }
     }
 
-    /// Fills a large room: whole blocks as far as is safe, a flush, and then ever smaller rests. What a step too far
-    /// leaves empty, if it is much, is filled in another pass, which then knows where the room ends.
+    /// Fills a large output: as many full blocks as surely fit, a flush, then ever smaller rests. If a step overshoots
+    /// and leaves much space, another pass starts from the better estimate.
     fn fit_by_flushes(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
         let room = output.len().saturating_sub(LAST_BLOCK.len());
         let mut trial = std::mem::take(&mut self.trial);
@@ -103,7 +104,7 @@ impl ZstdEncoder {
         let mut first_len = self.expected_len(room);
         first_len -= first_len / 20;
         if first_len > BLOCK_LEN {
-            // The codec ends a block there in any case.
+            // The codec ends a block there anyway.
             first_len -= first_len % BLOCK_LEN;
         }
         let mut best = Fit::default();
@@ -132,8 +133,8 @@ impl ZstdEncoder {
         Ok(best)
     }
 
-    /// One pass that begins with `first_len` bytes; gives what fits, and what another pass should begin with if that is
-    /// worth it.
+    /// Makes one pass that begins with `first_len` bytes. Returns what fits, and the first length of another pass if
+    /// one is worthwhile.
     fn pass(&mut self, input: &[u8], trial: &mut [u8], room: usize, first_len: usize) -> (Fit, Option<usize>) {
         let mut reached = match self.feed(&input[..first_len], trial, 0) {
             Some(len) if len <= room => Fit { consumed: first_len, produced: len },

@@ -1,4 +1,4 @@
-//! The C library's allocation functions, counted, for Rust and C code alike.
+//! Counts calls of the C library's allocation functions, from Rust and C code alike.
 
 use std::{cell::Cell, ffi::c_void};
 
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn __libc_realloc(memory: *mut c_void, size: usize) -> *mut c_void;
 }
 
-/// How many allocations this thread makes while `run` runs, and the size of the largest, in bytes.
+/// How many allocations this thread makes in `run`, and the size of the largest in bytes.
 pub(crate) fn allocations(run: impl FnOnce()) -> (usize, usize) {
     COUNT.set(0);
     LARGEST.set(0);
@@ -26,11 +26,11 @@ fn count(size: usize) {
     LARGEST.set(LARGEST.get().max(size));
 }
 
-// SAFETY: these take the place of the C library's functions and pass on to what they are in it.
+// SAFETY: these functions replace those of the C library and forward to their internal names.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
     count(size);
-    // SAFETY: as the caller of `malloc` has it.
+    // SAFETY: the caller upholds the contract of `malloc`.
     unsafe { __libc_malloc(size) }
 }
 
@@ -38,7 +38,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
     count(members.saturating_mul(size));
-    // SAFETY: as the caller of `calloc` has it.
+    // SAFETY: the caller upholds the contract of `calloc`.
     unsafe { __libc_calloc(members, size) }
 }
 
@@ -46,6 +46,6 @@ extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     count(size);
-    // SAFETY: as the caller of `realloc` has it.
+    // SAFETY: the caller upholds the contract of `realloc`.
     unsafe { __libc_realloc(memory, size) }
 }

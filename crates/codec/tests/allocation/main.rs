@@ -1,4 +1,4 @@
-//! What the decoder allocates: nothing once it is warm, and never more than the limits allow.
+//! Allocations of the decoder: none once it is warm, and never beyond the limits.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod counting_allocator_sys;
@@ -23,7 +23,7 @@ fn the_count_counts_rust_and_c() {
 }
 
 #[test]
-fn a_warm_decoder_allocates_nothing() {
+fn a_warm_decoder_does_not_allocate() {
     let (short, long) = (sample::text(5000), sample::text(LEN));
     for (encoding, encode) in sample::ENCODERS {
         let blocks = [(&short, encode(&short)), (&long, encode(&long))];
@@ -44,7 +44,7 @@ fn a_warm_decoder_allocates_nothing() {
 }
 
 #[test]
-fn changing_filters_allocates_nothing() {
+fn changing_filters_does_not_allocate() {
     let data = sample::text(LEN);
     let filters: [&[u64]; 3] =
         [&[], &[liblzma_sys::LZMA_FILTER_X86], &[liblzma_sys::LZMA_FILTER_ARM, liblzma_sys::LZMA_FILTER_SPARC]];
@@ -64,13 +64,13 @@ fn changing_filters_allocates_nothing() {
 }
 
 #[test]
-fn limits_bound_what_is_allocated() {
+fn limits_bound_allocations() {
     let padding = Padding::None;
     let data = sample::text(LEN);
     let large = 1 << 30;
     let mut alone = encoder_sys::lzma_alone(&data, 1 << 16);
     alone[1..5].copy_from_slice(&(large as u32).to_le_bytes());
-    // A frame that asks for a window of 2 GiB, and goes on as one that does not.
+    // A frame whose header asks for a window of 2 GiB, although its content does not need it.
     let mut zstd = sample::zstd(&data);
     zstd.splice(4..5, [zstd[4] & !0x20, 21 << 3]);
     let lzma = encoder_sys::micro_lzma(&data, 1 << 16);
@@ -80,7 +80,7 @@ fn limits_bound_what_is_allocated() {
         (Encoding::Zstd { padding, window_log2_max: 16 }, &zstd, 1 << 18),
         (Encoding::Zstd { padding, window_log2_max: 31 }, &zstd, 1 << 18),
         (Encoding::MicroLzma { padding, dictionary_bytes: 1 << 16 }, &lzma, 1 << 17),
-        // The largest window that a block can need, as this one reaches back farther than it is said to.
+        // The largest possible window, because matches exceed the stated one.
         (Encoding::Lz4 { padding, window_bytes: 4096 }, &encoder_sys::lz4(&data), 1 << 16),
         (Encoding::Lzo, &lzokay::compress::compress(&data).unwrap(), 1 << 20),
     ] {

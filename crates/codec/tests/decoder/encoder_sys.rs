@@ -1,4 +1,4 @@
-//! The libraries' own encoders, to make what the decoder is given.
+//! The libraries' own encoders, which make the inputs of the decoder tests.
 
 use std::{ffi::c_int, mem, ptr};
 
@@ -13,7 +13,7 @@ unsafe extern "C" {
 
 pub(crate) fn lz4(data: &[u8]) -> Vec<u8> {
     let mut stored = vec![0; data.len() + data.len() / 255 + 16];
-    // SAFETY: both runs are valid for the lengths given.
+    // SAFETY: both slices are valid for the given lengths.
     let len = unsafe {
         lz4_sys::LZ4_compress_default(
             data.as_ptr().cast(),
@@ -39,7 +39,7 @@ pub(crate) fn lzma_alone(data: &[u8], dictionary_bytes: u32) -> Vec<u8> {
     lzma(data, |stream| unsafe { lzma_alone_encoder(stream, &options) })
 }
 
-/// An .xz stream with the branch filters that are named before LZMA2.
+/// An .xz stream with these branch filters before LZMA2.
 pub(crate) fn xz(data: &[u8], dictionary_bytes: u32, branch_filters: &[u64]) -> Vec<u8> {
     let mut options = lzma_options(dictionary_bytes);
     let mut filters: Vec<_> =
@@ -51,9 +51,9 @@ pub(crate) fn xz(data: &[u8], dictionary_bytes: u32, branch_filters: &[u64]) -> 
 }
 
 fn lzma_options(dictionary_bytes: u32) -> lzma_options_lzma {
-    // SAFETY: plain integers and pointers, for which zero is a value; the preset fills them.
+    // SAFETY: the structure holds integers and pointers, for which zero is valid; the preset fills it in.
     let mut options: lzma_options_lzma = unsafe { mem::zeroed() };
-    // SAFETY: a valid place for options.
+    // SAFETY: `options` is valid for writes.
     assert_eq!(unsafe { lzma_lzma_preset(&mut options, 6) }, 0);
     options.dict_size = dictionary_bytes;
     options

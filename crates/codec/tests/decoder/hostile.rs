@@ -1,4 +1,4 @@
-//! Bytes that no encoder made.
+//! Invalid and random input.
 
 use floe_codec::Decoder;
 use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
@@ -6,7 +6,7 @@ use proptest::{prelude::*, sample::Index};
 
 use crate::sample;
 
-/// Decodes in several ways and holds the answers against each other; then checks that the decoder still works.
+/// Decodes in several ways and compares the results; then checks that the decoder still works.
 fn check(decoder: &mut Decoder, encoding: Encoding, stored: &[u8], decoded_len: DecodedLen, at: [Index; 2]) {
     let len = decoded_len.bytes() as usize;
     let mut whole = vec![0; len];
@@ -34,8 +34,8 @@ fn check(decoder: &mut Decoder, encoding: Encoding, stored: &[u8], decoded_len: 
     }
 }
 
-/// Whether an LZ4 block has a match distance of zero. No encoder writes one, and what liblz4 takes it for depends on what
-/// is asked of it.
+/// Whether an LZ4 block has a match distance of zero. No encoder writes one, and liblz4's result for it depends on the
+/// requested part.
 fn has_zero_distance(stored: &[u8]) -> bool {
     let mut rest = stored.iter().copied();
     while let Some(token) = rest.next() {
@@ -88,8 +88,8 @@ fn decoded_lens() -> impl Strategy<Value = DecodedLen> {
 }
 
 #[test]
-fn what_memory_held_before_does_not_show() {
-    // A literal, and then a long match at distance zero.
+fn earlier_contents_of_memory_do_not_leak() {
+    // A literal, followed by a long match at distance zero.
     let stored = [&[0x1f, b'x', 0, 0][..], &[255; 40], &[0, 0x50], b"tails"].concat();
     let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 65_536 };
     for (decoded_len, len) in [(DecodedLen::AtLeast(10_000), 10_000), (DecodedLen::AtLeast(13), 13)] {

@@ -1,4 +1,4 @@
-//! Blocks that are decoded over themselves.
+//! In-place decoding.
 
 use floe_codec::Decoder;
 use floe_image::{DecodeError, Decompressor, Encoding, Padding};
@@ -38,7 +38,7 @@ fn with_the_margin_a_block_is_decoded_over_itself() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn blocks_that_do_not_fit_are_refused() {
     let data = sample::text(5000);
     let stored = encoder_sys::lz4(&data);
     for (decoded_len, expected) in [(4999, false), (5001, false), (5000, true), (0, false)] {

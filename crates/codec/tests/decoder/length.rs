@@ -1,4 +1,4 @@
-//! What a block holds is held against what it must.
+//! Decoded lengths are checked against the stated length.
 
 use floe_codec::Decoder;
 use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
@@ -38,7 +38,7 @@ fn a_lower_bound_is_not_less() {
 
 #[test]
 fn an_upper_bound_is_not_more() {
-    // Nothing in a MicroLZMA stream says where it ends.
+    // A MicroLZMA stream does not mark its own end.
     let known = |len| move |encoding: &Encoding| (!matches!(encoding, Encoding::MicroLzma { .. })).then_some(len);
     check(DecodedLen::AtMost(LEN), LEN as usize, known(LEN as usize));
     check(DecodedLen::AtMost(LEN + 9000), LEN as usize + 9000, known(LEN as usize));
@@ -49,7 +49,7 @@ fn an_upper_bound_is_not_more() {
 }
 
 #[test]
-fn past_the_end_there_is_nothing() {
+fn requests_past_the_end_are_refused() {
     let data = sample::text(LEN as usize);
     let mut decoder = Decoder::new();
     for (encoding, stored) in sample::stored_forms(&data) {

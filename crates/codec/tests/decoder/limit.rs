@@ -1,4 +1,4 @@
-//! Memory beyond what an image may ask for is refused, by name.
+//! Memory limits: excessive demands of an image are refused with an error that names them.
 
 use floe_codec::Decoder;
 use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
@@ -9,7 +9,7 @@ const LEN: usize = 200_000;
 
 fn check(encoding: Encoding, stored: &[u8], is_taken: bool) {
     let data = sample::text(LEN);
-    // Whole, a beginning and an end: each goes another way.
+    // The whole block, its beginning and its end take different code paths.
     for (skip, len) in [(0, LEN), (0, LEN - 1), (100_000, LEN - 100_000)] {
         let mut output = vec![0; len];
         let decoded = Decoder::new().decode(&encoding, DecodedLen::Exact(LEN as u32), stored, skip, &mut output);
@@ -39,7 +39,7 @@ fn lzma_dictionaries_are_bounded() {
     }
 }
 
-/// A .lzma stream that asks for another dictionary than it was made with.
+/// A .lzma stream whose header states another dictionary size than it was made with.
 fn with_dictionary(mut stored: Vec<u8>, dictionary_bytes: u32) -> Vec<u8> {
     stored[1..5].copy_from_slice(&dictionary_bytes.to_le_bytes());
     stored
@@ -63,7 +63,7 @@ fn a_match_past_the_lzma_dictionary_is_refused() {
 fn windows_are_bounded() {
     let data = sample::text(LEN);
     let padding = Padding::None;
-    // One segment: the window is the content.
+    // A single-segment frame: the window is the content.
     let zstd = sample::zstd(&data);
     for (window_log2_max, is_taken) in [(18, true), (31, true), (17, false), (0, false)] {
         check(Encoding::Zstd { padding, window_log2_max }, &zstd, is_taken);
@@ -84,14 +84,14 @@ fn zstd_frames_of_other_kinds_are_refused_by_name() {
         (&[0x00, 0x00, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Ok(5)),
         (
             &[0x00, 0x60, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'],
-            Err("not supported: a larger zstd window than the image allows"),
+            Err("not supported: zstd window larger than the image allows"),
         ),
-        (&[0x21, 7, 5, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("not supported: a zstd frame with a dictionary")),
-        (&[0x20, 6, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("a block decodes to more than it should")),
-        (&[0x20, 4, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("a block decodes to less than it should")),
+        (&[0x21, 7, 5, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("not supported: zstd frame with a dictionary")),
+        (&[0x20, 6, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("block decodes to more than its stated length")),
+        (&[0x20, 4, 0x29, 0, 0, b'h', b'e', b'l', b'l', b'o'], Err("block decodes to less than its stated length")),
         (&[0x20], Err("zstd frame header past the end of its block")),
         (&[0xe0, 0, 0, 0, 0, 0, 0, 0], Err("zstd frame header past the end of its block")),
-        (&[0x20, 5, 0x29, 0, 0, b'h', b'e'], Err("the stored bytes of a block end early")),
+        (&[0x20, 5, 0x29, 0, 0, b'h', b'e'], Err("stored bytes of a block end early")),
     ] {
         let stored = [&magic[..], rest].concat();
         let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
@@ -102,13 +102,13 @@ fn zstd_frames_of_other_kinds_are_refused_by_name() {
     let skippable = [0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0];
     let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
     let decoded = Decoder::new().decode(&encoding, DecodedLen::AtMost(5), &skippable, 0, &mut [0; 5]);
-    assert_eq!(decoded, Err(DecodeError::Corrupt("no zstd frame where one should be")));
+    assert_eq!(decoded, Err(DecodeError::Corrupt("missing zstd frame")));
 }
 
 #[test]
-fn zstd_blocks_longer_than_blocks_may_be_are_refused_wherever_reading_begins() {
+fn oversized_zstd_blocks_are_refused_wherever_reading_starts() {
     let encoding = Encoding::Zstd { padding: Padding::None, window_log2_max: 20 };
-    // One byte, repeated: a window of 256 KiB, then of 1 KiB.
+    // A run of one byte, with a window of 256 KiB, then of 1 KiB.
     for (window, len, is_taken) in [(0x40_u8, 128_u32 << 10, true), (0x40, (128 << 10) + 1, false), (0, 1025, false)] {
         let block = (len << 3 | 1 << 1 | 1).to_le_bytes();
         let stored = [&[0x28, 0xb5, 0x2f, 0xfd, 0, window][..], &block[..3], b"x"].concat();
@@ -143,14 +143,14 @@ fn temporary_memory_is_a_window_at_most() {
         let mut decoder = Decoder::new();
         decoder.decode(&encoding, DecodedLen::Exact(LEN as u32), &stored, LEN - 1, &mut [0]).unwrap();
         let whole = LEN;
-        // LZO alone has to decode all of a block for a part of it.
+        // Only LZO has to decode the whole block for a part of it.
         let most = if encoding == Encoding::Lzo { whole } else { 65_536 };
         assert!(decoder.temporary_bytes_max() <= most, "{encoding:?}");
     }
 }
 
 #[test]
-fn what_a_decoder_holds_is_known_before_it_decodes() {
+fn the_memory_of_a_decoder_is_bounded_in_advance() {
     let data = sample::text(LEN);
     let decoded_len = DecodedLen::Exact(LEN as u32);
     for (encoding, stored) in sample::stored_forms(&data) {
@@ -162,7 +162,7 @@ fn what_a_decoder_holds_is_known_before_it_decodes() {
             assert!(held <= held_max, "{encoding:?}, {len} from {skip} on: {held} of {held_max}");
         }
     }
-    // The dictionary that an image allows is not one that each block needs, and there are never two of them.
+    // A block needs no dictionary larger than itself, whatever the image allows, and the decoder never holds two.
     let stored = encoder_sys::micro_lzma(&data, 1 << 16);
     let encoding = Encoding::MicroLzma { padding: Padding::None, dictionary_bytes: 8 << 20 };
     let mut decoder = Decoder::new();

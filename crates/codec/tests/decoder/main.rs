@@ -1,4 +1,4 @@
-//! The decoder, over every encoding.
+//! Tests of the decoder with every encoding.
 
 mod encoder_sys;
 mod hostile;

@@ -1,4 +1,4 @@
-//! What was encoded decodes, whole and in part.
+//! Encoded data decodes again, whole and in part.
 
 use floe_codec::Decoder;
 use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
@@ -8,7 +8,7 @@ use crate::sample;
 const LENS: [usize; 8] = [1, 2, 100, 4096, 8191, 65_536, 131_072, 300_001];
 
 #[test]
-fn whole_blocks_decode_to_what_they_were() {
+fn whole_blocks_decode_to_the_input() {
     let mut decoder = Decoder::new();
     for len in LENS {
         let data = sample::text(len);
@@ -22,7 +22,7 @@ fn whole_blocks_decode_to_what_they_were() {
 }
 
 #[test]
-fn parts_of_blocks_are_those_of_the_whole() {
+fn parts_of_blocks_equal_those_of_the_whole() {
     let mut decoder = Decoder::new();
     for len in LENS {
         let data = sample::text(len);
@@ -59,7 +59,7 @@ fn parts_of_blocks_are_those_of_the_whole() {
 }
 
 #[test]
-fn an_understated_lz4_window_changes_nothing() {
+fn an_understated_lz4_window_does_not_change_the_data() {
     let data = sample::text(300_001);
     let stored = sample::lz4_windowed(&data, 65_535);
     let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 512 };

@@ -1,16 +1,16 @@
-//! Data and its stored forms, in every encoding.
+//! Sample data, encoded in every encoding.
 
 use floe_image::{Encoding, Padding};
 use libdeflater::{CompressionLvl, Compressor};
 
 use crate::encoder_sys;
 
-/// A window and a dictionary that hold every sample.
+/// A window and a dictionary that cover every sample.
 pub(crate) const WINDOW_BYTES: u32 = 65_536;
 pub(crate) const DICTIONARY_BYTES: u32 = 1 << 20;
 pub(crate) const WINDOW_LOG2: u8 = 20;
 
-/// Text-like data that compresses to about a third, the same for the same length.
+/// Text-like data that compresses to about a third; deterministic for each length.
 pub(crate) fn text(len: usize) -> Vec<u8> {
     let words = ["pcluster", "lcluster", "inode ", "block", "\n", " the ", "of", "image", "=0x", "42", "window"];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -28,10 +28,10 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     data
 }
 
-/// Gives data in its stored form.
+/// Encodes data.
 pub(crate) type Encode = fn(&[u8]) -> Vec<u8>;
 
-/// Every encoding, without padding, and what encodes it.
+/// Every encoding without padding, with its encoder.
 pub(crate) const ENCODERS: [(Encoding, Encode); 11] = [
     (Encoding::Stored, |data| data.to_vec()),
     (Encoding::Lz4 { padding: Padding::None, window_bytes: WINDOW_BYTES }, encoder_sys::lz4),
@@ -78,13 +78,13 @@ pub(crate) fn zstd(data: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// A .lzma stream that says its length, as mksquashfs makes them, rather than that its end marker tells.
+/// A .lzma stream that states its length, as mksquashfs writes it, instead of an end marker.
 fn with_known_len(mut stored: Vec<u8>, len: usize) -> Vec<u8> {
     stored[5..13].copy_from_slice(&(len as u64).to_le_bytes());
     stored
 }
 
-/// An LZ4 block whose matches reach back no farther than `window_bytes`.
+/// An LZ4 block without match distances above `window_bytes`.
 pub(crate) fn lz4_windowed(data: &[u8], window_bytes: usize) -> Vec<u8> {
     let mut stored = Vec::new();
     let mut literals_at = 0;

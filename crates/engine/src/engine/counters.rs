@@ -11,8 +11,8 @@ pub struct Counters {
     pub pages: PagePoolCounters,
     /// The cache of decoded blocks of file data.
     pub blocks: BlockCacheCounters,
-    /// What it has no room for.
-    pub overflow: SpillFileCounters,
+    /// The spill file, for what it has no room for.
+    pub spill_file: SpillFileCounters,
     /// The cache of stored metadata, in pieces as they stand in the image.
     pub stored_metadata: MetadataCacheCounters,
     /// The cache of decoded metadata blocks.

@@ -30,7 +30,7 @@ pub(crate) struct Spent {
 impl Spent {
     /// Lets the bytes leave the page cache. May wait.
     pub(crate) fn release(self) {
-        self.source.done_with(self.range.offset(), self.range.len());
+        self.source.dont_need(self.range.offset(), self.range.len());
     }
 }
 
@@ -163,7 +163,7 @@ fn fill(
             }
             source.read_at(offset, output).map(|()| true)
         }
-        Blocking::Never => source.read_at_hand(offset, output).inspect(|is_read| {
+        Blocking::Never => source.try_read_at(offset, output).inspect(|is_read| {
             if *is_read {
                 around.note_hit(device, wanted);
             }

@@ -4,7 +4,7 @@ use super::raw_structs;
 
 /// The longest name, in bytes.
 pub const NAME_LEN: usize = 255;
-/// The bit of a nid that says: this inode is inside the metabox.
+/// The bit of a nid that is set if the inode is inside the metabox.
 pub const DIRENT_NID_METABOX_BIT: u32 = 63;
 /// The other bits of a nid.
 pub const DIRENT_NID_MASK: u64 = (1 << DIRENT_NID_METABOX_BIT) - 1;
@@ -27,12 +27,12 @@ pub const FT_SOCK: u8 = 6;
 pub const FT_SYMLINK: u8 = 7;
 
 raw_structs! {
-    /// An entry of a directory. Names follow all entries of a block; a name ends where the next one begins, the last
-    /// at a zero byte or with the block.
+    /// A directory entry. The names follow all entries of a block. A name ends where the next one begins; the last name
+    /// ends at a zero byte or at the end of the block.
     pub struct Dirent: 12 {
-        /// The inode it names.
+        /// The inode that the entry refers to.
         pub nid: u64,
-        /// Where its name begins, in bytes from the beginning of the block.
+        /// The offset of the name within the block, in bytes.
         pub nameoff: u16,
         /// An `FT_` number.
         pub file_type: u8,

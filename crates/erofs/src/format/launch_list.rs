@@ -1,36 +1,36 @@
-//! The list of what a launch reads first (docs/format/erofs.md, Launch list). It is Floe's own.
+//! The launch list: what a recorded launch reads first (docs/format/erofs.md, Launch list). It is an extension of Floe.
 
 use super::raw_structs;
 
-/// What a launch list begins with.
+/// The magic number of a launch list.
 pub const LAUNCH_LIST_MAGIC: [u8; 8] = *b"FloeLnch";
-/// The version that is known here.
+/// The known version.
 pub const LAUNCH_LIST_VERSION: u32 = 1;
-/// The most records of a list.
+/// The maximum number of records.
 pub const LAUNCH_LIST_COUNT_MAX: u32 = 65_536;
 
 raw_structs! {
-    /// What stands before the records.
+    /// The header of a launch list.
     pub struct LaunchListHeader: 24 {
         /// [`LAUNCH_LIST_MAGIC`].
         pub magic: [u8; 8],
         /// [`LAUNCH_LIST_VERSION`].
         pub version: u32,
-        /// How many records follow.
+        /// The number of records that follow.
         pub count: u32,
-        /// crc32c of the records.
+        /// The crc32c of the records.
         pub checksum: u32,
         /// 0.
         pub reserved: u32,
     }
 
-    /// Bytes of a file that are read.
+    /// A range of file bytes that the launch reads.
     pub struct LaunchRecord: 24 {
         /// The inode.
         pub nid: u64,
-        /// The first byte.
+        /// The offset in the file.
         pub offset: u64,
-        /// How many bytes.
+        /// The length in bytes.
         pub len: u64,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::raw_structs;
 
-/// `e_name_index`: the name is whole as it stands.
+/// `e_name_index`: no prefix; the entry holds the whole name.
 pub const XATTR_INDEX_NONE: u8 = 0;
 /// `e_name_index`: `user.`
 pub const XATTR_INDEX_USER: u8 = 1;
@@ -16,32 +16,32 @@ pub const XATTR_INDEX_TRUSTED: u8 = 4;
 pub const XATTR_INDEX_LUSTRE: u8 = 5;
 /// `e_name_index`: `security.`
 pub const XATTR_INDEX_SECURITY: u8 = 6;
-/// `e_name_index`: the lower bits number a long prefix.
+/// `e_name_index`: the lower bits are the number of a long prefix.
 pub const XATTR_LONG_PREFIX: u8 = 0x80;
 /// The lower bits of `e_name_index`.
 pub const XATTR_LONG_PREFIX_MASK: u8 = 0x7f;
-/// The seed of the filter's xxh32, to which the name index is added.
+/// The seed of the filter's xxh32; the name index is added to it.
 pub const XATTR_FILTER_SEED: u32 = 0x25BB_E08F;
-/// How many bits the filter has.
+/// The size of the filter in bits.
 pub const XATTR_FILTER_BITS: u32 = 32;
-/// The filter of an inode whose filter says nothing yet: every name is absent.
+/// The initial value of the filter: every name is absent.
 pub const XATTR_FILTER_DEFAULT: u32 = u32::MAX;
-/// Entries begin at multiples of this, in bytes.
+/// The alignment of entries in bytes.
 pub const XATTR_ALIGN: u64 = 4;
 
 raw_structs! {
-    /// What the inline xattrs begin with, directly behind the inode. The numbers of the shared ones follow, 4 bytes
-    /// each, then the inline entries.
+    /// The header of the xattr body, which follows the inode. The 4-byte numbers of shared xattrs come next, then the
+    /// inline entries.
     pub struct XattrIbodyHeader: 12 {
-        /// The bloom filter: a bit that is set says that no name with that hash is there.
+        /// The bloom filter: a set bit means that no name with that hash exists.
         pub h_name_filter: u32,
-        /// How many shared xattrs the inode has.
+        /// The number of shared xattrs of the inode.
         pub h_shared_count: u8,
         /// Zero.
         pub h_reserved2: [u8; 7],
     }
 
-    /// What precedes the name and the value of an xattr.
+    /// The header of an xattr entry. The name and the value follow.
     pub struct XattrEntry: 4 {
         /// The length of the name without its prefix, in bytes.
         pub e_name_len: u8,

@@ -1,11 +1,11 @@
-//! The algorithms that an image uses and their limits (docs/format/erofs.md, Algorithms).
+//! The compression algorithms of an image and their limits (docs/format/erofs.md, Algorithms).
 
 use floe_image::{BlockReader, DeviceId, Encoding, Error, Padding, Place, Result};
 
 use super::superblock::Superblock;
 use crate::format::{self, DeflateCfgs, Lz4Cfgs, LzmaCfgs, ZstdCfgs};
 
-/// The encodings of an image's compressed data, by the numbers that inodes use for them.
+/// The encodings of an image's compressed data, indexed by algorithm number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Algorithms {
     lz4: Option<Encoding>,
@@ -15,10 +15,10 @@ pub(super) struct Algorithms {
 }
 
 impl Algorithms {
-    /// Reads the configurations behind the superblock.
+    /// Reads the configurations that follow the superblock.
     ///
     /// # Errors
-    /// A configuration breaks the format, or names an algorithm or a form that is not known.
+    /// A configuration breaks the format, or names an unknown algorithm or variant.
     pub(super) fn read(reader: &dyn BlockReader, superblock: &Superblock) -> Result<Self> {
         let has_zero_padding = superblock.features.has(format::FEATURE_INCOMPAT_ZERO_PADDING);
         let lz4_padding = if has_zero_padding { Padding::Leading } else { Padding::Trailing };
@@ -30,7 +30,9 @@ impl Algorithms {
         let available = superblock.raw.u1;
         if available & !format::ALL_COMPR_ALGS != 0 {
             let unknown = available & !format::ALL_COMPR_ALGS;
-            return Err(Error::unsupported(format!("EROFS compression algorithms {unknown:#x}")));
+            return Err(Error::unsupported(format!(
+                "EROFS compression algorithms {unknown:#x} (bits of available_compr_algs)"
+            )));
         }
         let mut position = superblock.end;
         for number in (0..format::COMPRESSION_MAX).filter(|number| available >> number & 1 != 0) {
@@ -60,7 +62,7 @@ impl Algorithms {
         Ok(algorithms)
     }
 
-    /// The encoding of algorithm `number`; `None` where the image does not say that it uses it.
+    /// The encoding of algorithm `number`; `None` if the superblock does not announce it.
     pub(super) fn encoding(&self, number: u8) -> Option<Encoding> {
         match number {
             format::COMPRESSION_LZ4 => self.lz4,
@@ -71,18 +73,18 @@ impl Algorithms {
         }
     }
 
-    /// Whether the image says that it uses algorithm `number`.
+    /// Whether the superblock announces algorithm `number`.
     pub(super) fn is_announced(&self, number: u8) -> bool {
         self.encoding(number).is_some()
     }
 
-    /// Whether there is none: no inode may be compressed.
+    /// Whether the superblock announces no algorithm, so that no inode may be compressed.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The largest LZ4 pcluster in blocks, where the image announces one.
+/// The largest LZ4 pcluster in blocks, if the image states it.
 ///
 /// # Errors
 /// The configuration cannot be read.
@@ -95,12 +97,12 @@ pub(super) fn pcluster_blocks_max(reader: &dyn BlockReader, superblock: &Superbl
     Ok(Lz4Cfgs::from_prefix(&record).map(|raw| raw.max_pclusterblks))
 }
 
-/// Configurations begin at multiples of this, in bytes.
+/// The alignment of configurations in bytes.
 const RECORD_ALIGN: u64 = 4;
-/// The longest configuration that is of interest, in bytes. Longer ones are read in part.
+/// The longest configuration that is read, in bytes; of longer ones, only the beginning.
 const RECORD_LEN_MAX: u16 = 64;
 
-/// The record at or after `position`, and where it ends.
+/// Reads the record at or after `position`; returns it with its end.
 fn read_record(reader: &dyn BlockReader, position: u64) -> Result<(floe_image::Bytes, u64)> {
     let position = position.next_multiple_of(RECORD_ALIGN);
     let image_len = reader.device_len(DeviceId(0))?;

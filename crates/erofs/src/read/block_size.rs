@@ -9,32 +9,32 @@ pub(crate) struct BlockSize {
 }
 
 impl BlockSize {
-    /// The block size of `1 << log2` bytes, if that is one.
+    /// A block size of `1 << log2` bytes; `None` if it is out of range.
     pub(crate) fn from_log2(log2: u8) -> Option<Self> {
         (BLOCK_SIZE_LOG2_MIN..=BLOCK_SIZE_LOG2_MAX).contains(&log2).then_some(Self { log2 })
     }
 
-    /// log2 of it.
+    /// log2 of the block size.
     pub(crate) fn log2(self) -> u8 {
         self.log2
     }
 
-    /// It in bytes.
+    /// The block size in bytes.
     pub(crate) fn bytes(self) -> u64 {
         1 << self.log2
     }
 
-    /// How many bytes `position` is past the beginning of its block.
+    /// The offset of `position` within its block.
     pub(crate) fn offset_within(self, position: u64) -> u64 {
         position & (self.bytes() - 1)
     }
 
-    /// The first byte of a block; `None` past the address space.
+    /// The offset of a block in bytes; `None` past the address space.
     pub(crate) fn position(self, block: u64) -> Option<u64> {
         block.checked_mul(self.bytes())
     }
 
-    /// The number of blocks that `len` bytes take.
+    /// The number of blocks needed for `len` bytes.
     pub(crate) fn blocks(self, len: u64) -> u64 {
         len.div_ceil(self.bytes())
     }

@@ -1,12 +1,11 @@
-//! Checks of a whole image.
+//! The check of a whole image.
 //!
-//! [`Check::walk`] reads all metadata, on the calling thread. It gives the [`DataPart`]s that are left to be decoded;
-//! [`Check::data`] names the runs of stored bytes of one, and may be called on many threads at once. Nothing here starts
-//! threads or decodes file data: that is the caller's.
+//! [`Check::walk`] reads all metadata on the calling thread and returns the [`DataPart`]s whose data has yet to be
+//! verified. [`Check::data`] lists the stored runs of a part and may be called from many threads at once. Nothing here
+//! starts threads or decodes file data; the caller does both.
 
 mod content;
 mod encoded_blocks;
-mod finding;
 mod inodes;
 mod marks;
 mod superblock;
@@ -14,12 +13,9 @@ mod tree;
 
 use std::sync::Arc;
 
-use floe_image::{BlockReader, ByteRange, DeviceId, Error, Nid, Result, StoredBlock};
+use floe_image::{BlockReader, ByteRange, DeviceId, Error, Finding, Nid, Result, Severity, StoredBlock};
 
-pub use self::{
-    finding::{Finding, Severity},
-    tree::Walked,
-};
+pub use self::tree::Walked;
 use super::{
     inode::Inode,
     map::Mapper,
@@ -29,18 +25,18 @@ use super::{
     xattr_prefixes::{self, LongPrefix},
 };
 
-/// How many bytes of a file one [`DataPart`] has at most.
+/// The maximum number of file bytes in one [`DataPart`].
 const PART_BYTES: u64 = 8 << 20;
 
 /// A check of an image.
 pub struct Check {
     volume: Volume,
     prefixes: Vec<LongPrefix>,
-    /// What was found when the image was opened.
+    /// The findings made when the image was opened.
     opening: Vec<Finding>,
 }
 
-/// A part of a file whose data is to be checked. What several files share is in a part of one of them.
+/// A part of a file whose data has to be verified. Data that several files share belongs to a part of one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataPart {
     /// The file.
@@ -48,25 +44,25 @@ pub struct DataPart {
     pub(crate) data: PartData,
 }
 
-/// What there is to be checked in a part.
+/// The data of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PartData {
-    /// Bytes of a device, as they are.
+    /// Uncompressed bytes of a device.
     Stored { device: DeviceId, range: ByteRange },
     /// The blocks that begin in this range of the file.
     Encoded { range: ByteRange },
 }
 
-/// A run of stored bytes that a file's data comes from.
+/// A run of stored bytes that holds file data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataRun {
-    /// Bytes as they are.
+    /// Uncompressed bytes.
     Plain {
-        /// The source they lie in.
+        /// The source that contains them.
         device: DeviceId,
-        /// The first of them.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many.
+        /// The length in bytes.
         len: u64,
     },
     /// A block that must decode.
@@ -74,25 +70,25 @@ pub enum DataRun {
 }
 
 impl Check {
-    /// Opens the image in `reader`, as [`Erofs::open`](crate::Erofs::open) does, but goes on where the superblock's
+    /// Opens the image in `reader` as [`Erofs::open`](crate::Erofs::open) does, but continues if the superblock's
     /// checksum is wrong.
     ///
     /// # Errors
-    /// The image is not EROFS, or so broken that there is nothing to walk: the error is the finding.
+    /// The image is not EROFS, or too damaged for a walk: the error is the finding.
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
         let found = FoundSuperblock::read(reader.as_ref())?;
         let checksum = found.check_checksum(reader.as_ref()).err();
         let volume = Volume::open(reader, found.parse()?)?;
-        let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::of(error, None)).collect();
+        let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::from(&error)).collect();
         opening.extend(superblock::findings(&volume)?);
         Ok(Self { prefixes: xattr_prefixes::read(&volume)?, volume, opening })
     }
 
-    /// Walks the tree from the root: the superblock, every inode with its xattrs and its map, the order of directory
-    /// entries, the bounds of data, overlaps, link counts and cycles. Tells `report` what is wrong, and ends soon once
-    /// `is_cancelled`.
+    /// Walks the tree from the root. Checks the superblock, every inode with its xattrs and its map, the order of
+    /// directory entries, the bounds of data, overlaps, link counts and cycles. Passes faults to `report`; stops soon
+    /// after `is_cancelled` returns true.
     ///
-    /// Time and memory are in proportion to the bytes of the image, whatever sizes it claims.
+    /// Time and memory are proportional to the length of the image, whatever sizes it claims.
     pub fn walk(&self, report: &mut dyn FnMut(Finding), is_cancelled: &dyn Fn() -> bool) -> Walked {
         for finding in &self.opening {
             report(finding.clone());
@@ -100,7 +96,8 @@ impl Check {
         tree::walk(&self.volume, &self.prefixes, report, is_cancelled)
     }
 
-    /// Gives the runs of a part to `each`, which reads and decodes them; tells `report` what `each` found wrong.
+    /// Passes the runs of a part to `each`, which reads and decodes them; passes the faults that `each` returns to
+    /// `report`.
     pub fn data(
         &self,
         walked: &Walked,
@@ -111,7 +108,7 @@ impl Check {
         let mut each = |run| {
             if let Err(error) = each(run) {
                 let path = walked.path(&self.volume, part.nid);
-                report(Finding::of(error.for_inode(part.nid), path));
+                report(Finding::from(&error.for_inode(part.nid)).with_path(path));
             }
         };
         let result = match part.data {
@@ -123,11 +120,11 @@ impl Check {
         };
         if let Err(error) = result {
             let path = walked.path(&self.volume, part.nid);
-            report(Finding::of(error.for_inode(part.nid), path));
+            report(Finding::from(&error.for_inode(part.nid)).with_path(path));
         }
     }
 
-    /// Gives the blocks that begin in `range` of a file and that are decoded for this file.
+    /// Passes the blocks that begin in `range` of a file, and that are verified for this file, to `each`.
     fn blocks(&self, walked: &Walked, nid: Nid, range: ByteRange, each: &mut dyn FnMut(DataRun)) -> Result<(), Error> {
         let inode = Inode::read(&self.volume, nid)?;
         let mut mapper = Mapper::new(&self.volume, &inode)?;

@@ -1,4 +1,4 @@
-//! Files in chunks (docs/format/erofs.md, Chunks).
+//! Chunk-based files (docs/format/erofs.md, Chunks).
 
 use floe_image::{ByteRange, Error, Place, Result};
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::format::{self, BLOCK_MAP_ENTRY_SIZE, InodeChunkIndex};
 
-/// Where a chunk is, as its record in the map says.
+/// A record of a chunk map.
 pub(super) struct ChunkRecord {
-    /// The device number, not masked yet.
+    /// The unmasked device number.
     pub(super) stored_id: u16,
     /// The first block; `None` for a hole.
     block: Option<u64>,
-    /// Where the record stands.
+    /// The position of the record.
     position: u64,
 }
 
-/// The record of the chunk that byte `position` of a file is in.
+/// The record of the chunk that contains byte `position` of a file.
 ///
 /// # Errors
 /// The chunk map cannot be read or breaks the format.
@@ -48,7 +48,7 @@ pub(super) fn record_at(
     Ok(ChunkRecord { stored_id, block: Some(block).filter(|block| *block != hole), position })
 }
 
-/// The piece of a chunk-based file that byte `position` is in: a chunk, cut at the file's size.
+/// The piece of a chunk-based file that contains byte `position`: a chunk, cut at the file size.
 ///
 /// # Errors
 /// The chunk map cannot be read or breaks the format.
@@ -70,6 +70,6 @@ pub(super) fn piece_at(
     let (device, offset) = volume
         .devices
         .resolve_on(record.stored_id, offset)
-        .ok_or(corrupt("chunk on a device that the device table does not have"))?;
+        .ok_or(corrupt("chunk on a device missing in the device table"))?;
     Ok(Piece { range, data: PieceData::Stored { device, offset } })
 }

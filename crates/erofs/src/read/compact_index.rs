@@ -8,23 +8,23 @@ use super::{
 };
 use crate::format;
 
-/// The fewest bits that the lower part of an entry has: enough for a distance and its flag.
+/// The minimum number of bits in the lower part of an entry: enough for a distance and its flag.
 const LOW_BITS_MIN: u32 = 12;
-/// What a pack ends with: a block number.
+/// The length of the block number at the end of a pack.
 const PACK_TRAILER_LEN: u64 = 4;
 
-/// The compact index of an inode: packs of two entries in 8 bytes up to the first multiple of 32 bytes, then packs of
-/// sixteen in 32 bytes as long as they fill, then packs of two again.
+/// The compact index of an inode: packs of two entries in 8 bytes up to the first multiple of 32 bytes, then as many
+/// packs of sixteen entries in 32 bytes as fill up, then packs of two again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CompactIndex {
-    /// The first byte.
+    /// The position of its first byte.
     pub(super) start: u64,
     /// The number of entries: one for each block of the file.
     pub(super) entry_count: u64,
     pub(super) lcluster_size_log2: u8,
-    /// Packs of sixteen are used.
+    /// Whether packs of sixteen are used.
     pub(super) has_large_packs: bool,
-    /// Pclusters may have several blocks, and the first entry behind a head says how many.
+    /// Whether pclusters may have several blocks, so that the entry after a head states the block count.
     pub(super) counts_blocks: bool,
 }
 
@@ -36,7 +36,7 @@ struct Pack {
 }
 
 impl CompactIndex {
-    /// What the index says of lcluster `number`.
+    /// Decodes the entry of lcluster `number`.
     ///
     /// # Errors
     /// The pack cannot be read or breaks the format.
@@ -57,7 +57,7 @@ impl CompactIndex {
         Ok(Loaded { lcluster, record_end: pack.position + pack.len })
     }
 
-    /// The pack that lcluster `number` is in, and its number in it.
+    /// The pack that contains lcluster `number`, and its index in the pack.
     fn pack_of(&self, number: u64) -> Result<(Pack, u64)> {
         let place = Place::at(self.start);
         if number >= self.entry_count {
@@ -102,7 +102,7 @@ impl Entry {
         self.kind == format::LCLUSTER_TYPE_NONHEAD
     }
 
-    /// The number of blocks, where the entry says that.
+    /// The block count, if the entry states one.
     fn block_count(&self) -> Option<u64> {
         let flag = u64::from(format::LI_D0_CBLKCNT);
         (self.is_non_head() && self.low & flag != 0).then_some(self.low & !flag)
@@ -110,7 +110,7 @@ impl Entry {
 }
 
 impl Entries<'_> {
-    /// Entry `index`; beyond the pack, zero.
+    /// Entry `index`; zero beyond the pack.
     fn entry(&self, index: u64) -> Entry {
         let bit = index * self.entry_bits;
         let word = usize::try_from(bit / 8).ok().and_then(|byte| self.bytes.get(byte..)).and_then(<[u8]>::first_chunk);
@@ -124,7 +124,7 @@ impl Entries<'_> {
         self.bytes.last_chunk().map_or(0, |word| u64::from(u32::from_le_bytes(*word)))
     }
 
-    /// Entry `index` where every pcluster has one block.
+    /// Decodes entry `index` if every pcluster has one block.
     fn lcluster_of_single(&self, index: u64) -> Result<Lcluster, &'static str> {
         let entry = self.entry(index);
         if entry.block_count().is_some() {
@@ -146,7 +146,7 @@ impl Entries<'_> {
         })
     }
 
-    /// Entry `index` where pclusters may have several blocks.
+    /// Decodes entry `index` if pclusters may have several blocks.
     fn lcluster_of_counted(&self, index: u64) -> Result<Lcluster, &'static str> {
         let entry = self.entry(index);
         self.lcluster(index, &entry, || {
@@ -162,7 +162,7 @@ impl Entries<'_> {
                         blocks += count;
                         before.saturating_sub(1)
                     }
-                    // Its head is `low` back; what follows the head says the number of blocks.
+                    // The head is `low` entries back; the entry after it states the block count.
                     (true, None) => before.saturating_sub(entry.low.checked_sub(2)?),
                 };
             }
@@ -170,7 +170,7 @@ impl Entries<'_> {
         })
     }
 
-    /// The meaning of an entry; `blocks_before` says how far its block is from the pack's.
+    /// Decodes an entry; `blocks_before` returns the distance of its block from the pack's base.
     fn lcluster(
         &self,
         index: u64,
@@ -192,7 +192,7 @@ impl Entries<'_> {
         Ok(Lcluster::Head(Head { kind, offset: entry.low, block, is_hole: false, is_partial: false }))
     }
 
-    /// The distance back to the head. The last entry of a pack has the distance ahead in its place.
+    /// The distance back to the head. The last entry of a pack holds the distance ahead instead.
     fn to_head(&self, index: u64, entry: &Entry) -> u64 {
         match index.checked_sub(1).filter(|_| index + 1 == self.count) {
             None => entry.low,
@@ -207,7 +207,7 @@ impl Entries<'_> {
         }
     }
 
-    /// The distance ahead to the next head, as far as the pack knows.
+    /// The distance ahead to the next head, as far as the pack reaches.
     fn to_next_head(&self, index: u64) -> u64 {
         for ahead in index..self.count {
             if !self.entry(ahead).is_non_head() {
@@ -248,7 +248,7 @@ mod tests {
         assert!(index(8, 40, true).pack_of(40).is_err());
     }
 
-    /// A pack of two entries, each a type and a lower part of 12 bits.
+    /// A pack of two entries, each with a type and a lower part of 12 bits.
     fn pack_of_two(entries: [(u32, u32); 2], block: u32) -> Vec<u8> {
         let words = entries.map(|(kind, low)| u16::try_from(kind << 12 | low).expect("14 bits"));
         [&words[0].to_le_bytes()[..], &words[1].to_le_bytes(), &block.to_le_bytes()].concat()

@@ -1,4 +1,4 @@
-//! Compressed files: what their map header says (docs/format/erofs.md, Compressed files).
+//! Compressed files and their map header (docs/format/erofs.md, Compressed files).
 
 use floe_image::{ByteRange, DecodedLen, DeviceId, Error, Nid, Place, Result, StoredBlock, StoredLen};
 
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::format::{self, FRAGMENT_INODE_BIT, MapHeader, PCLUSTER_MAX_DSIZE, PCLUSTER_MAX_SIZE};
 
-/// How the data of a compressed file is laid out.
+/// The layout of a compressed file's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CompressedLayout {
-    /// All of it is in the packed inode, from this byte on.
+    /// The whole file is a fragment in the packed inode, at this offset.
     Fragment { offset: u64 },
-    /// An index says for each lcluster what begins in it.
+    /// An index with an entry for each lcluster.
     Lclusters(LclusterMap),
-    /// Records say where each extent is.
+    /// A record for each extent.
     Extents(EncodedExtents),
 }
 
@@ -78,7 +78,7 @@ impl CompressedLayout {
         map.with_tail(volume, inode, &header, &mut window).map(Self::Lclusters)
     }
 
-    /// The extent of `inode` that byte `position`, which is before its end, is in.
+    /// The extent that contains byte `position`, which must be before the end of `inode`.
     ///
     /// # Errors
     /// The index cannot be read or breaks the format.
@@ -93,7 +93,7 @@ impl CompressedLayout {
         }
     }
 
-    /// Looks at what the index says of the inside of an extent; gives the number of records there.
+    /// Checks the index entries inside an extent; returns how many there are.
     ///
     /// # Errors
     /// The index cannot be read or contradicts itself.
@@ -105,10 +105,10 @@ impl CompressedLayout {
     }
 }
 
-/// The map header of `inode`, and where it ends.
+/// The map header of `inode`, and the position after it.
 ///
 /// # Errors
-/// It cannot be read.
+/// The map header cannot be read.
 pub(super) fn read_header(inode: &Inode, window: &mut Window<'_>) -> Result<(MapHeader, u64)> {
     let position = inode.body_end().checked_next_multiple_of(8);
     let end = position.and_then(|position| position.checked_add(8));
@@ -119,51 +119,51 @@ pub(super) fn read_header(inode: &Inode, window: &mut Window<'_>) -> Result<(Map
     Ok((MapHeader::from_prefix(&bytes).unwrap_or_default(), end))
 }
 
-/// A run of a compressed file's bytes that comes from one pcluster.
+/// A run of a compressed file that comes from one pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CompressedExtent {
     pub(super) range: ByteRange,
     pub(super) source: Pcluster,
 }
 
-/// Where the bytes of a [`CompressedExtent`] come from.
+/// The origin of the bytes of a [`CompressedExtent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pcluster {
-    /// Nowhere: a hole.
+    /// A hole.
     None,
-    /// The packed inode, from this byte on.
+    /// The packed inode, at this offset.
     Fragment { offset: u64 },
-    /// Stored bytes.
+    /// A stored pcluster.
     Stored {
-        /// The first of them.
+        /// The position of its first byte.
         position: u64,
-        /// How many.
+        /// Its length in bytes.
         len: u64,
-        /// They stand in the metadata of this space, not in the data area.
+        /// The metadata space that contains the pcluster if it is inline, rather than in the data area.
         inline: Option<Space>,
-        /// How they are encoded.
+        /// Its encoding.
         coding: Coding,
-        /// They decode to more than the extent.
+        /// The pcluster decodes to more than the extent.
         is_partial: bool,
     },
 }
 
-/// How the bytes of a pcluster are encoded.
+/// The encoding of a pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Coding {
-    /// Not at all, and they begin with the extent's first byte.
+    /// Uncompressed, starting with the extent's first byte.
     Shifted,
-    /// Not at all, and they are rotated to the file's blocks.
+    /// Uncompressed, rotated to the block boundaries of the file.
     Interlaced,
-    /// With this algorithm.
+    /// Compressed with this algorithm.
     Algorithm(u8),
 }
 
-/// The block number that no pcluster may reach: addresses have 48 bits.
+/// The exclusive upper bound of block numbers: addresses have 48 bits.
 const BLOCK_END_MAX: u64 = 1 << 48;
 
 impl CompressedExtent {
-    /// The piece of this extent that byte `position` is in.
+    /// The piece of this extent that contains byte `position`.
     ///
     /// # Errors
     /// The pcluster breaks the format.
@@ -216,9 +216,9 @@ impl CompressedExtent {
             return Err(Error::unsupported(format!("EROFS compression algorithm {algorithm} (inode {nid})")));
         }
         let encoding = volume.algorithms.encoding(algorithm);
-        let encoding = encoding.ok_or(corrupt("algorithm that the superblock does not name"))?;
+        let encoding = encoding.ok_or(corrupt("algorithm not announced by the superblock"))?;
         let decoded_len = u32::try_from(self.range.len()).ok().filter(|len| u64::from(*len) <= PCLUSTER_MAX_DSIZE);
-        let decoded_len = decoded_len.ok_or(corrupt("pcluster that decodes to more than 12 MiB"))?;
+        let decoded_len = decoded_len.ok_or(corrupt("pcluster decodes to more than 12 MiB"))?;
         let stored_len = u32::try_from(stored_len).map_err(|_| corrupt("pcluster above 1 MiB"))?;
         let (device, offset) = match inline {
             None => volume.devices.resolve(stored),

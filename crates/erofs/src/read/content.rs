@@ -4,37 +4,37 @@ use floe_image::{ByteRange, Bytes, Error, Extent, ExtentData, Place, Result};
 
 use super::{inode::Inode, map::Mapper, volume::Volume};
 
-/// The `len` bytes of `inode` from `position` on, which must be before its end. `len` is at most
+/// The `len` bytes of `inode` from `position` on, which must end before the end of the inode. `len` is at most
 /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
 ///
-/// # Errors
+/// The bytes cannot be read, or the map breaks the format.
 /// They cannot be read, or the map breaks the format.
 pub(super) fn read(volume: &Volume, inode: &Inode, position: u64, len: usize) -> Result<Bytes> {
     let mut mapper = Mapper::new(volume, inode)?;
     read_with(volume, &mut mapper, inode, position, len)
 }
 
-/// The longest target of a symbolic link, in bytes.
+/// The longest symbolic link target in bytes.
 const LINK_TARGET_LEN_MAX: u64 = 4095;
 
 /// The target of the symbolic link `inode`.
 ///
 /// # Errors
-/// It cannot be read or breaks the format.
+/// The target cannot be read or breaks the format.
 pub(super) fn link_target(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     let corrupt = |rule| Error::corrupt(rule, Place::inode(inode.nid));
     let len = usize::try_from(inode.size).ok().filter(|_| (1..=LINK_TARGET_LEN_MAX).contains(&inode.size));
-    let target = read(volume, inode, 0, len.ok_or(corrupt("link target of no or more than 4095 bytes"))?)?;
+    let target = read(volume, inode, 0, len.ok_or(corrupt("link target is empty or longer than 4095 bytes"))?)?;
     match target.contains(&0) {
         true => Err(corrupt("link target has a zero byte")),
         false => Ok(target.to_vec()),
     }
 }
 
-/// As [`read`], with a mapper that is at hand.
+/// As [`read`], with an existing mapper.
 ///
 /// # Errors
-/// As [`read`].
+/// As for [`read`].
 pub(super) fn read_with(
     volume: &Volume,
     mapper: &mut Mapper<'_>,

@@ -5,18 +5,18 @@ use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 use super::{block_size::BlockSize, superblock::Superblock};
 use crate::format;
 
-/// One extra device of an image, as its device table describes it.
+/// A device table entry of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceSlot {
-    /// What the device is known by, without the zero bytes that pad it: a digest or a file name; often empty.
+    /// The identification of the device without padding: a digest or a file name; often empty.
     pub tag: Vec<u8>,
-    /// The number of its blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The block at which it stands in the address space that all devices share; 0 where it does not.
+    /// The device's first block in the unified address space; 0 if it is not mapped there.
     pub uniaddr: u64,
 }
 
-/// The extra devices that the image in `reader` needs, in the order in which a reader must hold them: the first is
+/// The extra devices that the image in `reader` needs, in the order in which a reader must number them: the first is
 /// [`DeviceId`] 1.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ pub fn extra_devices(reader: &dyn BlockReader) -> Result<Vec<DeviceSlot>> {
     read_slots(reader, &Superblock::read(reader)?)
 }
 
-/// How many slots are read at once.
+/// How many slots one read covers.
 const SLOTS_AT_ONCE: usize = 4096;
 
 pub(super) fn read_slots(reader: &dyn BlockReader, superblock: &Superblock) -> Result<Vec<DeviceSlot>> {
@@ -62,13 +62,13 @@ pub(super) fn read_slots(reader: &dyn BlockReader, superblock: &Superblock) -> R
 #[derive(Clone, Debug)]
 pub(super) struct Devices {
     slots: Vec<DeviceSlot>,
-    /// The extra devices stand behind the image in the same source: none was given on its own.
+    /// The extra devices follow the image in the same source, because none was given separately.
     is_flat: bool,
     block_size: BlockSize,
 }
 
 impl Devices {
-    /// The devices that `superblock` names.
+    /// Reads the devices of `superblock`.
     ///
     /// # Errors
     /// The device table breaks the format, or `reader` has neither the image alone nor all of its devices.
@@ -97,7 +97,7 @@ impl Devices {
         self.slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.blocks))
     }
 
-    /// Where byte `position` of the address space that all devices share is.
+    /// The source and offset of byte `position` of the unified address space.
     pub(super) fn resolve(&self, position: u64) -> (DeviceId, u64) {
         if self.is_flat {
             return (DeviceId(0), position);
@@ -113,7 +113,8 @@ impl Devices {
         (DeviceId(0), position)
     }
 
-    /// Where byte `position` of the device that a chunk names is; `None` where there is no such device.
+    /// The source and offset of byte `position` of the device that a chunk refers to; `None` if there is no such
+    /// device.
     pub(super) fn resolve_on(&self, stored_id: u16, position: u64) -> Option<(DeviceId, u64)> {
         let mask = u16::try_from((self.slots.len() + 1).next_power_of_two() - 1).unwrap_or(u16::MAX);
         let id = if self.slots.is_empty() { 0 } else { stored_id & mask };

@@ -15,7 +15,7 @@ use crate::format::{self, NAME_LEN};
 /// The size of a raw entry.
 const ENTRY_LEN: usize = format::Dirent::SIZE;
 
-/// A directory that is being read.
+/// A directory of an open image.
 pub(super) struct Directory<'volume> {
     volume: &'volume Volume,
     inode: &'volume Inode,
@@ -23,10 +23,10 @@ pub(super) struct Directory<'volume> {
 }
 
 impl<'volume> Directory<'volume> {
-    /// The directory of `inode`.
+    /// Opens the directory of `inode`.
     ///
     /// # Errors
-    /// It is not a directory, or its map breaks the format.
+    /// `inode` is not a directory, or its map breaks the format.
     pub(super) fn new(volume: &'volume Volume, inode: &'volume Inode) -> Result<Self> {
         match inode.file_type {
             FileType::Directory => Ok(Self { volume, inode, mapper: Mapper::new(volume, inode)? }),
@@ -34,7 +34,7 @@ impl<'volume> Directory<'volume> {
         }
     }
 
-    /// The inode under `name`: a binary search for the block, then one in it.
+    /// Looks `name` up: a binary search for the block, then one within it.
     ///
     /// # Errors
     /// A block cannot be read or breaks the format.
@@ -59,7 +59,7 @@ impl<'volume> Directory<'volume> {
         candidate.map_or(Ok(None), |block| block.find(name))
     }
 
-    /// Visits the entries from `cursor` on, which is a byte position as in the kernel's directory streams.
+    /// Visits the entries from `cursor` on. A cursor is a byte position, as in the kernel's directory streams.
     ///
     /// # Errors
     /// A block cannot be read or breaks the format.
@@ -103,10 +103,10 @@ impl<'volume> Directory<'volume> {
         Ok(visit(Dirent { name: entry.name, nid: entry.nid, inode_number, file_type, next: DirectoryCursor(next) }))
     }
 
-    /// Block `number`, which must begin before the directory's end.
+    /// Reads block `number`, which must begin before the directory's end.
     ///
     /// # Errors
-    /// It cannot be read or breaks the format.
+    /// The block cannot be read or breaks the format.
     pub(super) fn block(&mut self, number: u64) -> Result<DirectoryBlock> {
         let block_size = self.volume.superblock.block_size;
         let position = number << block_size.log2();
@@ -117,7 +117,7 @@ impl<'volume> Directory<'volume> {
     }
 }
 
-/// The type that a number in an entry names.
+/// The file type for the number in an entry.
 pub(super) fn file_type(number: u8) -> Option<FileType> {
     Some(match number {
         format::FT_REG_FILE => FileType::Regular,
@@ -134,7 +134,7 @@ pub(super) fn file_type(number: u8) -> Option<FileType> {
 /// One block of a directory.
 pub(super) struct DirectoryBlock {
     directory: Nid,
-    /// Where in the directory it begins.
+    /// Its position in the directory.
     position: u64,
     bytes: Bytes,
     entry_count: usize,
@@ -144,26 +144,26 @@ pub(super) struct DirectoryBlock {
 pub(super) struct Entry<'block> {
     pub(super) name: &'block [u8],
     pub(super) nid: Nid,
-    /// As it stands in the image.
+    /// The number recorded in the image.
     pub(super) file_type: u8,
 }
 
 impl DirectoryBlock {
-    /// The block of `directory` at byte `position`.
+    /// Parses the block of `directory` at byte `position`.
     ///
     /// # Errors
-    /// The place of its first name, which says how many entries there are, breaks the format.
+    /// The offset of the first name, which determines the number of entries, breaks the format.
     pub(super) fn new(directory: Nid, position: u64, bytes: Bytes) -> Result<Self> {
         let mut block = Self { directory, position, bytes, entry_count: 0 };
         let names_start = usize::from(block.raw(0)?.nameoff);
         if names_start < ENTRY_LEN || names_start >= block.bytes.len() {
-            return Err(block.corrupt("first name of a directory block is not behind its entries"));
+            return Err(block.corrupt("first name of a directory block does not follow its entries"));
         }
         block.entry_count = names_start / ENTRY_LEN;
         Ok(block)
     }
 
-    /// Entry `index`.
+    /// Parses entry `index`.
     ///
     /// # Errors
     /// Its name breaks the format.
@@ -191,12 +191,12 @@ impl DirectoryBlock {
         self.entry_count
     }
 
-    /// Whether the first name stands directly behind a whole entry.
+    /// Whether the first name directly follows an entry.
     pub(super) fn has_whole_entries(&self) -> bool {
         self.raw(0).is_ok_and(|raw| usize::from(raw.nameoff).is_multiple_of(ENTRY_LEN))
     }
 
-    /// The inode under `name` in this block.
+    /// Looks `name` up in this block.
     fn find(&self, name: &[u8]) -> Result<Option<Nid>> {
         let (mut low, mut high) = (0, self.entry_count);
         while low < high {
@@ -211,12 +211,12 @@ impl DirectoryBlock {
         Ok(None)
     }
 
-    /// Where in the directory the block ends.
+    /// The position in the directory after the block.
     fn end(&self) -> u64 {
         self.position.saturating_add(u64::try_from(self.bytes.len()).unwrap_or(u64::MAX))
     }
 
-    /// Where in the directory entry `index` stands.
+    /// The position of entry `index` in the directory.
     fn position_of(&self, index: usize) -> u64 {
         self.position.saturating_add(u64::try_from(index * ENTRY_LEN).unwrap_or(u64::MAX))
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_where_the_next_begins_or_at_a_zero_byte() {
+    fn names_end_at_the_next_name_or_a_zero_byte() {
         for tail in [&b""[..], &[0; 7]] {
             let bytes = block(&[("..", 1), ("a", 2), ("bcd", 3)], tail);
             let block = DirectoryBlock::new(Nid(9), 0, bytes.into()).expect("the block is right");
@@ -264,8 +264,8 @@ mod tests {
     fn broken_blocks_are_named() {
         let whole = block(&[("..", 1), ("a", 2)], b"");
         for (at, byte, rule) in [
-            (8, 11, "first name of a directory block is not behind its entries"),
-            (8, 200, "first name of a directory block is not behind its entries"),
+            (8, 11, "first name of a directory block does not follow its entries"),
+            (8, 200, "first name of a directory block does not follow its entries"),
             (20, 200, "dirent name past its block"),
             (20, 24, "dirent name is empty"),
             (24, b'/', "dirent name has a slash"),

@@ -1,4 +1,4 @@
-//! What an image says of itself, for people: the superblock, one inode, its extents, statistics of all of it.
+//! Reports about an image: superblock, inodes, extents and statistics.
 
 mod extents;
 mod statistics;
@@ -19,52 +19,52 @@ use super::{
 };
 use crate::format::{self, SUPER_OFFSET, SuperBlock};
 
-/// What the superblock says.
+/// The contents of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SuperblockReport {
-    /// The superblock as it stands.
+    /// The raw superblock.
     pub raw: SuperBlock,
-    /// Its size in bytes, with what follows it.
+    /// Its size in bytes, including extensions.
     pub len: u64,
-    /// The features in words.
+    /// The names of the features.
     pub features: Vec<String>,
-    /// The algorithms that the image says it uses, by name.
+    /// The names of the algorithms that the superblock announces.
     pub algorithms: Vec<&'static str>,
     /// The block size in bytes.
     pub block_size: u64,
     /// The number of blocks of the image itself.
     pub block_count: u64,
-    /// The root.
+    /// The nid of the root.
     pub root: Nid,
-    /// The packed inode, where there is one.
+    /// The packed inode, if any.
     pub packed: Option<Nid>,
-    /// The metabox inode, where there is one.
+    /// The metabox inode, if any.
     pub metabox: Option<Nid>,
     /// The extra devices.
     pub devices: Vec<DeviceSlot>,
 }
 
-/// What an inode says, beyond what `stat` shows.
+/// The contents of an inode, beyond `stat`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InodeReport {
-    /// What `stat` shows.
+    /// The attributes.
     pub attr: Attr,
-    /// Whether the inode is inside the metabox; `position` is then a position in that.
+    /// Whether the inode is inside the metabox; `position` is then relative to the metabox.
     pub is_in_metabox: bool,
-    /// The first byte of the inode.
+    /// The position of the inode.
     pub position: u64,
-    /// The size of the inode without what follows it: 32 or 64 bytes.
+    /// The size of the inode itself: 32 or 64 bytes.
     pub inode_len: u64,
-    /// What its xattrs take, in bytes.
+    /// The length of its xattrs in bytes.
     pub xattr_len: u64,
     /// The number of its data layout.
     pub layout: u16,
-    /// What its data takes on the image, in bytes: its blocks, or its size where it is not compressed.
+    /// The space that its data takes in the image, in bytes: its blocks, or its size if it is uncompressed.
     pub stored_len: u64,
 }
 
 impl InodeReport {
-    /// The report of an inode.
+    /// Describes an inode.
     fn new(volume: &Volume, inode: &Inode) -> Self {
         let (layout, stored_len) = match inode.layout {
             Layout::Flat { .. } => (format::INODE_FLAT_PLAIN, inode.size),
@@ -90,7 +90,7 @@ impl InodeReport {
     }
 }
 
-/// What the superblock of an image says.
+/// Describes the superblock of an image.
 ///
 /// # Errors
 /// The device table cannot be read.
@@ -112,10 +112,10 @@ pub fn superblock(erofs: &Erofs) -> Result<SuperblockReport> {
     })
 }
 
-/// What an inode says.
+/// Describes an inode.
 ///
 /// # Errors
-/// It cannot be read or breaks the format.
+/// The inode cannot be read or breaks the format.
 pub fn inode(erofs: &Erofs, nid: Nid) -> Result<InodeReport> {
     let volume = erofs.volume();
     Ok(InodeReport::new(volume, &Inode::read(volume, nid)?))

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PARTIAL, Extent, MapHeader};
 
-/// The map of a file whose extents are recorded.
+/// The map of a file with a record for each extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EncodedExtents {
-    /// The first record; where records have only a length, the word before them.
+    /// The position of the first record; if records consist of a length only, the word before them.
     start: u64,
     form: Form,
     is_interlaced: bool,
@@ -21,14 +21,14 @@ pub(super) struct EncodedExtents {
     has_fragment: bool,
 }
 
-/// The form of the records.
+/// The format of the records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
-    /// A length: each extent has `1 << size_log2` bytes and its stored bytes follow those of the one before.
+    /// Length only: each extent has `1 << size_log2` bytes, and the pclusters are contiguous.
     Lengths { size_log2: u8 },
-    /// A length and a place: each extent has `1 << size_log2` bytes.
+    /// Length and position: each extent has `1 << size_log2` bytes.
     Places { size_log2: u8 },
-    /// A length, a place and a beginning; sorted.
+    /// Length, position and file offset; sorted.
     Beginnings { record_len: u64, count: u64 },
 }
 
@@ -41,10 +41,10 @@ struct Record {
 }
 
 impl EncodedExtents {
-    /// The map that a header which ends at `header_end` announces.
+    /// The map of the header that ends at `header_end`.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The violated rule.
     pub(super) fn new(header: &MapHeader, header_end: u64, size_log2: u8) -> Result<Self, &'static str> {
         let record_len_log2 = 2 + (header.h_advise >> format::ADVISE_EXTRECSZ_BIT & format::ADVISE_EXTRECSZ_MASK);
         let record_len = 1 << record_len_log2;
@@ -62,7 +62,7 @@ impl EncodedExtents {
         })
     }
 
-    /// The extent that byte `position`, which is before the end of `inode`, is in.
+    /// The extent that contains byte `position`, which must be before the end of `inode`.
     ///
     /// # Errors
     /// The records cannot be read or break the format.
@@ -101,7 +101,7 @@ impl EncodedExtents {
         Pcluster::Stored { position: record.position, len, inline: None, coding, is_partial }
     }
 
-    /// The extent of a fixed size that is number `number`.
+    /// The extent of index `number` if extents have a fixed size.
     fn fixed_range(inode: &Inode, size_log2: u8, number: u64) -> (ByteRange, bool) {
         let range = ByteRange::new(number << size_log2, 1 << size_log2);
         (range.intersection(ByteRange::new(0, inode.size)), range.end() >= inode.size)
@@ -116,7 +116,7 @@ impl EncodedExtents {
     ) -> Result<Option<Record>> {
         let number = position >> size_log2;
         let position_of = |number: u64| self.start.saturating_add(8).saturating_add(number.saturating_mul(4));
-        // Where the last record is not there, the walk to it would be for nothing.
+        // Fails before the scan if the last record is missing.
         window.read(position_of(number), 4)?;
         let sums = &window.volume().length_sums;
         let (mut at, mut sum) = sums.before(inode.nid, number);
@@ -143,7 +143,7 @@ impl EncodedExtents {
         Ok(Some(Record { plen: low(record), position: record >> 32, range, is_last }))
     }
 
-    /// The last record that begins at or before `position`; before the first one there is a hole.
+    /// The last record that begins at or before `position`. A hole precedes the first record.
     fn by_beginning(
         &self,
         inode: &Inode,

@@ -1,4 +1,4 @@
-//! An EROFS image as a file system.
+//! An EROFS image as a [`FileSystem`].
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -19,27 +19,27 @@ use super::{
 };
 use crate::format;
 
-/// How many bytes of directories there are for each byte of an image, at most: directories may be compressed, but entries
-/// have numbers and names of their own.
+/// Upper bound of the ratio between directory bytes and the length of the image. Directories may be compressed, but
+/// each entry has its own number and name.
 const ENTRIES_RATIO_MAX: u64 = 16;
 
-/// The bytes of the shortest entry: a record, and a name of one byte.
+/// The length of the shortest entry in bytes: a record and a name of one byte.
 const ENTRY_BYTES_MIN: u64 = 13;
 
-/// An EROFS image as a file system.
+/// An EROFS image as a [`FileSystem`].
 pub struct Erofs {
     volume: Volume,
     prefixes: Arc<[LongPrefix]>,
 }
 
 impl Erofs {
-    /// Opens the image in `reader`: source 0 is the image, and the following ones are its extra devices in the order of
-    /// [`extra_devices`](crate::extra_devices). Where there is only source 0, the devices are taken to stand in it, at
-    /// their unified addresses.
+    /// Opens the image in `reader`. Source 0 is the image; its extra devices follow in the order of
+    /// [`extra_devices`](crate::extra_devices). If there is only source 0, it must contain the devices at their unified
+    /// addresses.
     ///
     /// # Errors
-    /// The image is not EROFS, breaks the format in what every access needs, or uses what is not known. Faults of
-    /// single files are found when they are used.
+    /// The image is not EROFS, uses unsupported features, or breaks the format in structures that every access needs.
+    /// Faults of individual files appear when the files are used.
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
         let superblock = Superblock::read(reader.as_ref())?;
         let volume = Volume::open(reader, superblock)?;
@@ -47,7 +47,7 @@ impl Erofs {
         Ok(Self { volume, prefixes })
     }
 
-    /// The image's parts.
+    /// The open volume.
     pub(super) fn volume(&self) -> &Volume {
         &self.volume
     }

@@ -12,10 +12,10 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// The features in these bits of the superblock.
+    /// Parses the feature bits of the superblock.
     ///
     /// # Errors
-    /// One of the incompatible bits is not known; the error names it.
+    /// An incompatible bit is unknown; the error names it.
     pub(crate) fn new(compatible: u32, incompatible: u32) -> Result<Self> {
         match incompatible & !format::ALL_FEATURE_INCOMPAT {
             0 => Ok(Self { compatible, incompatible }),
@@ -33,7 +33,7 @@ impl Features {
         self.incompatible & bits == bits
     }
 
-    /// The features in words. A compatible bit that is not known appears as its number.
+    /// The names of the features. Unknown compatible bits appear as numbers.
     pub(crate) fn words(self) -> Vec<String> {
         let mut words = Vec::new();
         for (bits, names) in [(self.compatible, COMPATIBLE_NAMES), (self.incompatible, INCOMPATIBLE_NAMES)] {

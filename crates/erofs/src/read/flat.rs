@@ -1,4 +1,4 @@
-//! Files whose blocks stand in a row (docs/format/erofs.md, Flat files).
+//! Files in contiguous blocks (docs/format/erofs.md, Flat files).
 
 use floe_image::{ByteRange, Error, Place, Result};
 
@@ -8,10 +8,10 @@ use super::{
     volume::Volume,
 };
 
-/// The piece of a flat file that byte `position` is in.
+/// The piece of a flat file.
 ///
 /// # Errors
-/// Its address breaks the format.
+/// The address breaks the format.
 pub(super) fn piece_at(volume: &Volume, inode: &Inode, start_block: Option<u64>) -> Result<Piece> {
     let whole = ByteRange::new(0, inode.size);
     match start_block {
@@ -20,10 +20,10 @@ pub(super) fn piece_at(volume: &Volume, inode: &Inode, start_block: Option<u64>)
     }
 }
 
-/// The piece of a file with an inline tail that byte `position` is in.
+/// The piece of a file with an inline tail that contains byte `position`.
 ///
 /// # Errors
-/// Its address breaks the format, or the tail crosses a block's end.
+/// The address breaks the format, or the tail crosses a block boundary.
 pub(super) fn inline_piece_at(volume: &Volume, inode: &Inode, start_block: u64, position: u64) -> Result<Piece> {
     let block_size = volume.superblock.block_size;
     let blocks = block_size.blocks(inode.size).saturating_sub(1);

@@ -11,7 +11,7 @@ use crate::format::{self, LclusterIndex};
 /// The size of a record.
 const RECORD_LEN: u64 = 8;
 
-/// What the full index that begins at `start` says of lcluster `number`.
+/// Decodes the record of lcluster `number` in the full index at `start`.
 ///
 /// # Errors
 /// The record cannot be read.

@@ -9,17 +9,17 @@ use super::{
 };
 use crate::format::{self, DIRENT_NID_MASK, DIRENT_NID_METABOX_BIT, INODE_SLOT_SIZE, InodeCompact, InodeExtended};
 
-/// An inode, checked.
+/// A validated inode.
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
     pub(super) nid: Nid,
-    /// Where the inode and what follows it lies.
+    /// The space that contains the inode and its body.
     pub(super) space: Space,
-    /// The first byte of the inode.
+    /// The position of the inode.
     pub(super) position: u64,
-    /// The first byte of the xattrs, behind the inode.
+    /// The position of the xattrs, which follow the inode.
     pub(super) xattr_position: u64,
-    /// How many bytes the xattrs take; 0 where there are none.
+    /// The length of the xattrs in bytes; 0 if there are none.
     pub(super) xattr_len: u64,
     pub(super) file_type: FileType,
     pub(super) permissions: u16,
@@ -31,29 +31,29 @@ pub(super) struct Inode {
     pub(super) device: DeviceNumber,
     pub(super) blocks_512: u64,
     pub(super) layout: Layout,
-    /// A directory that has no entry for itself.
+    /// The directory has no `.` entry.
     pub(super) omits_dot: bool,
 }
 
-/// How the data of an inode is laid out.
+/// The data layout of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Layout {
-    /// Blocks in a row from a block on; `None` says that all is a hole.
+    /// Contiguous blocks from a block on; `None` if the whole file is a hole.
     Flat { start_block: Option<u64> },
-    /// As above, but what is past the last whole block stands behind the inode.
+    /// As above, but the tail after the last full block follows the inode.
     FlatInline { start_block: u64 },
-    /// Compressed, with full indexes or encoded extents (`false`) or compact indexes (`true`).
+    /// Compressed, with a compact index if `is_compact`, otherwise with a full index or encoded extents.
     Compressed { is_compact: bool },
     /// Chunks.
     Chunked(ChunkFormat),
 }
 
-/// The form of a chunk map.
+/// The format of a chunk map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChunkFormat {
-    /// log2 of the size of a chunk in bytes; below 64.
+    /// log2 of the chunk size in bytes; below 64.
     pub(super) chunk_size_log2: u8,
-    /// The map has 8-byte records.
+    /// The map consists of 8-byte records.
     pub(super) has_indexes: bool,
     /// Block numbers have 48 bits.
     pub(super) is_48bit: bool,
@@ -63,7 +63,7 @@ impl Inode {
     /// Reads inode `nid`.
     ///
     /// # Errors
-    /// There is none, it cannot be read, or it breaks the format.
+    /// The inode does not exist, cannot be read, or breaks the format.
     pub(super) fn read(volume: &Volume, nid: Nid) -> Result<Self> {
         let space = if nid.0 >> DIRENT_NID_METABOX_BIT == 0 { Space::Image } else { Space::Metabox };
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
@@ -128,12 +128,12 @@ impl Inode {
         })
     }
 
-    /// The first byte behind the inode and its xattrs.
+    /// The position after the inode and its xattrs.
     pub(super) fn body_end(&self) -> u64 {
         self.xattr_position + self.xattr_len
     }
 
-    /// What `stat` says.
+    /// The attributes of the inode.
     pub(super) fn attr(&self, volume: &Volume) -> Attr {
         Attr {
             nid: self.nid,
@@ -151,7 +151,7 @@ impl Inode {
     }
 }
 
-/// The number that `stat` shows for an inode (docs/format/erofs.md, Inode numbers).
+/// The inode number that `stat` shows (docs/format/erofs.md, Inode numbers).
 pub(super) fn inode_number(volume: &Volume, nid: Nid) -> u64 {
     match volume.superblock.metabox {
         None => nid.0,
@@ -166,13 +166,13 @@ fn metabox_inode_number(nid: u64) -> u64 {
     (nid << 1) & UPPER_HALF | nid & 0x7fff_ffff | (nid >> DIRENT_NID_METABOX_BIT) << 31
 }
 
-/// What both forms of an inode have.
+/// The fields that both forms of an inode have.
 struct RawInode {
     format: u16,
     header_len: u64,
     xattr_count: u16,
     mode: u16,
-    /// The upper 16 bits of addresses; `None` where they have 32 bits.
+    /// The upper 16 bits of addresses; `None` if addresses have 32 bits.
     start_hi: Option<u16>,
     size: u64,
     u: u32,

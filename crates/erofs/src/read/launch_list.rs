@@ -1,4 +1,4 @@
-//! The list of what a launch reads first (docs/format/erofs.md, Launch list).
+//! Reads the launch list (docs/format/erofs.md, Launch list).
 
 use floe_image::{BlockReader, ByteRange, Bytes, DeviceId, Nid, Result};
 
@@ -6,8 +6,8 @@ use super::Erofs;
 use crate::format::{LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LaunchListHeader, LaunchRecord};
 
 impl Erofs {
-    /// What a launch that was recorded reads first, in its order; nothing where the image does not say. What stands
-    /// there is a hint: inodes and ranges may be any numbers.
+    /// What a recorded launch reads first, in order; empty if the image has no launch list. The list is a hint: its
+    /// inodes and ranges are not validated.
     ///
     /// # Errors
     /// The image cannot be read.
@@ -46,5 +46,5 @@ impl Erofs {
     }
 }
 
-/// How many records are read at once.
+/// How many records one read covers.
 const PIECE_RECORDS: usize = <dyn BlockReader>::STORED_LEN_MAX / LaunchRecord::SIZE;

@@ -1,17 +1,17 @@
-//! What an index says of one lcluster (docs/format/erofs.md, Lclusters).
+//! A decoded index entry (docs/format/erofs.md, Lclusters).
 
-/// What an index says of one lcluster.
+/// The index entry of one lcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lcluster {
-    /// An extent begins in it.
+    /// An extent begins in the lcluster.
     Head(Head),
-    /// It belongs whole to the extent that begins in an earlier one.
+    /// The lcluster belongs entirely to an extent that begins in an earlier one.
     NonHead {
-        /// How many lclusters back its head is, as far as this one knows.
+        /// How many lclusters back the head is, as far as this entry states.
         to_head: u64,
-        /// How many lclusters ahead the next head is, as far as this one knows.
+        /// How many lclusters ahead the next head is, as far as this entry states.
         to_next_head: u64,
-        /// The number of blocks of the pcluster; only the first lcluster behind a head says it.
+        /// The block count of the pcluster; only the first lcluster after a head states it.
         block_count: Option<u64>,
     },
 }
@@ -20,31 +20,31 @@ pub(super) enum Lcluster {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) kind: HeadKind,
-    /// Where in the lcluster the extent begins, in bytes.
+    /// The offset in the lcluster at which the extent begins, in bytes.
     pub(super) offset: u64,
     /// The first block of the pcluster.
     pub(super) block: u64,
-    /// The extent has no pcluster: it is a hole.
+    /// The extent is a hole and has no pcluster.
     pub(super) is_hole: bool,
     /// The pcluster decodes to more than the extent.
     pub(super) is_partial: bool,
 }
 
-/// How the pcluster of an extent is encoded.
+/// The encoding of an extent's pcluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeadKind {
-    /// Not at all.
+    /// Uncompressed.
     Plain,
-    /// With the inode's first algorithm.
+    /// Compressed with the inode's first algorithm.
     First,
-    /// With the inode's second algorithm.
+    /// Compressed with the inode's second algorithm.
     Second,
 }
 
-/// An lcluster and where the index goes on.
+/// A decoded index entry and its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loaded {
     pub(super) lcluster: Lcluster,
-    /// The first byte behind the record, or behind the pack of records, that the lcluster was in.
+    /// The position after the record, or after the pack that contains the entry.
     pub(super) record_end: u64,
 }

@@ -1,27 +1,27 @@
-//! Where the stored bytes of extents are whose records have only a length.
+//! Prefix sums of stored lengths, for extents whose records consist of a length only.
 
 use std::sync::{Mutex, PoisonError};
 
 use floe_image::Nid;
 
-/// For every so many records a sum is kept.
+/// A sum is kept for every so many records.
 pub(super) const STRIDE: u64 = 1024;
-/// How many files sums are kept for.
+/// The maximum number of files with sums.
 const FILES_MAX: usize = 16;
-/// How many sums are kept for one file: enough for 67 million extents.
+/// The maximum number of sums per file: enough for 67 million extents.
 const SUMS_MAX: usize = 1 << 16;
 
-/// The sums of the stored lengths before every [`STRIDE`]th extent of the files that were read last.
+/// The sum of stored lengths before every [`STRIDE`]th extent, for the most recently read files.
 ///
-/// Without them, the place of an extent in the middle of a file is half the index away. They take at most 8 MiB.
+/// Without sums, locating an extent reads half of the index on average. They take at most 8 MiB.
 #[derive(Default)]
 pub(super) struct LengthSums {
-    /// The file that was used last comes last.
+    /// The most recently used file comes last.
     files: Mutex<Vec<(Nid, Vec<u64>)>>,
 }
 
 impl LengthSums {
-    /// The last record at or before `number` before which the sum is known, and that sum; 0 and 0 where none is.
+    /// The last record at or before `number` with a known sum, and that sum; 0 and 0 if there is none.
     pub(super) fn before(&self, nid: Nid, number: u64) -> (u64, u64) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = files.iter().position(|(file, _)| *file == nid) else { return (0, 0) };
@@ -32,7 +32,7 @@ impl LengthSums {
         (u64::try_from(wanted).unwrap_or(0) * STRIDE, sum)
     }
 
-    /// Keeps the sum before record `number`, if it is the next one that is wanted.
+    /// Keeps the sum before record `number` if it is the next missing one.
     pub(super) fn keep(&self, nid: Nid, number: u64, sum: u64) {
         let Some(index) = (number / STRIDE).checked_sub(1).filter(|_| number.is_multiple_of(STRIDE)) else { return };
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Where the bytes of a file are (docs/format/erofs.md, Where data is).
+//! Maps file ranges to image ranges (docs/format/erofs.md, Where data is).
 
 use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, FileType, Place, Result, SeekTarget};
 
@@ -12,7 +12,7 @@ use super::{
     window::Window,
 };
 
-/// Finds the pieces of one inode.
+/// Maps the bytes of one inode.
 pub(super) struct Mapper<'volume> {
     volume: &'volume Volume,
     inode: &'volume Inode,
@@ -21,7 +21,7 @@ pub(super) struct Mapper<'volume> {
 }
 
 impl<'volume> Mapper<'volume> {
-    /// A mapper of `inode`.
+    /// Creates a mapper of `inode`.
     ///
     /// # Errors
     /// The inode has no data, or its map header cannot be read or breaks the format.
@@ -39,7 +39,7 @@ impl<'volume> Mapper<'volume> {
         Ok(Self { volume, inode, window: Window::new(volume, inode.space, inode.nid), compressed })
     }
 
-    /// The piece that byte `position`, which must be before the inode's end, is in.
+    /// The piece that contains byte `position`, which must be before the inode's end.
     ///
     /// # Errors
     /// The map cannot be read or breaks the format.
@@ -60,12 +60,14 @@ impl<'volume> Mapper<'volume> {
         }?;
         match piece.range.offset() <= position && position < piece.range.end() && piece.range.end() <= self.inode.size {
             true => Ok(piece),
-            false => Err(Error::corrupt("extent beside its place", Place::inode_at(self.inode.nid, position))),
+            false => {
+                Err(Error::corrupt("extent does not contain its position", Place::inode_at(self.inode.nid, position)))
+            }
         }
     }
 
-    /// The compressed extent that byte `position`, which must be before the inode's end, is in; `None` where the inode is
-    /// not compressed.
+    /// The compressed extent that contains byte `position`, which must be before the inode's end; `None` if the inode
+    /// is not compressed.
     ///
     /// # Errors
     /// The map cannot be read or breaks the format.
@@ -74,7 +76,7 @@ impl<'volume> Mapper<'volume> {
         layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
     }
 
-    /// Looks at what the index says of the inside of an extent that it gave; gives the number of records there.
+    /// Checks the index entries inside an extent that this mapper returned; returns how many there are.
     ///
     /// # Errors
     /// The map cannot be read or contradicts itself.
@@ -83,10 +85,10 @@ impl<'volume> Mapper<'volume> {
         layout.map_or(Ok(0), |layout| layout.check_extent(self.inode, &mut self.window, range))
     }
 
-    /// Appends the extents of what of `range` is before the inode's end.
+    /// Appends the extents of the part of `range` that is before the inode's end.
     ///
     /// # Errors
-    /// As [`Mapper::piece_at`], or a fragment is not within the packed inode.
+    /// As for [`Mapper::piece_at`], or a fragment exceeds the packed inode.
     pub(super) fn extents(&mut self, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
         let first = extents.len();
         let mut position = range.offset();
@@ -103,10 +105,11 @@ impl<'volume> Mapper<'volume> {
         Ok(())
     }
 
-    /// The first byte at or after `offset` that is of the wanted kind. What is in the packed inode counts as data.
+    /// The offset of the first byte at or after `offset` of the requested kind. Bytes in the packed inode count as
+    /// data.
     ///
     /// # Errors
-    /// As [`Mapper::piece_at`].
+    /// As for [`Mapper::piece_at`].
     pub(super) fn seek(&mut self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         let mut position = offset;
         while position < self.inode.size {
@@ -119,7 +122,7 @@ impl<'volume> Mapper<'volume> {
         Ok((target == SeekTarget::Hole && offset < self.inode.size).then_some(self.inode.size))
     }
 
-    /// Appends the extents of `piece`, as far as they are in `wanted` where it stands in another inode.
+    /// Appends the extents of `piece`. If the piece is in another inode, appends only the part within `wanted`.
     fn follow(&self, piece: Piece, wanted: ByteRange, first: usize, extents: &mut Vec<Extent>) -> Result<()> {
         let volume = self.volume;
         let data = match piece.data {
@@ -133,14 +136,7 @@ impl<'volume> Mapper<'volume> {
             }
             PieceData::Inline { space: Space::Metabox, position } => {
                 let metabox = volume.metabox.get();
-                return self.follow_into(
-                    metabox,
-                    "metadata in a metabox that does not exist",
-                    position,
-                    piece,
-                    wanted,
-                    extents,
-                );
+                return self.follow_into(metabox, "metadata in a missing metabox", position, piece, wanted, extents);
             }
             PieceData::Fragment { offset } => {
                 if volume.superblock.packed == Some(self.inode.nid) {
@@ -166,7 +162,7 @@ impl<'volume> Mapper<'volume> {
     ) -> Result<()> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(self.inode.nid));
         let special = &special.ok_or(corrupt(missing))?.inode;
-        let past_end = corrupt("fragment past the end of the inode that it is in");
+        let past_end = corrupt("fragment past the end of its inode");
         let start = offset.checked_add(wanted.offset() - piece.range.offset());
         let start = start.filter(|start| start.checked_add(wanted.len()).is_some_and(|end| end <= special.size));
         let range = ByteRange::new(start.ok_or(past_end)?, wanted.len());
@@ -184,7 +180,7 @@ impl<'volume> Mapper<'volume> {
     }
 }
 
-/// Where data is that begins `len` bytes behind the beginning of `data`.
+/// The location `len` bytes after the beginning of `data`.
 fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
     Some(match data {
         ExtentData::Hole => ExtentData::Hole,
@@ -195,7 +191,7 @@ fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
     })
 }
 
-/// Appends an extent, or makes the last one longer if it goes on where that ends. Extents before `first` are left alone.
+/// Appends an extent, or extends the last one if the two are contiguous. Leaves extents before `first` unchanged.
 fn push(extents: &mut Vec<Extent>, first: usize, extent: Extent) {
     let last = extents.len().checked_sub(1).filter(|last| *last >= first).and_then(|last| extents.get_mut(last));
     if let Some(last) = last

@@ -1,4 +1,4 @@
-//! The metabox's content as a source of its own, for compressed data that stands in it.
+//! The metabox's content as a source, for compressed data inside the metabox.
 
 use std::{io, sync::Weak};
 
@@ -9,12 +9,12 @@ use super::{
     volume::{Parts, Volume},
 };
 
-/// The most bytes that are read from the metabox at once.
+/// How many bytes of the metabox are read at once.
 const PART_LEN_MAX: usize = 1 << 20;
 
-/// The metabox's content as a source of its own.
+/// The metabox's content as a source.
 ///
-/// The reader that the volume reads with holds this source, so it must hold neither of them in turn.
+/// The volume's reader owns this source, so the source refers to the volume and the reader only weakly.
 pub(super) struct MetaboxSource {
     parts: Weak<Parts>,
     reader: Weak<dyn BlockReader>,
@@ -22,7 +22,7 @@ pub(super) struct MetaboxSource {
 }
 
 impl MetaboxSource {
-    /// The content, `len` bytes, of the metabox of the volume of `parts`, read by `reader`.
+    /// The content of the metabox, `len` bytes, of the volume of `parts`, read through `reader`.
     pub(super) fn new(parts: Weak<Parts>, reader: Weak<dyn BlockReader>, len: u64) -> Self {
         Self { parts, reader, len }
     }
@@ -34,7 +34,7 @@ impl ImageSource for MetaboxSource {
     }
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
-        let closed = || io::Error::other("the image was closed");
+        let closed = || io::Error::other("the image is closed");
         let parts = self.parts.upgrade().ok_or_else(closed)?;
         let volume = Volume::of(parts, self.reader.upgrade().ok_or_else(closed)?);
         let metabox = &volume.metabox.get().ok_or_else(closed)?.inode;
@@ -51,8 +51,8 @@ impl ImageSource for MetaboxSource {
         Ok(())
     }
 
-    fn read_at_hand(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
-        // It takes a decode, and perhaps a read.
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+        // The bytes have to be decoded first.
         Ok(false)
     }
 }

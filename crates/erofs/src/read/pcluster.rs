@@ -13,16 +13,16 @@ use super::{
 };
 use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 
-/// The index of an inode.
+/// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Index {
-    /// Records of 8 bytes.
+    /// 8-byte records.
     Full { start: u64, counts_blocks: bool },
     /// Packs.
     Compact(CompactIndex),
 }
 
-/// The map of a file whose lclusters are indexed.
+/// The map of a file with an lcluster index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LclusterMap {
     pub(super) index: Index,
@@ -32,45 +32,45 @@ pub(super) struct LclusterMap {
     /// The numbers of the first and of the second algorithm.
     pub(super) algorithms: [u8; 2],
     pub(super) is_interlaced: bool,
-    /// The last extent, where it is not in a pcluster of its own.
+    /// The last extent, if it has no pcluster in the data area.
     pub(super) tail: Option<Tail>,
 }
 
-/// The last extent of a file, where it is not in a pcluster of its own.
+/// The last extent of a file, if it has no pcluster in the data area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tail {
-    /// The lcluster that it begins in.
+    /// The lcluster in which it begins.
     head: u64,
     place: TailPlace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailPlace {
-    /// Behind the index.
+    /// Inline, after the index.
     Inline { position: u64, len: u64 },
     /// In the packed inode.
     Fragment { offset: u64 },
 }
 
-/// The head of an extent and what was learnt on the way to it.
-struct Found {
+/// The head of an extent, and what the search for it found out.
+struct ExtentHead {
     head: Head,
     number: u64,
-    /// The number of blocks of the pcluster, if an lcluster on the way said it.
+    /// The block count of the pcluster, if an entry on the way stated it.
     block_count: Option<u64>,
-    /// An lcluster behind the position at or before the next head.
+    /// An lcluster after the position, at or before the next head.
     next: Next,
 }
 
 enum Next {
     /// The extent ends at this byte.
     End(u64),
-    /// The next head is not before this lcluster.
+    /// The next head is in this lcluster or later.
     From(u64),
 }
 
 impl LclusterMap {
-    /// The same map with the tail that `header` announces.
+    /// Adds the tail that `header` describes.
     ///
     /// # Errors
     /// The index of the last lcluster cannot be read or breaks the format.
@@ -103,7 +103,7 @@ impl LclusterMap {
         Ok(Self { tail: Some(Tail { head: found.number, place }), ..self })
     }
 
-    /// The extent that byte `position`, which is before the end of `inode`, is in.
+    /// The extent that contains byte `position`, which must be before the end of `inode`.
     ///
     /// # Errors
     /// The index cannot be read or breaks the format.
@@ -145,9 +145,8 @@ impl LclusterMap {
         Ok(CompressedExtent { range, source })
     }
 
-    /// Looks at what the lclusters between the beginning and the end of an extent say, so that it is found from each of them.
-    /// Reads from within an extent rely on it, while [`LclusterMap::extent_at`] of its first byte never asks most of them.
-    /// Gives their number.
+    /// Checks the index entries inside an extent: each must lead to the extent's head. Reads that start inside an
+    /// extent rely on them, but [`LclusterMap::extent_at`] for its first byte skips most of them. Returns their number.
     ///
     /// # Errors
     /// The index cannot be read or contradicts itself.
@@ -156,7 +155,7 @@ impl LclusterMap {
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
         for number in head.saturating_add(1)..=last {
             let rule = match self.load(inode, window, number)?.lcluster {
-                // It is the next one's, which may begin where the file ends.
+                // The head belongs to the next extent, which may begin at the end of the file.
                 Lcluster::Head(found) if self.start_of(number) + found.offset >= range.end() => continue,
                 Lcluster::Head(_) => "head of an extent within another extent",
                 Lcluster::NonHead { to_head, .. } if to_head == 0 || to_head > number - head => {
@@ -176,12 +175,12 @@ impl LclusterMap {
         self.tail.filter(|tail| tail.head == head)
     }
 
-    /// The first byte of lcluster `number`, which is known to begin before the file's end.
+    /// The position of lcluster `number`, which must begin before the file's end.
     fn start_of(&self, number: u64) -> u64 {
         number << self.lcluster_size_log2
     }
 
-    /// What the index says of lcluster `number`, checked as far as it goes alone.
+    /// Decodes the entry of lcluster `number` and checks it in isolation.
     fn load(&self, inode: &Inode, window: &mut Window<'_>, number: u64) -> Result<Loaded> {
         let (loaded, counts_blocks) = match &self.index {
             Index::Full { start, counts_blocks } => (full_index::load(window, *start, number)?, *counts_blocks),
@@ -201,14 +200,19 @@ impl LclusterMap {
         }
     }
 
-    /// The head of the extent that byte `position` is in.
-    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<Found> {
+    /// Finds the head of the extent that contains byte `position`.
+    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<ExtentHead> {
         let number = position >> self.lcluster_size_log2;
         let (mut back, mut block_count, next) = match self.load(inode, window, number)?.lcluster {
             Lcluster::Head(head) => {
                 let start = self.start_of(number) + head.offset;
                 if position >= start {
-                    return Ok(Found { head, number, block_count: None, next: Next::From(number.saturating_add(1)) });
+                    return Ok(ExtentHead {
+                        head,
+                        number,
+                        block_count: None,
+                        next: Next::From(number.saturating_add(1)),
+                    });
                 }
                 (1, None, Next::End(start))
             }
@@ -222,18 +226,18 @@ impl LclusterMap {
             if back == 0 {
                 return Err(corrupt("distance of zero to the head of an extent"));
             }
-            at = at.checked_sub(back).ok_or(corrupt("head of an extent before the file"))?;
+            at = at.checked_sub(back).ok_or(corrupt("head of an extent before the start of the file"))?;
             if (number - at) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
-                return Err(corrupt("pcluster that decodes to more than 12 MiB"));
+                return Err(corrupt("pcluster decodes to more than 12 MiB"));
             }
             match self.load(inode, window, at)?.lcluster {
-                Lcluster::Head(head) => return Ok(Found { head, number: at, block_count, next }),
+                Lcluster::Head(head) => return Ok(ExtentHead { head, number: at, block_count, next }),
                 Lcluster::NonHead { to_head, block_count: known, .. } => (back, block_count) = (to_head, known),
             }
         }
     }
 
-    /// Where the extent of the head in lcluster `head` ends: at the next head, looked for from lcluster `next` on.
+    /// Finds the end of the extent whose head is in lcluster `head`: the next head, searched from lcluster `next` on.
     fn next_head(&self, inode: &Inode, window: &mut Window<'_>, head: u64, mut next: u64) -> Result<u64> {
         loop {
             if next > (inode.size - 1) >> self.lcluster_size_log2 {
@@ -241,18 +245,18 @@ impl LclusterMap {
             }
             if (next - head - 1) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
                 let place = Place::inode_at(inode.nid, self.start_of(head));
-                return Err(Error::corrupt("pcluster that decodes to more than 12 MiB", place));
+                return Err(Error::corrupt("pcluster decodes to more than 12 MiB", place));
             }
             match self.load(inode, window, next)?.lcluster {
                 Lcluster::Head(found) => return Ok(self.start_of(next) + found.offset),
-                // The first releases of mkfs wrote a distance of zero where one was meant.
+                // Early releases of mkfs.erofs wrote a distance of 0 instead of 1.
                 Lcluster::NonHead { to_next_head, .. } => next = next.saturating_add(to_next_head.max(1)),
             }
         }
     }
 
-    /// How many blocks the pcluster of an extent has; 0 for a hole.
-    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &Found) -> Result<u64> {
+    /// The block count of an extent's pcluster; 0 for a hole.
+    fn block_count(&self, inode: &Inode, window: &mut Window<'_>, found: &ExtentHead) -> Result<u64> {
         let [first_is_big, second_is_big] = self.has_big_pclusters;
         let is_big = if found.head.kind == HeadKind::First { first_is_big } else { second_is_big };
         let behind = found.number.saturating_add(1);

@@ -1,30 +1,30 @@
-//! A run of a file's bytes, before it is followed into the special inodes.
+//! A run of file bytes as its inode describes it, before references into special inodes are followed.
 
 use floe_image::{ByteRange, DeviceId, StoredBlock};
 
 use super::volume::Space;
 
-/// A run of a file's bytes and what its inode says of it.
+/// A run of file bytes as its inode describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// The bytes of the file; never empty, never past its size.
+    /// The range within the file; never empty, never past its size.
     pub(super) range: ByteRange,
-    /// Where they are.
+    /// The location of the bytes.
     pub(super) data: PieceData,
 }
 
-/// Where the bytes of a [`Piece`] are.
+/// The location of a [`Piece`]'s bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PieceData {
-    /// Nowhere.
+    /// A hole.
     Hole,
-    /// On a device, as they are.
+    /// Uncompressed bytes of a device.
     Stored { device: DeviceId, offset: u64 },
-    /// In the metadata, as they are.
+    /// Uncompressed bytes in the metadata.
     Inline { space: Space, position: u64 },
-    /// Encoded; the first of them is the block's first decoded byte.
+    /// A block; the piece starts with its first decoded byte.
     Encoded(StoredBlock),
-    /// In the packed inode, from this byte on.
+    /// Bytes of the packed inode at this offset.
     Fragment { offset: u64 },
 }
 

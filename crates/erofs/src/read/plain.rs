@@ -1,14 +1,14 @@
-//! Pclusters that are not compressed (docs/format/erofs.md, Plain pclusters).
+//! Uncompressed pclusters (docs/format/erofs.md, Plain pclusters).
 
 use floe_image::ByteRange;
 
 use super::block_size::BlockSize;
 
-/// Where in its pcluster of `stored_len` bytes the run of an interlaced extent is that byte `position` of the file is
-/// in: the run's bytes of the file, and the offset of the first of them in the pcluster.
+/// The contiguous run of an interlaced extent that contains byte `position`: its range in the file, and its offset in
+/// the pcluster of `stored_len` bytes.
 ///
-/// The part up to the first block boundary of the file stands at the end of the pcluster, the rest at its beginning.
-/// `None` where the pcluster is too short for that.
+/// The part up to the first block boundary of the file is stored at the end of the pcluster, the rest at its beginning.
+/// `None` if the pcluster is too short.
 pub(super) fn interlaced_run(
     block_size: BlockSize,
     extent: ByteRange,

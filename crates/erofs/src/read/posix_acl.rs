@@ -1,18 +1,18 @@
 //! POSIX ACLs (docs/format/erofs.md, Extended attributes).
 
-/// The version that an ACL begins with.
+/// The version number at the start of an ACL.
 const VERSION: u32 = 2;
-/// What an entry takes: tag, permissions and id.
+/// The size of an entry: tag, permissions and id.
 const ENTRY_LEN: usize = 8;
 /// The id of an entry that has none.
 const NO_ID: u32 = u32::MAX;
-/// The tags of entries that name a user or a group.
+/// The tags of entries for a named user or group.
 const TAGS_WITH_ID: [u16; 2] = [0x2, 0x8];
-/// The tags of the other ones: owner, owning group, mask, others.
+/// The other tags: owner, owning group, mask, others.
 const TAGS_WITHOUT_ID: [u16; 4] = [0x1, 0x4, 0x10, 0x20];
 
-/// A stored ACL in the form in which `getxattr` gives it: entries that name nobody have no id. `None` where it has no
-/// entries, or is no ACL.
+/// Converts a stored ACL to the form that `getxattr` returns: entries without a named user or group have no id. `None`
+/// if it has no entries or is malformed.
 pub(super) fn as_getxattr(stored: &[u8]) -> Option<Vec<u8>> {
     let (version, entries) = stored.split_first_chunk()?;
     let (entries, rest) = entries.as_chunks::<ENTRY_LEN>();
@@ -40,7 +40,7 @@ mod tests {
     use super::as_getxattr;
 
     #[test]
-    fn ids_are_dropped_where_they_mean_nothing() {
+    fn ids_of_unnamed_entries_are_dropped() {
         let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &id.to_le_bytes()].concat();
         let acl = |entries: &[Vec<u8>]| [&2u32.to_le_bytes()[..], &entries.concat()].concat();
         let stored = acl(&[entry(1, 0), entry(2, 1000), entry(0x20, 5)]);

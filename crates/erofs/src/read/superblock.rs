@@ -8,7 +8,7 @@ use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, Supe
 /// The superblock ends within this many bytes of the image, or within the first block if that is larger.
 const SUPERBLOCK_END_MAX: u64 = 4096;
 
-/// What the superblock says, checked.
+/// A validated superblock.
 #[derive(Clone, Debug)]
 pub(crate) struct Superblock {
     /// The block size.
@@ -19,21 +19,21 @@ pub(crate) struct Superblock {
     pub(crate) end: u64,
     /// The root.
     pub(crate) root: Nid,
-    /// The packed inode, where there is one.
+    /// The packed inode, if any.
     pub(crate) packed: Option<Nid>,
-    /// The metabox inode, where there is one.
+    /// The metabox inode, if any.
     pub(crate) metabox: Option<Nid>,
-    /// The first byte of the metadata area.
+    /// The position of the metadata area.
     pub(crate) metadata_position: u64,
-    /// The first byte of the shared xattrs.
+    /// The position of the shared xattrs.
     pub(crate) shared_xattr_position: u64,
     /// The number of blocks of the image itself.
     pub(crate) block_count: u64,
     /// The number of inodes.
     pub(crate) inode_count: u64,
-    /// What the times of compact inodes are counted from.
+    /// The base of compact inodes' timestamps.
     pub(crate) epoch: Timestamp,
-    /// The superblock as it stands.
+    /// The raw superblock.
     pub(crate) raw: SuperBlock,
 }
 
@@ -41,7 +41,7 @@ impl Superblock {
     /// Reads the superblock and checks its checksum.
     ///
     /// # Errors
-    /// There is none, it breaks the format, or it asks for a feature that is not known.
+    /// There is no superblock, it breaks the format, or it requires an unknown feature.
     pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
         let found = FoundSuperblock::read(reader)?;
         found.check_checksum(reader)?;
@@ -49,7 +49,7 @@ impl Superblock {
     }
 }
 
-/// A superblock whose meaning is not looked at yet.
+/// A superblock that has been located but not parsed.
 pub(crate) struct FoundSuperblock {
     raw: SuperBlock,
     extensions: Bytes,
@@ -57,10 +57,10 @@ pub(crate) struct FoundSuperblock {
 }
 
 impl FoundSuperblock {
-    /// Reads the superblock.
+    /// Locates the superblock.
     ///
     /// # Errors
-    /// There is none, or it says something impossible of its size or the block size.
+    /// There is no superblock, or its size or block size is invalid.
     pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
         let image_len = reader.device_len(DeviceId(0))?;
         let place = Place::at(SUPER_OFFSET);
@@ -85,15 +85,15 @@ impl FoundSuperblock {
         Ok(Self { raw, extensions, block_size })
     }
 
-    /// That the checksum is right, where there is one.
+    /// Verifies the checksum, if there is one.
     ///
     /// # Errors
-    /// It is not, or the superblock's block cannot be read.
+    /// The checksum is wrong, or the superblock's block cannot be read.
     pub(crate) fn check_checksum(&self, reader: &dyn BlockReader) -> Result<()> {
         if self.raw.feature_compat & format::FEATURE_COMPAT_SB_CHKSUM == 0 {
             return Ok(());
         }
-        // It covers the rest of the superblock's block, or, where that begins with the block, all of it.
+        // The checksum covers the rest of the superblock's block, or the whole block if the superblock starts it.
         let len = match self.block_size.bytes() {
             bytes if bytes > SUPER_OFFSET => bytes - SUPER_OFFSET,
             bytes => bytes,
@@ -102,17 +102,17 @@ impl FoundSuperblock {
         let (head, rest) = bytes.split_at_checked(8).unwrap_or((&bytes, &[]));
         let magic = head.get(..4).unwrap_or_default();
         let sum = [magic, &[0; 4], rest].iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
-        // The format leaves out the final inversion of crc32c.
+        // The format omits the final inversion of crc32c.
         match !sum == self.raw.checksum {
             true => Ok(()),
             false => Err(Error::corrupt("superblock checksum is wrong", Place::at(SUPER_OFFSET))),
         }
     }
 
-    /// What the superblock says.
+    /// Parses the superblock.
     ///
     /// # Errors
-    /// It breaks the format, or asks for a feature that is not known.
+    /// The superblock breaks the format or requires an unknown feature.
     pub(crate) fn parse(&self) -> Result<Superblock> {
         let (raw, block_size, place) = (&self.raw, self.block_size, Place::at(SUPER_OFFSET));
         let features = Features::new(raw.feature_compat, raw.feature_incompat)?;
@@ -155,10 +155,10 @@ impl FoundSuperblock {
     }
 }
 
-/// The most nanoseconds of a second.
+/// The largest number of nanoseconds within a second.
 const NANOSECONDS_MAX: u32 = 999_999_999;
 
-/// Nanoseconds of the image as nanoseconds of a time: what is too large is cut, as FUSE does it.
+/// Clamps a stored number of nanoseconds to a valid one, as FUSE does.
 pub(crate) fn nanoseconds(stored: u32) -> u32 {
     stored.min(NANOSECONDS_MAX)
 }

@@ -1,4 +1,4 @@
-//! An image as its parts: what every read starts from.
+//! An open image: the state that every read starts from.
 
 use std::{
     ops::Deref,
@@ -12,39 +12,39 @@ use super::{
     length_sums::LengthSums, metabox_source::MetaboxSource, superblock::Superblock,
 };
 
-/// Where metadata lies.
+/// The address spaces of metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Space {
     /// In the image itself.
     Image,
-    /// In the metabox inode's content.
+    /// The content of the metabox inode.
     Metabox,
 }
 
-/// An image and the reader of its metadata.
+/// An open image with the reader of its metadata.
 pub(super) struct Volume {
     pub(super) reader: Arc<dyn BlockReader>,
     parts: Arc<Parts>,
 }
 
-/// An image as its parts, whoever reads them.
+/// The state of an open image that does not depend on the reader.
 pub(super) struct Parts {
     pub(super) superblock: Superblock,
     pub(super) devices: Devices,
     pub(super) algorithms: Algorithms,
     /// The length of the image itself, in bytes.
     pub(super) image_len: u64,
-    /// The inode that holds compressed metadata.
+    /// The inode that contains compressed metadata.
     pub(super) metabox: OnceLock<Special>,
-    /// The inode that holds fragments.
+    /// The inode that contains fragments.
     pub(super) packed: OnceLock<Special>,
-    /// The sums of stored lengths that are known.
+    /// The known sums of stored lengths.
     pub(super) length_sums: LengthSums,
-    /// The metabox's content as a device of the reader, where the reader can have such.
+    /// The device number of the metabox's content, if the reader supports derived sources.
     metabox_device: OnceLock<DeviceId>,
 }
 
-/// An inode that other inodes' data or metadata is in. It is read for almost every other one, so it is kept.
+/// An inode that holds data or metadata of other inodes. Almost every access needs it, so it stays in memory.
 #[derive(Debug)]
 pub(super) struct Special {
     pub(super) inode: Inode,
@@ -52,15 +52,15 @@ pub(super) struct Special {
 }
 
 impl Special {
-    /// An inode to keep.
+    /// Keeps an inode.
     pub(super) fn new(inode: Inode) -> Self {
         Self { inode, layout: OnceLock::new() }
     }
 
-    /// How its compressed data is laid out.
+    /// The layout of its compressed data.
     ///
     /// # Errors
-    /// As [`CompressedLayout::read`].
+    /// As for [`CompressedLayout::read`].
     pub(super) fn layout(&self, volume: &Volume, is_compact: bool) -> Result<CompressedLayout> {
         match self.layout.get() {
             Some(layout) => Ok(*layout),
@@ -81,10 +81,10 @@ impl Deref for Volume {
 }
 
 impl Volume {
-    /// Opens the image in `reader`, whose superblock is `superblock`.
+    /// Opens the image in `reader` with the given superblock.
     ///
     /// # Errors
-    /// The image breaks the format or uses what is not known, in what every access needs.
+    /// The image breaks the format or uses unsupported features, in structures that every access needs.
     pub(super) fn open(reader: Arc<dyn BlockReader>, superblock: Superblock) -> Result<Self> {
         let parts = Parts {
             devices: Devices::read(reader.as_ref(), &superblock)?,
@@ -97,7 +97,7 @@ impl Volume {
             superblock,
         };
         let volume = Self { reader, parts: Arc::new(parts) };
-        // The packed inode may lie in the metabox.
+        // The packed inode may be inside the metabox.
         for (nid, special) in [(volume.superblock.metabox, &volume.metabox), (volume.superblock.packed, &volume.packed)]
         {
             if let Some(nid) = nid {
@@ -123,15 +123,15 @@ impl Volume {
         Self::of(Arc::clone(&self.parts), reader)
     }
 
-    /// The image of these parts, read by `reader`.
+    /// Combines the state with a reader.
     pub(super) fn of(parts: Arc<Parts>, reader: Arc<dyn BlockReader>) -> Self {
         Self { reader, parts }
     }
 
-    /// The device that the metabox's content is read as.
+    /// The device number under which the metabox's content is read.
     ///
     /// # Errors
-    /// The reader cannot have such a device.
+    /// The reader does not support derived sources.
     pub(super) fn metabox_device(&self) -> Result<DeviceId> {
         self.metabox_device.get().copied().ok_or(Error::unsupported("compressed data inside compressed metadata"))
     }
@@ -141,7 +141,7 @@ impl Volume {
         [&self.metabox, &self.packed].into_iter().filter_map(OnceLock::get).find(|special| special.inode.nid == nid)
     }
 
-    /// The number of bytes of metadata that `space` has room for.
+    /// The number of metadata bytes in `space`.
     pub(super) fn space_len(&self, space: Space) -> u64 {
         match (space, self.metabox.get()) {
             (Space::Image, _) => self.image_len,
@@ -150,11 +150,11 @@ impl Volume {
         }
     }
 
-    /// `len` bytes of metadata from `position` on, read for inode `nid`. `len` is at most
+    /// `len` bytes of metadata from `position` on, read on behalf of inode `nid`. `len` is at most
     /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
     ///
     /// # Errors
-    /// They lie past the end; they cannot be read; the metabox breaks the format.
+    /// The bytes are past the end or cannot be read, or the metabox breaks the format.
     pub(super) fn metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<Bytes> {
         self.check_metadata(space, position, len, nid)?;
         match (space, self.metabox.get()) {
@@ -164,10 +164,10 @@ impl Volume {
         .map_err(|error| error.for_inode(nid))
     }
 
-    /// That `len` bytes of metadata from `position` on are there.
+    /// Checks that `len` bytes of metadata exist from `position` on.
     ///
     /// # Errors
-    /// They are not.
+    /// The range exceeds the space.
     pub(super) fn check_metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<()> {
         let place = Place::inode_at(nid, position);
         let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len));
@@ -176,7 +176,7 @@ impl Volume {
                 match (space, self.metabox.get()) {
                     (Space::Image, _) => "metadata past the end of the image",
                     (Space::Metabox, Some(_)) => "metadata past the end of the metabox",
-                    (Space::Metabox, None) => "metadata in a metabox that does not exist",
+                    (Space::Metabox, None) => "metadata in a missing metabox",
                 },
                 place,
             ));

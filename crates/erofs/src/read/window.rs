@@ -1,4 +1,4 @@
-//! The piece of metadata that was read last.
+//! A one-entry cache of metadata.
 
 use floe_image::{Bytes, Error, Nid, Place, Result};
 
@@ -7,11 +7,11 @@ use super::{
     volume::{Space, Volume},
 };
 
-/// Metadata is read in pieces that begin at multiples of this, in bytes, however large the blocks are: an inode and its
-/// index take some hundred bytes of it.
+/// Metadata is read in pieces aligned to this size in bytes, whatever the block size: an inode and its index take some
+/// hundred bytes.
 const PIECE_BYTES: u64 = 4096;
 
-/// The piece of metadata that was read last, so that reading the next few bytes costs nothing.
+/// The last piece of metadata read, so that nearby reads cost nothing.
 pub(super) struct Window<'volume> {
     volume: &'volume Volume,
     space: Space,
@@ -21,12 +21,12 @@ pub(super) struct Window<'volume> {
 }
 
 impl<'volume> Window<'volume> {
-    /// A window on `space`, used for inode `nid`.
+    /// A window over `space`, on behalf of inode `nid`.
     pub(super) fn new(volume: &'volume Volume, space: Space, nid: Nid) -> Self {
         Self { volume, space, nid, position: 0, bytes: Bytes::new() }
     }
 
-    /// The volume that it looks at.
+    /// The volume that the window reads.
     pub(super) fn volume(&self) -> &'volume Volume {
         self.volume
     }
@@ -36,10 +36,10 @@ impl<'volume> Window<'volume> {
         self.volume.superblock.block_size
     }
 
-    /// The `len` bytes from `position` on: a few, at most some blocks.
+    /// The `len` bytes from `position` on: a few bytes, at most some blocks.
     ///
     /// # Errors
-    /// As [`Volume::metadata`].
+    /// As for [`Volume::metadata`].
     pub(super) fn read(&mut self, position: u64, len: usize) -> Result<&[u8]> {
         if self.held(position, len).is_none() {
             let place = Place::inode_at(self.nid, position);
@@ -58,7 +58,7 @@ impl<'volume> Window<'volume> {
     /// The array of `N` bytes from `position` on.
     ///
     /// # Errors
-    /// As [`Volume::metadata`].
+    /// As for [`Volume::metadata`].
     pub(super) fn array<const N: usize>(&mut self, position: u64) -> Result<[u8; N]> {
         let place = Place::inode_at(self.nid, position);
         self.read(position, N)?.first_chunk().copied().ok_or(Error::corrupt("metadata is short", place))

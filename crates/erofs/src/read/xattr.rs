@@ -19,23 +19,24 @@ use crate::format::{self, XattrEntry, XattrIbodyHeader};
 /// The size of the header.
 const HEADER_LEN: usize = XattrIbodyHeader::SIZE;
 
-/// How many bytes the names of an inode's attributes take at most, each with a zero byte behind it: as many as Linux lists.
+/// The largest total length of an inode's xattr names in bytes, each with a terminating zero byte: the limit of
+/// `listxattr`.
 const NAMES_BYTES_MAX: usize = 65_536;
 
-/// What was found odd about shared attributes, by their number: they are looked at once, not for each inode that has them.
+/// Faults of shared xattrs by number: each is checked once, not again for every inode that refers to it.
 #[derive(Default)]
-pub(super) struct SharedOddities {
-    known: HashMap<u32, Oddity>,
+pub(super) struct SharedXattrFaults {
+    known: HashMap<u32, XattrFault>,
 }
 
-/// What is odd about an attribute.
+/// A fault of an attribute.
 #[derive(Clone, Copy)]
-enum Oddity {
-    /// This.
+enum XattrFault {
+    /// This fault.
     Is(&'static str),
-    /// Nothing, but that an inode hides it whose filter has this bit.
+    /// None, unless the filter of an inode has this bit set, which hides the attribute.
     HiddenBy(u32),
-    /// Nothing.
+    /// None.
     None,
 }
 
@@ -55,10 +56,10 @@ struct Stored {
 }
 
 impl<'volume> Xattrs<'volume> {
-    /// The attributes of `inode`, or `None` where it has none.
+    /// Opens the attributes of `inode`; `None` if it has none.
     ///
     /// # Errors
-    /// Their header cannot be read or breaks the format.
+    /// The header cannot be read or breaks the format.
     pub(super) fn new(
         volume: &'volume Volume,
         inode: &'volume Inode,
@@ -75,7 +76,7 @@ impl<'volume> Xattrs<'volume> {
             return Err(Error::unsupported(format!("EROFS xattrs with a header alone (inode {})", inode.nid)));
         }
         if u64::from(header.h_shared_count) * 4 > room {
-            return Err(corrupt("more shared xattrs than there is room for"));
+            return Err(corrupt("shared xattrs exceed the xattr body"));
         }
         Ok(Some(Self { volume, inode, prefixes, header }))
     }
@@ -100,7 +101,7 @@ impl<'volume> Xattrs<'volume> {
         Ok(if is_acl { found.as_deref().and_then(posix_acl::as_getxattr) } else { found })
     }
 
-    /// The full names of all attributes, inline ones first. What has a prefix that is not known is left out.
+    /// The full names of all attributes, inline ones first. Skips attributes with an unknown prefix.
     ///
     /// # Errors
     /// The attributes cannot be read or break the format, or their names take more than 64 KiB.
@@ -116,11 +117,11 @@ impl<'volume> Xattrs<'volume> {
         if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(names) }
     }
 
-    /// Visits all attributes by their full names, inline ones first, until `visit` breaks off. Of two of one name, the
-    /// first counts. What [`Xattrs::value`] does not give is left out.
+    /// Visits all attributes with their full names, inline ones first, until `visit` breaks. The first of two
+    /// attributes with the same name counts. Skips attributes that [`Xattrs::value`] does not return.
     ///
     /// # Errors
-    /// As [`Xattrs::names`].
+    /// As for [`Xattrs::names`].
     pub(super) fn each(&self, visit: &mut dyn FnMut(Xattr<'_>) -> ControlFlow<()>) -> Result<()> {
         let (mut seen, mut bytes, mut is_over) = (HashSet::new(), 0usize, false);
         self.visit(|stored| {
@@ -145,67 +146,67 @@ impl<'volume> Xattrs<'volume> {
         if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(()) }
     }
 
-    /// What is odd about the attributes, though they can be read: one phrase each.
+    /// The faults of attributes that can nevertheless be read, one phrase each.
     ///
     /// # Errors
     /// The attributes cannot be read or break the format.
-    pub(super) fn oddities(&self, shared: &mut SharedOddities) -> Result<Vec<&'static str>> {
-        let mut oddities = Vec::new();
+    pub(super) fn faults(&self, shared: &mut SharedXattrFaults) -> Result<Vec<&'static str>> {
+        let mut faults = Vec::new();
         self.visit_inline(|stored| {
-            oddities.extend(self.told(self.oddity(stored)));
+            faults.extend(self.visible_fault(self.fault(stored)));
             true
         })?;
         for id in self.shared_ids()? {
-            let oddity = match shared.known.get(&id) {
+            let fault = match shared.known.get(&id) {
                 Some(known) => *known,
                 None => {
-                    let found = self.oddity(&self.shared(id)?);
+                    let found = self.fault(&self.shared(id)?);
                     shared.known.insert(id, found);
                     found
                 }
             };
-            oddities.extend(self.told(oddity));
+            faults.extend(self.visible_fault(fault));
         }
-        Ok(oddities)
+        Ok(faults)
     }
 
-    fn told(&self, oddity: Oddity) -> Option<&'static str> {
-        match oddity {
-            Oddity::Is(rule) => Some(rule),
-            Oddity::HiddenBy(bit) => {
-                (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr that the inode's filter hides")
+    fn visible_fault(&self, fault: XattrFault) -> Option<&'static str> {
+        match fault {
+            XattrFault::Is(rule) => Some(rule),
+            XattrFault::HiddenBy(bit) => {
+                (self.header.h_name_filter >> bit & 1 != 0).then_some("xattr hidden by the inode's filter")
             }
-            Oddity::None => None,
+            XattrFault::None => None,
         }
     }
 
-    fn oddity(&self, stored: &Stored) -> Oddity {
+    fn fault(&self, stored: &Stored) -> XattrFault {
         let Some((base, infix)) = self.prefix(stored.index) else {
-            return Oddity::Is("xattr of a long prefix that does not exist");
+            return XattrFault::Is("xattr with an unknown long prefix");
         };
         let rest = [infix, &stored.name].concat();
         let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
         if base == format::XATTR_INDEX_NONE {
-            // Room that is left free, or a note of the tool that made the image; no file system shows it.
-            Oddity::None
+            // Free space, or a private note of the tool that made the image; no file system shows it.
+            XattrFault::None
         } else if short_prefix(base).is_none() {
-            Oddity::Is("xattr of a prefix that does not exist")
+            XattrFault::Is("xattr with an unknown prefix")
         } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
-            Oddity::Is("ACL that is none")
+            XattrFault::Is("malformed ACL")
         } else if !is_acl && rest.is_empty() {
-            Oddity::Is("xattr without a name")
+            XattrFault::Is("xattr without a name")
         } else {
-            self.filter_bit(base, &rest).map_or(Oddity::None, Oddity::HiddenBy)
+            self.filter_bit(base, &rest).map_or(XattrFault::None, XattrFault::HiddenBy)
         }
     }
 
-    /// The full name of an attribute; `None` where its prefix is not known.
+    /// The full name of an attribute; `None` if its prefix is unknown.
     fn full_name(&self, stored: &Stored) -> Option<Vec<u8>> {
         let (base, infix) = self.prefix(stored.index)?;
         short_prefix(base).map(|prefix| [prefix, infix, &stored.name].concat())
     }
 
-    /// The short prefix and the infix that an entry's name begins with.
+    /// The short prefix and the infix of an entry's name.
     fn prefix(&self, index: u8) -> Option<(u8, &[u8])> {
         if index & format::XATTR_LONG_PREFIX == 0 {
             return Some((index, &[]));
@@ -220,12 +221,12 @@ impl<'volume> Xattrs<'volume> {
         })
     }
 
-    /// Whether the inode's filter says that it has no such attribute.
+    /// Whether the inode's filter rules the attribute out.
     fn filter_excludes(&self, index: u8, rest: &[u8]) -> bool {
         self.filter_bit(index, rest).is_some_and(|bit| self.header.h_name_filter >> bit & 1 != 0)
     }
 
-    /// The bit of filters that says that there is no such attribute; `None` where the image has no filters.
+    /// The filter bit that, if set, rules the attribute out; `None` if the image has no filters.
     fn filter_bit(&self, index: u8, rest: &[u8]) -> Option<u32> {
         let superblock = &self.volume.superblock;
         if !superblock.features.has_compatible(format::FEATURE_COMPAT_XATTR_FILTER)
@@ -236,7 +237,7 @@ impl<'volume> Xattrs<'volume> {
         Some(xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(index))) % format::XATTR_FILTER_BITS)
     }
 
-    /// Visits all attributes, inline ones first, until `visit` says `false`.
+    /// Visits all attributes, inline ones first, until `visit` returns `false`.
     fn visit(&self, mut visit: impl FnMut(&Stored) -> bool) -> Result<()> {
         if !self.visit_inline(&mut visit)? {
             return Ok(());
@@ -249,7 +250,7 @@ impl<'volume> Xattrs<'volume> {
         Ok(())
     }
 
-    /// Visits the attributes that stand with the inode until `visit` says `false`; gives what it said last.
+    /// Visits the inline attributes until `visit` returns `false`; returns the last result.
     fn visit_inline(&self, mut visit: impl FnMut(&Stored) -> bool) -> Result<bool> {
         let body_len = usize::try_from(self.inode.xattr_len).unwrap_or(usize::MAX);
         let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, body_len, self.inode.nid)?;
@@ -264,7 +265,7 @@ impl<'volume> Xattrs<'volume> {
         Ok(true)
     }
 
-    /// The numbers of the shared attributes that the inode has.
+    /// The numbers of the inode's shared attributes.
     fn shared_ids(&self) -> Result<Vec<u32>> {
         let end = self.shared_end();
         let body = self.volume.metadata(self.inode.space, self.inode.xattr_position, end, self.inode.nid)?;
@@ -272,12 +273,12 @@ impl<'volume> Xattrs<'volume> {
         Ok(ids.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect())
     }
 
-    /// Where the numbers of the shared attributes end, from the header on.
+    /// The end of the shared attribute numbers, relative to the header.
     fn shared_end(&self) -> usize {
         HEADER_LEN + usize::from(self.header.h_shared_count) * 4
     }
 
-    /// The shared attribute of number `id`.
+    /// Reads the shared attribute `id`.
     fn shared(&self, id: u32) -> Result<Stored> {
         let superblock = &self.volume.superblock;
         let space = match superblock.features.has_compatible(format::FEATURE_COMPAT_SHARED_EA_IN_METABOX) {
@@ -295,7 +296,7 @@ impl<'volume> Xattrs<'volume> {
     }
 
     fn too_many_names(&self) -> Error {
-        self.corrupt("xattr names of more than 64 KiB")
+        self.corrupt("xattr names exceed 64 KiB")
     }
 
     fn corrupt(&self, rule: &'static str) -> Error {
@@ -303,7 +304,8 @@ impl<'volume> Xattrs<'volume> {
     }
 }
 
-/// The attribute at byte `at` of `body`, and where the next one begins; `None` where it does not fit.
+/// Parses the attribute at byte `at` of `body`; returns it with the start of the next one, or `None` if it does not
+/// fit.
 fn entry_at(body: &Bytes, at: usize) -> Option<(Stored, usize)> {
     let raw = XattrEntry::from_prefix(body.get(at..)?)?;
     let name_start = at + XattrEntry::SIZE;

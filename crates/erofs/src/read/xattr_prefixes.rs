@@ -1,4 +1,4 @@
-//! Prefixes of the names of extended attributes (docs/format/erofs.md, Extended attributes).
+//! Prefixes of xattr names (docs/format/erofs.md, Extended attributes).
 
 use floe_image::{Bytes, Error, Nid, Place, Result};
 
@@ -11,13 +11,13 @@ use crate::format::{self, NAME_LEN};
 /// A prefix that the image defines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LongPrefix {
-    /// The short prefix that it begins with.
+    /// The short prefix at its beginning.
     pub(super) base: u8,
-    /// What follows that.
+    /// The text after the short prefix.
     pub(super) infix: Vec<u8>,
 }
 
-/// The names that the short prefixes stand for, where there are such.
+/// The text of a short prefix; `None` if the number is unknown.
 pub(super) fn short_prefix(index: u8) -> Option<&'static [u8]> {
     Some(match index {
         format::XATTR_INDEX_USER => b"user.",
@@ -29,7 +29,7 @@ pub(super) fn short_prefix(index: u8) -> Option<&'static [u8]> {
     })
 }
 
-/// The short prefix of a full name and what follows it; `None` where no attribute has such a name.
+/// Splits a full name into its short prefix and the rest; `None` if no attribute can have the name.
 pub(super) fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     let indexes = [format::XATTR_INDEX_USER, format::XATTR_INDEX_TRUSTED, format::XATTR_INDEX_SECURITY];
     for index in indexes {
@@ -41,13 +41,13 @@ pub(super) fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     acls.into_iter().find(|index| short_prefix(*index) == Some(name)).map(|index| (index, &b""[..]))
 }
 
-/// Records begin at multiples of this, in bytes.
+/// The alignment of records in bytes.
 const RECORD_ALIGN: u64 = 4;
 
-/// Reads the long prefixes. They are in the metabox or the packed inode where there is one, otherwise in the image.
+/// Reads the long prefixes from the metabox or the packed inode if there is one, otherwise from the image.
 ///
 /// # Errors
-/// They cannot be read or break the format.
+/// The prefixes cannot be read or break the format.
 pub(super) fn read(volume: &Volume) -> Result<Vec<LongPrefix>> {
     let mut prefixes = Vec::new();
     let mut position = u64::from(volume.superblock.raw.xattr_prefix_start) * RECORD_ALIGN;
@@ -56,7 +56,7 @@ pub(super) fn read(volume: &Volume) -> Result<Vec<LongPrefix>> {
         let word = record_bytes(volume, position, 2)?;
         let len = word.first_chunk().map_or(0, |word| usize::from(u16::from_le_bytes(*word)));
         if !(1..=NAME_LEN + 1).contains(&len) {
-            return Err(Error::corrupt("xattr prefix of no or more than 255 bytes", Place::at(position)));
+            return Err(Error::corrupt("xattr prefix is empty or longer than 255 bytes", Place::at(position)));
         }
         let record = record_bytes(volume, position + 2, len)?;
         if let Some((base, infix)) = record.split_first() {

@@ -1,33 +1,33 @@
-//! The maps of chunked files (docs/format/erofs.md, Chunks).
+//! Chunk maps (docs/format/erofs.md, Chunks).
 
 use super::{high_u16, low_u32};
 use crate::format::{self, InodeChunkIndex};
 
-/// How many records one part of a map has.
+/// The number of records in one part of a map.
 const PART_RECORDS: u64 = 8192;
 
-/// Where a chunk is.
+/// The location of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Chunk {
-    /// Nowhere: it is all zeros.
+    /// A hole: all bytes are zero.
     Hole,
-    /// In blocks of the image or of a device.
+    /// Blocks of the image or of a device.
     Blocks {
-        /// The device, 0 for the image itself.
+        /// The device; 0 is the image itself.
         device: u16,
         /// The first block.
         block: u64,
     },
 }
 
-/// Chunks in a row: holes, or chunks whose blocks follow one another.
+/// Consecutive chunks: holes, or chunks in contiguous blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ChunkRun {
     first: Chunk,
     count: u64,
 }
 
-/// The chunks of a file in their order, in as little memory as there are runs of them.
+/// The chunks of a file in order. Memory grows with the number of runs, not of chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunks {
     runs: Vec<ChunkRun>,
@@ -36,17 +36,17 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// No chunks yet; each will have 2 to the power of `chunk_blocks_log2` blocks, at most 31.
+    /// Creates an empty list. Each chunk will have `1 << chunk_blocks_log2` blocks; the logarithm is at most 31.
     pub fn new(chunk_blocks_log2: u8) -> Self {
         Self { runs: Vec::new(), count: 0, chunk_blocks_log2: chunk_blocks_log2.min(CHUNK_BLOCKS_LOG2_MAX) }
     }
 
-    /// Whether there are none.
+    /// Whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds a chunk at the end.
+    /// Appends a chunk.
     pub fn push(&mut self, chunk: Chunk) {
         let next = self.runs.last().map(|run| run.first.after(run.count, self.chunk_blocks_log2));
         match self.runs.last_mut() {
@@ -56,7 +56,7 @@ impl Chunks {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Adds so many holes at the end.
+    /// Appends `count` holes.
     pub fn push_holes(&mut self, count: u64) {
         match self.runs.last_mut() {
             _ if count == 0 => {}
@@ -66,7 +66,7 @@ impl Chunks {
         self.count = self.count.saturating_add(count);
     }
 
-    /// By how much chunks can be enlarged, as a power of two, so that each still is within one run.
+    /// log2 of the factor by which chunks can grow while each stays within one run.
     fn enlargement_log2(&self) -> u8 {
         let mut start = 0u64;
         let mut enlargement = self.count.checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros);
@@ -79,11 +79,11 @@ impl Chunks {
     }
 }
 
-/// log2 of the most blocks that a chunk can have.
+/// log2 of the largest chunk in blocks.
 const CHUNK_BLOCKS_LOG2_MAX: u8 = 31;
 
 impl Chunk {
-    /// The chunk that comes `distance` chunks later in a run that begins with this one.
+    /// The chunk `distance` chunks later in a run that begins with this one.
     fn after(self, distance: u64, chunk_blocks_log2: u8) -> Self {
         match self {
             Self::Hole => Self::Hole,
@@ -95,7 +95,7 @@ impl Chunk {
     }
 }
 
-/// The map of a chunked file. Its chunks are as large as the runs allow, so that the map is small.
+/// The map of a chunked file. It uses the largest chunks that the runs allow, to stay small.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkMap<'a> {
     chunks: &'a Chunks,
@@ -105,7 +105,7 @@ pub struct ChunkMap<'a> {
 }
 
 impl<'a> ChunkMap<'a> {
-    /// The map of these chunks; with `indexes` it has records of 8 bytes even where 4 would do.
+    /// Creates the map of `chunks`; with `indexes`, it uses 8-byte records even if 4 bytes would do.
     pub fn new(chunks: &'a Chunks, indexes: bool) -> Self {
         let is_wide = chunks.runs.iter().any(|run| {
             let last = run.first.after(run.count.saturating_sub(1), chunks.chunk_blocks_log2);
@@ -116,7 +116,7 @@ impl<'a> ChunkMap<'a> {
         Self { chunks, enlargement_log2: chunks.enlargement_log2(), is_wide, has_indexes }
     }
 
-    /// The format word of the inode.
+    /// The chunk format of the inode.
     pub fn format(&self) -> u16 {
         let mut word = u16::from(self.chunk_blocks_log2()) & format::CHUNK_FORMAT_BLKBITS_MASK;
         if self.has_indexes {
@@ -133,12 +133,12 @@ impl<'a> ChunkMap<'a> {
         self.record_count().saturating_mul(self.alignment())
     }
 
-    /// Whether it has no records.
+    /// Whether the map has no records.
     pub fn is_empty(&self) -> bool {
         self.record_count() == 0
     }
 
-    /// What the map is aligned to, in bytes: the length of a record.
+    /// The alignment of the map in bytes: the length of a record.
     pub fn alignment(&self) -> u64 {
         if self.has_indexes { 8 } else { format::BLOCK_MAP_ENTRY_SIZE }
     }
@@ -168,7 +168,7 @@ impl<'a> ChunkMap<'a> {
         self.records(self.chunks.count)
     }
 
-    /// How many records so many chunks have.
+    /// The number of records for `chunk_count` chunks.
     fn records(&self, chunk_count: u64) -> u64 {
         chunk_count.div_ceil(1 << self.enlargement_log2)
     }

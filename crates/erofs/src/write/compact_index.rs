@@ -3,35 +3,35 @@
 use super::{lclusters::Lcluster, low_u32};
 use crate::format;
 
-/// Entries of a pack of 32 bytes.
+/// Entries per pack of 32 bytes.
 const LARGE_PACK_COUNT: usize = 16;
-/// Entries of a pack of 8 bytes.
+/// Entries per pack of 8 bytes.
 const SMALL_PACK_COUNT: usize = 2;
-/// The bits of an entry of a pack of 32 bytes.
+/// Bits per entry in a pack of 32 bytes.
 const LARGE_PACK_ENTRY_BITS: usize = 14;
-/// The bits of an entry of a pack of 8 bytes.
+/// Bits per entry in a pack of 8 bytes.
 const SMALL_PACK_ENTRY_BITS: usize = 16;
-/// Large packs stand at multiples of this, in bytes.
+/// The alignment of large packs in bytes.
 const LARGE_PACK_LEN: u64 = 32;
-/// The fewest bits that an entry has besides its type: enough for a number of blocks and its flag.
+/// The minimum number of bits in an entry besides its type: enough for a block count and its flag.
 const LOW_BITS_MIN: u8 = 12;
 
-/// Whether packs of sixteen have enough bits for lclusters of this size.
+/// Whether the entries of packs of sixteen have enough bits for this lcluster size.
 pub(super) fn has_large_packs(lcluster_size_log2: u8) -> bool {
     lcluster_size_log2 <= format::COMPACT_2B_LCLUSTER_SIZE_LOG2_MAX
 }
 
-/// The lclusters of a file whose pclusters stand one behind the other.
+/// The lclusters of a file whose pclusters are contiguous.
 pub(super) struct CompactEntries<'a> {
     pub(super) lclusters: &'a [Lcluster],
-    /// log2 of their size, at most [`format::COMPACT_LCLUSTER_SIZE_LOG2_MAX`].
+    /// log2 of the lcluster size, at most [`format::COMPACT_LCLUSTER_SIZE_LOG2_MAX`].
     pub(super) size_log2: u8,
     /// Whether the image has big pclusters.
     pub(super) big: bool,
 }
 
 impl CompactEntries<'_> {
-    /// The index, when it begins `offset` bytes after a multiple of 32.
+    /// The index, starting `offset` bytes after a multiple of 32.
     pub(super) fn to_bytes(&self, offset: u64) -> Vec<u8> {
         let to_large = (LARGE_PACK_LEN - offset % LARGE_PACK_LEN) % LARGE_PACK_LEN / 4;
         let to_large = usize::try_from(to_large).unwrap_or(0);
@@ -49,7 +49,7 @@ impl CompactEntries<'_> {
         bytes
     }
 
-    /// Puts a pack of `count` entries, and the block that they count from.
+    /// Appends a pack of `count` entries with its base block.
     fn put_pack(&self, lclusters: &[Lcluster], count: usize, bytes: &mut Vec<u8>) {
         let entry_bits = if count == LARGE_PACK_COUNT { LARGE_PACK_ENTRY_BITS } else { SMALL_PACK_ENTRY_BITS };
         let low_bits = LOW_BITS_MIN.max(self.size_log2);
@@ -59,7 +59,8 @@ impl CompactEntries<'_> {
                 Lcluster::Head { kind, cluster_offset, .. } => (kind, cluster_offset),
                 Lcluster::NonHead { to_head, to_next } => {
                     let is_count = to_head & format::LI_D0_CBLKCNT != 0;
-                    // The last entry of a pack says how far the next head is; the one before tells how far the last is.
+                    // The last entry of a pack holds the distance to the next head; the reader derives its distance
+                    // back from the entry before.
                     let low =
                         if number + 1 == count && !is_count { to_next.min(format::LI_D0_CBLKCNT - 1) } else { to_head };
                     (format::LCLUSTER_TYPE_NONHEAD, low)
@@ -72,8 +73,8 @@ impl CompactEntries<'_> {
     }
 }
 
-/// The block from which a pack's pclusters are counted. Without big pclusters each head adds one before it is used; with
-/// them, what stands in the pack before a head is added up, the blocks of a pcluster that began in the pack before too.
+/// The base block of a pack. Without big pclusters, each head adds one before it is used. With big pclusters, the block
+/// counts in the pack before a head are added up, including that of a pcluster which began in the previous pack.
 fn base_block(lclusters: &[Lcluster], big: bool) -> u64 {
     let first_head = lclusters.iter().find_map(|lcluster| match *lcluster {
         Lcluster::Head { block, .. } => Some(block),

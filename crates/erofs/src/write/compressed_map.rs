@@ -1,5 +1,4 @@
-//! What stands behind a compressed inode: the map header and an index or extents (docs/format/erofs.md, Compressed
-//! files).
+//! The body of a compressed inode: the map header, and an index or extents (docs/format/erofs.md, Compressed files).
 
 use super::{
     compact_index::{CompactEntries, has_large_packs},
@@ -10,39 +9,39 @@ use super::{
 };
 use crate::format::{self, MapHeader};
 
-/// How an extent is stored.
+/// The storage of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
-    /// As it is, in one block.
+    /// Uncompressed, in one block.
     Plain,
     /// Compressed.
     Encoded {
         /// Whether the pcluster decodes to more than the extent.
         partial: bool,
     },
-    /// In the packed inode; only the last extent can be.
+    /// In the packed inode; allowed for the last extent only.
     Fragment,
 }
 
-/// A run of a compressed file's data.
+/// A run of a compressed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompressedExtent {
-    /// How many bytes of the file it is.
+    /// The length in the file, in bytes.
     pub len: u32,
-    /// How many bytes its pcluster takes, whole blocks; 0 for a fragment, one block for what is inline.
+    /// The length of its pcluster in bytes, whole blocks; 0 for a fragment, one block for an inline pcluster.
     pub stored_len: u32,
-    /// The first block of its pcluster; where it is inline, the block that would be next.
+    /// The first block of its pcluster; for an inline pcluster, the block that would be next.
     pub block: u64,
-    /// How it is stored.
+    /// The storage.
     pub kind: ExtentKind,
 }
 
-/// Which form the map takes.
+/// The form of the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapForm {
-    /// Compact indexes, for pclusters that stand one behind the other.
+    /// A compact index, for contiguous pclusters.
     Compact,
-    /// Full indexes.
+    /// A full index.
     Full,
     /// Encoded extents (48-bit layout only).
     Extents,
@@ -51,23 +50,23 @@ pub enum MapForm {
 /// The map of a compressed file.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedMap<'a> {
-    /// Its extents in their order, at least one. Every one but the last reaches the end of the lcluster it begins in.
+    /// The extents in order, at least one. Each except the last reaches the end of the lcluster in which it begins.
     pub extents: &'a [CompressedExtent],
     /// A `COMPRESSION_` number.
     pub algorithm: u8,
-    /// log2 of the block size, which is the lcluster size too.
+    /// log2 of the block size, which is also the lcluster size.
     pub block_size_log2: u8,
     /// Whether the image has big pclusters.
     pub big: bool,
-    /// The length of the last pcluster where it is inline, otherwise 0.
+    /// The length of the last pcluster if it is inline, otherwise 0.
     pub inline_len: u16,
-    /// Where in the packed inode the last extent is, if it is a fragment.
+    /// The offset of the last extent in the packed inode, if it is a fragment.
     pub fragment_offset: Option<u64>,
 }
 
 impl CompressedMap<'_> {
-    /// Whether compact indexes can say all: lclusters are not too large, the pclusters stand one behind the other, and
-    /// none is used in part.
+    /// Whether a compact index can represent the map: lclusters are small enough, the pclusters are contiguous, and no
+    /// extent uses part of a pcluster.
     pub fn fits_compact(&self) -> bool {
         if self.block_size_log2 > format::COMPACT_LCLUSTER_SIZE_LOG2_MAX {
             return false;
@@ -82,15 +81,14 @@ impl CompressedMap<'_> {
         in_a_row && !partial && self.fragment_offset.is_none_or(|offset| offset <= u64::from(u32::MAX))
     }
 
-    /// The map, from the map header on, when it begins at a multiple of 8 bytes that is `offset` bytes after a multiple
-    /// of 32.
+    /// The map including its header. It starts at a multiple of 8 bytes, `offset` bytes after a multiple of 32.
     pub fn to_bytes(&self, form: MapForm, offset: u64) -> Vec<u8> {
         match form {
             MapForm::Extents => encoded_extents(self, offset),
             MapForm::Full => {
                 let mut extents = self.extents.to_vec();
                 if let (Some(last), Some(fragment_offset)) = (extents.last_mut(), self.fragment_offset) {
-                    // The upper half of a fragment's offset stands in the place of a block.
+                    // The upper half of a fragment's offset replaces the block number.
                     last.block = fragment_offset >> 32;
                 }
                 let mut bytes = self.header(false).to_bytes().to_vec();
@@ -132,7 +130,7 @@ impl CompressedMap<'_> {
     }
 }
 
-/// The map of a file that is wholly in the packed inode, at `fragment_offset`.
+/// The map of a file that is entirely in the packed inode, at `fragment_offset`.
 pub fn whole_fragment_map(fragment_offset: u64) -> Vec<u8> {
     let flagged = fragment_offset | 1 << (56 + u32::from(format::FRAGMENT_INODE_BIT));
     flagged.to_le_bytes().to_vec()

@@ -1,4 +1,4 @@
-//! The blocks of a directory (docs/format/erofs.md, Directories).
+//! Directory blocks (docs/format/erofs.md, Directories).
 
 use floe_image::FileType;
 
@@ -9,14 +9,14 @@ use crate::format::{self, Dirent};
 pub struct DirectoryEntry<'name> {
     /// The name: 1 to 255 bytes.
     pub name: &'name [u8],
-    /// The inode it names.
+    /// The inode that the entry refers to.
     pub nid: u64,
     /// The type of that inode.
     pub file_type: FileType,
 }
 
-/// How many bytes a directory takes whose names have these lengths, in the order of the names, `.` and `..` among them.
-/// The last block counts only as far as it is used.
+/// The length of a directory whose names have these lengths, in the order of the names, including `.` and `..`. Only
+/// the used part of the last block counts.
 pub fn directory_len(name_lens: impl IntoIterator<Item = usize>, block_size: u64) -> u64 {
     let mut len = 0u64;
     for name_len in name_lens {
@@ -29,7 +29,7 @@ pub fn directory_len(name_lens: impl IntoIterator<Item = usize>, block_size: u64
     len
 }
 
-/// The content of a directory: `entries` in the order of their names' bytes. Blocks are filled one after the other.
+/// The content of a directory. `entries` are sorted by the bytes of their names; blocks are filled one after the other.
 pub fn directory_bytes(entries: &[DirectoryEntry<'_>], block_size: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = entries;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_stand_alone_and_lengths_agree() {
+    fn blocks_are_self_contained_and_lengths_agree() {
         for (count, name_len, block_size) in [(1, 1, 512), (3, 255, 512), (100, 20, 512), (1000, 13, 4096)] {
             let names: Vec<Vec<u8>> =
                 (0..count).map(|number| format!("{number:0>width$}", width = name_len).into_bytes()).collect();

@@ -1,12 +1,12 @@
-//! Encoded extents: a record for each extent instead of one for each lcluster (docs/format/erofs.md, Compressed files).
+//! Encoded extents: a record for each extent instead of each lcluster (docs/format/erofs.md, Compressed files).
 
 use super::{CompressedMap, ExtentKind, low_u32};
 use crate::format::{self, Extent, MapHeader};
 
-/// The extents, from the map header on, which begins `offset` bytes after a multiple of 32.
+/// The map including its header, which starts `offset` bytes after a multiple of 32.
 pub(super) fn encoded_extents(map: &CompressedMap<'_>, offset: u64) -> Vec<u8> {
     let size: u64 = map.extents.iter().map(|extent| u64::from(extent.len)).sum();
-    // Records of 16 bytes have 32 bits for the place in the file, those of 32 bytes 64.
+    // Records of 16 bytes have 32 bits for the offset in the file, records of 32 bytes 64.
     let record_len_log2: u16 = if size > u64::from(u32::MAX) { 5 } else { 4 };
     let record_len = 1u64 << record_len_log2;
     let count = u64::try_from(map.extents.len()).unwrap_or(u64::MAX);

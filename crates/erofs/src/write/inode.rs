@@ -1,27 +1,27 @@
-//! Inodes in their two forms (docs/format/erofs.md, Inodes).
+//! Compact and extended inodes (docs/format/erofs.md, Inodes).
 
 use floe_image::{FileType, Timestamp};
 
 use super::{high_u16, low_u32};
 use crate::format::{self, InodeCompact, InodeExtended};
 
-/// Where an inode's data is.
+/// The data of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InodeData {
-    /// There is none, or it is a device of this number in the kernel's 32-bit form.
+    /// No data, or a device with this number in the kernel's 32-bit form.
     Device(u32),
-    /// Blocks in a row; the last part stands behind the inode if `inline`.
+    /// Contiguous blocks; if `inline`, the tail follows the inode.
     Flat {
-        /// The first block; `None` where there is none.
+        /// The first block; `None` if there is none.
         start_block: Option<u64>,
-        /// Whether the part past the last whole block is behind the inode.
+        /// Whether the tail after the last full block follows the inode.
         inline: bool,
     },
     /// Compressed.
     Compressed {
-        /// How many blocks the pclusters take.
+        /// The number of blocks that the pclusters take.
         blocks: u64,
-        /// Whether compact indexes follow, rather than full ones or extents.
+        /// Whether a compact index follows, rather than a full one or extents.
         compact: bool,
     },
     /// Chunks, with this format word.
@@ -31,10 +31,10 @@ pub enum InodeData {
     },
 }
 
-/// What an inode says.
+/// The fields of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InodeRecord {
-    /// The kind of the inode.
+    /// The type of the inode.
     pub file_type: FileType,
     /// The twelve permission bits.
     pub permissions: u16,
@@ -46,43 +46,43 @@ pub struct InodeRecord {
     pub link_count: u32,
     /// The size in bytes.
     pub size: u64,
-    /// The time of the last change of content.
+    /// The modification time.
     pub modified: Timestamp,
-    /// A number that is unique in the image as far as 32 bits go.
+    /// The inode number for 32-bit systems, unique as far as 32 bits allow.
     pub number: u32,
-    /// Where its data is.
+    /// The data.
     pub data: InodeData,
 }
 
-/// Which form an inode takes.
+/// The choice between compact and extended inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InodeForm {
-    /// The short one where it can say all.
+    /// Compact if possible.
     #[default]
     Smallest,
-    /// Always the long one.
+    /// Always extended.
     Extended,
 }
 
-/// What the superblock lays down for all inodes.
+/// Rules of the superblock that affect all inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InodeRules {
-    /// What the times of compact inodes are counted from.
+    /// The base of compact inodes' timestamps.
     pub epoch: Timestamp,
-    /// Whether the image has the 48-bit layout, where compact inodes have a time of their own and addresses more bits.
+    /// Whether the image has the 48-bit layout, in which compact inodes have their own timestamp and wider addresses.
     pub wide: bool,
-    /// Which form to take.
+    /// The choice of form.
     pub form: InodeForm,
 }
 
 impl InodeRecord {
-    /// The size of the inode in bytes, 32 or 64, without what follows it.
+    /// The size of the inode itself in bytes, 32 or 64.
     pub fn len(&self, rules: &InodeRules) -> u64 {
         let size = if self.is_compact(rules) { InodeCompact::SIZE } else { InodeExtended::SIZE };
         u64::try_from(size).unwrap_or(u64::MAX)
     }
 
-    /// The inode as it stands in the image. `xattr_body_len` is the length in bytes of the xattr body behind it.
+    /// The on-disk form of the inode. `xattr_body_len` is the length in bytes of the xattr body that follows.
     pub fn to_bytes(&self, rules: &InodeRules, xattr_body_len: usize) -> Vec<u8> {
         let compact = self.is_compact(rules);
         let (layout, i_u, upper) = self.place();
@@ -134,7 +134,7 @@ impl InodeRecord {
         }
     }
 
-    /// The data layout, the field that it decides about, and the upper bits of that.
+    /// The data layout, the field that depends on it, and the upper bits of that field.
     fn place(&self) -> (u16, u32, u16) {
         match self.data {
             InodeData::Device(number) => (format::INODE_FLAT_PLAIN, number, 0),
@@ -153,7 +153,7 @@ impl InodeRecord {
         }
     }
 
-    /// Whether the upper address bits matter: what has no blocks at all says so in 32 bits as well.
+    /// Whether the upper address bits are needed; an inode without blocks needs 32 bits only.
     fn needs_upper(&self) -> bool {
         let none = matches!(self.data, InodeData::Flat { start_block: None, .. });
         !none && self.place().2 != 0
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_form_is_taken_where_it_says_all() {
+    fn the_compact_form_is_used_if_possible() {
         let epoch = Timestamp { seconds: 1000, nanoseconds: 0 };
         let plain = InodeRecord {
             file_type: FileType::Regular,

@@ -1,10 +1,10 @@
-//! The list of what a launch reads first (docs/format/erofs.md, Launch list).
+//! Writes the launch list (docs/format/erofs.md, Launch list).
 
 use floe_image::{ByteRange, Nid};
 
 use crate::format::{LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LaunchListHeader, LaunchRecord};
 
-/// The list as it stands behind the last block; what is beyond its limit is left out.
+/// The list in the form that follows the last block; ranges beyond the limit are dropped.
 pub fn launch_list(ranges: &[(Nid, ByteRange)]) -> Vec<u8> {
     let count_max = usize::try_from(LAUNCH_LIST_COUNT_MAX).unwrap_or(usize::MAX);
     let record =

@@ -1,4 +1,4 @@
-//! What the indexes say of each lcluster, in a form that both kinds of index are made from.
+//! The lclusters of a file, from which both kinds of index are made.
 
 use super::{CompressedExtent, ExtentKind};
 use crate::format;
@@ -10,23 +10,24 @@ pub(super) enum Lcluster {
     Head {
         /// An `LCLUSTER_TYPE_` number.
         kind: u16,
-        /// Where in the lcluster it begins, in bytes.
+        /// The offset in the lcluster at which it begins, in bytes.
         cluster_offset: u16,
         /// The first block of the pcluster.
         block: u64,
         /// Whether the pcluster decodes to more than the extent.
         partial: bool,
     },
-    /// None begins.
+    /// No extent begins.
     NonHead {
-        /// The distance to the head, in lclusters; or with [`format::LI_D0_CBLKCNT`] the pcluster's blocks.
+        /// The distance back to the head in lclusters; or with [`format::LI_D0_CBLKCNT`], the block count of the
+        /// pcluster.
         to_head: u16,
-        /// The distance to the next head.
+        /// The distance ahead to the next head.
         to_next: u16,
     },
 }
 
-/// The lclusters of a file. Every extent but the last one reaches the end of the lcluster it begins in.
+/// The lclusters of a file. Every extent except the last reaches the end of the lcluster in which it begins.
 pub(super) fn lclusters(extents: &[CompressedExtent], block_size_log2: u8, big: bool) -> Vec<Lcluster> {
     let block_size = 1u64 << block_size_log2;
     let mut lclusters = Vec::new();
@@ -59,7 +60,8 @@ pub(super) fn lclusters(extents: &[CompressedExtent], block_size_log2: u8, big: 
         offset = end;
         let is_last_lcluster_open = !offset.is_multiple_of(block_size) && next_head > first;
         if is_last_lcluster_open && std::ptr::eq(extent, extents.last().unwrap_or(extent)) {
-            // The file ends within an lcluster that the last extent reaches into: a head at its very end says so.
+            // The file ends within an lcluster that the last extent reaches into; a head at the end of the file marks
+            // this.
             let kind = format::LCLUSTER_TYPE_PLAIN;
             lclusters.push(Lcluster::Head {
                 kind,

@@ -1,4 +1,4 @@
-//! The superblock, the configurations of the algorithms and the device table (docs/format/erofs.md, Superblock).
+//! The superblock, the algorithm configurations and the device table (docs/format/erofs.md, Superblock).
 
 use floe_image::Timestamp;
 
@@ -17,17 +17,17 @@ pub enum AlgorithmConfiguration {
     },
     /// MicroLZMA.
     Lzma {
-        /// The dictionary in bytes.
+        /// The dictionary size in bytes.
         dictionary_bytes: u32,
     },
     /// DEFLATE.
     Deflate {
-        /// log2 of the window.
+        /// log2 of the window size.
         window_log2: u8,
     },
     /// Zstandard.
     Zstd {
-        /// log2 of the window, at least 10.
+        /// log2 of the window size, at least 10.
         window_log2: u8,
     },
 }
@@ -67,31 +67,30 @@ impl AlgorithmConfiguration {
 /// An extra device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// What it is known by; cut to 64 bytes.
+    /// The identification of the device; cut to 64 bytes.
     pub tag: Vec<u8>,
-    /// The number of its blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The block at which it stands in the unified address space, 0 where it does not.
+    /// The device's first block in the unified address space; 0 if it is not mapped there.
     pub unified_block: u64,
 }
 
-/// What the superblock says.
+/// The fields of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SuperBlockRecord {
-    /// The `FEATURE_COMPAT_` bits besides the checksum's.
+    /// The `FEATURE_COMPAT_` bits except that of the checksum.
     pub feature_compat: u32,
-    /// The `FEATURE_INCOMPAT_` bits. Those of the configurations and of the device table must be among them if there are
-    /// any.
+    /// The `FEATURE_INCOMPAT_` bits, including those for the configurations and the device table if there are any.
     pub feature_incompat: u32,
     /// log2 of the block size.
     pub block_size_log2: u8,
     /// The nid of the root; without 48BIT at most 65,535.
     pub root_nid: u64,
-    /// How many inodes there are.
+    /// The number of inodes.
     pub inode_count: u64,
-    /// What the times of compact inodes are counted from.
+    /// The base of compact inodes' timestamps.
     pub epoch: Timestamp,
-    /// When the image was made, in seconds after that.
+    /// The build time in seconds after `epoch`.
     pub build_time: u32,
     /// The number of blocks.
     pub blocks: u64,
@@ -101,29 +100,29 @@ pub struct SuperBlockRecord {
     pub xattr_block: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// The volume's name.
+    /// The volume label.
     pub volume_name: [u8; 16],
-    /// The configurations, in the order of the algorithms.
+    /// The configurations in the order of the algorithm numbers.
     pub configurations: Vec<AlgorithmConfiguration>,
     /// The extra devices.
     pub devices: Vec<Device>,
-    /// The long xattr prefixes, at most 255; they stand behind the device table.
+    /// The long xattr prefixes, at most 255; they follow the device table.
     pub long_prefixes: Vec<LongPrefix>,
-    /// The nid of the packed inode, 0 where there is none.
+    /// The nid of the packed inode; 0 if there is none.
     pub packed_nid: u64,
-    /// The nid of the metabox inode, which METABOX announces.
+    /// The nid of the metabox inode, if the image has the METABOX feature.
     pub metabox_nid: Option<u64>,
-    /// Whether there is a checksum.
+    /// Whether to write a checksum.
     pub checksum: bool,
 }
 
-/// Where the superblock, the configurations, the device table and the long prefixes end, in bytes from the beginning of
-/// the image.
+/// The end of the superblock, the configurations, the device table and the long prefixes, in bytes from the beginning
+/// of the image.
 pub fn superblock_len(record: &SuperBlockRecord) -> u64 {
     long_prefixes_start(record) + len_u64(long_prefix_bytes(&record.long_prefixes).len())
 }
 
-/// The image's beginning up to [`superblock_len`], with the checksum of what is in the superblock's block.
+/// The beginning of the image up to [`superblock_len`], with the checksum of the superblock's block.
 pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     let wide = record.feature_incompat & format::FEATURE_INCOMPAT_48BIT != 0;
     let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
@@ -194,7 +193,7 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     if record.checksum {
         let mut summed = with(&raw);
         summed.resize(checksummed_len(record.block_size_log2), 0);
-        // The format's crc32c lacks the final inversion.
+        // The format omits the final inversion of crc32c.
         raw.checksum = !crc32c::crc32c(&summed);
     }
     let mut bytes = vec![0; usize::try_from(format::SUPER_OFFSET).unwrap_or(0)];
@@ -202,14 +201,14 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     bytes
 }
 
-/// How many bytes from the superblock's beginning on the checksum covers; all that is not written there is zero.
+/// How many bytes from the superblock's beginning the checksum covers. Unwritten bytes among them are zero.
 fn checksummed_len(block_size_log2: u8) -> usize {
     let block_size = 1u64 << block_size_log2;
     let len = if block_size > format::SUPER_OFFSET { block_size - format::SUPER_OFFSET } else { block_size };
     usize::try_from(len).unwrap_or(0)
 }
 
-/// The length of what extends the superblock itself.
+/// The length of the superblock's extension.
 fn extension_len(record: &SuperBlockRecord) -> usize {
     record.metabox_nid.map_or(0, |_| SuperBlockExtension::SIZE)
 }

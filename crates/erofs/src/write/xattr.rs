@@ -4,7 +4,7 @@ use xxhash_rust::xxh32::xxh32;
 
 use crate::format::{self, XattrEntry, XattrIbodyHeader};
 
-/// The prefixes that have a number, and that number.
+/// The prefixes with their numbers.
 const PREFIXES: [(&[u8], u8); 5] = [
     (b"user.", format::XATTR_INDEX_USER),
     (b"system.posix_acl_access", format::XATTR_INDEX_POSIX_ACL_ACCESS),
@@ -13,7 +13,7 @@ const PREFIXES: [(&[u8], u8); 5] = [
     (b"security.", format::XATTR_INDEX_SECURITY),
 ];
 
-/// A long prefix of names: one with a number, and what it goes on with.
+/// A long name prefix: a numbered prefix and further text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LongPrefix {
     base_index: u8,
@@ -21,8 +21,8 @@ pub struct LongPrefix {
 }
 
 impl LongPrefix {
-    /// The long prefix of this full text; `None` where it does not begin with `user.`, `trusted.` or `security.`, or
-    /// is too long.
+    /// Parses the text of a long prefix; `None` if it does not begin with `user.`, `trusted.` or `security.`, or is too
+    /// long.
     pub fn new(prefix: &[u8]) -> Option<Self> {
         let (base, base_index) =
             PREFIXES.into_iter().find(|(base, _)| base.ends_with(b".") && prefix.starts_with(base))?;
@@ -31,17 +31,17 @@ impl LongPrefix {
     }
 }
 
-/// A name as it is stored: the number of its prefix, and the rest.
+/// A name in its stored form: the number of its prefix, and the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredName<'name> {
-    /// The number of the prefix, an `XATTR_INDEX_` number, or with [`format::XATTR_LONG_PREFIX`] that of a long one.
+    /// The number of the prefix: an `XATTR_INDEX_` number, or with [`format::XATTR_LONG_PREFIX`] that of a long prefix.
     pub index: u8,
-    /// What follows the prefix.
+    /// The text after the prefix.
     pub suffix: &'name [u8],
 }
 
 impl<'name> StoredName<'name> {
-    /// How `name` is stored, with the longest prefix that it has; `None` where the format has no prefix for it.
+    /// Splits `name` at the longest prefix that it has; `None` if the format has no prefix for it.
     pub fn new(name: &'name [u8], long_prefixes: &[LongPrefix]) -> Option<Self> {
         let (base, base_index) = base(name)?;
         let rest = name.get(base.len()..)?;
@@ -57,14 +57,14 @@ impl<'name> StoredName<'name> {
     }
 }
 
-/// The bit of the filter that the full `name` clears, counted from the lowest; `None` as for [`StoredName::new`].
+/// The filter bit that the full `name` clears, counted from the lowest; `None` as for [`StoredName::new`].
 pub fn filter_bit(name: &[u8]) -> Option<u32> {
     let (base, base_index) = base(name)?;
     let rest = name.get(base.len()..)?;
     Some(xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(base_index))) % format::XATTR_FILTER_BITS)
 }
 
-/// An entry, padded to a multiple of four bytes; `None` where the name or the value is too long for the format.
+/// An entry, padded to a multiple of four bytes; `None` if the name or the value is too long for the format.
 pub fn xattr_entry(name: StoredName<'_>, value: &[u8]) -> Option<Vec<u8>> {
     let entry = XattrEntry {
         e_name_len: u8::try_from(name.suffix.len()).ok()?,
@@ -76,8 +76,8 @@ pub fn xattr_entry(name: StoredName<'_>, value: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What stands behind an inode with xattrs: the header, the numbers of its shared ones (at most 255), its own entries.
-/// `filter_bits` are those that its names clear; `None` leaves the filter out.
+/// The xattr body of an inode: the header, the numbers of shared xattrs (at most 255) and the inline entries.
+/// `filter_bits` are the bits that the names clear; `None` disables the filter.
 pub fn xattr_body(filter_bits: Option<&[u32]>, shared: &[u32], entries: &[u8]) -> Vec<u8> {
     let filter = |bits: &[u32]| bits.iter().fold(format::XATTR_FILTER_DEFAULT, |filter, bit| filter & !(1 << bit));
     let header = XattrIbodyHeader {
@@ -91,7 +91,7 @@ pub fn xattr_body(filter_bits: Option<&[u32]>, shared: &[u32], entries: &[u8]) -
     bytes
 }
 
-/// The records of long prefixes, each at a multiple of four bytes.
+/// The records of long prefixes, each aligned to four bytes.
 pub(super) fn long_prefix_bytes(prefixes: &[LongPrefix]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for prefix in prefixes {

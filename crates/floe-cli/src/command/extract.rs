@@ -11,7 +11,8 @@ use std::{
 
 use clap::Args;
 use floe::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, Image, Parts, SetbackCause, XattrSelection, extract,
+    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarningCause, Image, Parts, XattrSelection,
+    extract,
 };
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -124,14 +125,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let bar = progress_bar(arguments.quiet || arguments.json);
     let told = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
-        ExtractEvent::Found { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
+        ExtractEvent::Planned { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
         ExtractEvent::Written(bytes) => bar.inc(bytes),
-        ExtractEvent::Setback(setback) => {
+        ExtractEvent::Warning(warning) => {
             if told.fetch_add(1, Relaxed) < TOLD_MAX {
-                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&setback.path), told_cause(&setback.cause)));
+                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&warning.path), told_cause(&warning.cause)));
             }
         }
-        ExtractEvent::Found { .. } | ExtractEvent::Made => {}
+        ExtractEvent::Planned { .. } | ExtractEvent::Made => {}
     };
     let start = Instant::now();
     let result = extract(&image, parts, &arguments.directory, &options, &tell, &cancel);
@@ -153,9 +154,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 }
 
 /// What went wrong, and what to do if it is known.
-fn told_cause(cause: &SetbackCause) -> String {
+fn told_cause(cause: &ExtractWarningCause) -> String {
     match cause {
-        SetbackCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        ExtractWarningCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists => {
             "is there already; --force replaces it".to_owned()
         }
         cause => cause.to_string(),

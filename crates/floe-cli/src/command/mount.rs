@@ -29,43 +29,39 @@ use crate::{
     fault_log,
     idle::unmount_when_idle,
     mount_needs::MountNeeds,
+    mount_options::{self, Settings, Strictness},
     mount_users::MountUsers,
-    output::remark,
+    output::{Output, remark},
     quantity, status,
-    switches::{Strictness, Switches},
 };
 
 /// Mount an image on a directory, until it is unmounted or interrupted
 #[derive(clap::Args)]
-#[command(after_help = HELP)]
+#[command(override_usage = "floe mount [OPTIONS] IMAGE DIR", after_help = format!("{}\n{HELP}", mount_options::help()))]
 pub(crate) struct Arguments {
     /// The image: a file or a block device
-    image: PathBuf,
+    #[arg(value_name = "IMAGE")]
+    image: Option<PathBuf>,
     /// The directory to mount on; /dev/fd/N for an open descriptor of /dev/fuse
     #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    directory: Option<PathBuf>,
     /// Serve in the background, and return when the mount works
     #[arg(short = 'd', long)]
     daemon: bool,
-    /// Where in the file the image begins, in bytes, or "auto"
-    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    #[arg(long, value_name = "SIZE|auto", value_parser = offset, help = mount_options::about("offset"))]
     offset: Option<Offset>,
-    /// An extra device of an EROFS image, in the order of its table; may be given several times
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = mount_options::about("device"))]
     device: Vec<PathBuf>,
-    /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = mount_options::about("device-directory"))]
     device_directory: Option<PathBuf>,
-    /// The budget of the cache of decoded blocks
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, help = mount_options::about("cache"))]
     cache: Option<u64>,
-    /// How many threads take requests [default: the number of CPUs, at least 4]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help = mount_options::about("threads"))]
     threads: Option<NonZero<usize>>,
     /// Let other users in (the default for root)
     #[arg(long)]
     allow_other: bool,
-    /// Options as in fstab: key=value,…
+    /// Options as in fstab: key=value,…; "help" lists them
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     #[command(flatten)]
@@ -73,46 +69,9 @@ pub(crate) struct Arguments {
 }
 
 const HELP: &str = "\
-Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
-  cache=SIZE             the budget of the cache of decoded blocks [64M]
-  metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
-  decoder-memory=SIZE    the budget of the dictionaries and windows of decoders [8M for each CPU]
-  read-memory=SIZE       the budget of reads that wait for the source or for decoders [64M]
-  reserved-pages=N       how many pages of 4 KiB are held in reserve
-  workers=per-cpu|shared|inline
-  priority=auto|fifo[:N]|nice[:N]|slice|normal
-                         how threads are scheduled; auto: real-time where allowed, those that take
-                         requests only while CPUs are short
-  sync-decompress=auto|always|never
-  read-around, noread-around, readahead-alloc=best-effort|wait
-  prefetch=all|none|KIND+KIND...
-                         the kinds: sequential, directory, clustered, rest-of-block, drop-behind [all]
-  fetch-around=SIZE|off  what comes of the image with bytes that had to be waited for [128k]
-  overflow=SIZE|off      when the cache is full, keep costly blocks that many files share, decoded, in a file
-                         without a name [off]
-  overflow-directory=DIR where that file is; not in memory [the directory of the image]
-  offset=BYTES|auto      where the image begins
-  device=FILE            an extra device of an EROFS image
-  device-directory=DIR   where the other extra devices are, under the names that the image gives them
-  threads=N, clone_fd, max_background=N
-  read-ahead=SIZE        how far the kernel reads ahead; beyond 128k for root only
-  readdir=adaptive|plus|plain|auto
-  deadline=TIME|off      when a request that the source holds up gets EIO [60s]
-  linger=TIME|off        how long a thread looks for a program's next request before it sleeps [50us]
-  allow_other, private   let other users in or not; root's mounts are open, as the kernel's are
-  allow_root             let root in, beside the user who mounts
-  acl, noacl             whether access control lists in the image decide too [acl]
-  uid=N, gid=N           the owner and the group of everything
-  suid, dev              set-user-id bits and device files in the image have effect, for root's mounts [nosuid,nodev]
-  noexec, nosymfollow, auto_unmount, fsname=NAME, subtype=NAME, context=...
-  sandbox=auto|require|off, no-sandbox
-                         whether the process that reads the image is confined [auto]
-  account=FILE           write what floe status --json says, at the mount's end
-  decode-marks=FILE      write a line after each decode: for tracing's trace_marker
-
-On SIGINT, SIGTERM and SIGHUP the image is unmounted, unless they were ignored from the start
-(nohup). While somebody uses it, it only disappears from the tree, and is served until they are
-done; a second signal ends it at once.
+SIGINT, SIGTERM and SIGHUP unmount the image, unless they were ignored from the start (nohup).
+A mount in use disappears from the tree and still serves its current users; a second signal ends
+it at once.
 
 Exit codes:
   0  it was unmounted; with --daemon: it works
@@ -124,7 +83,7 @@ Exit codes:
 pub(crate) struct Order {
     pub(crate) image: PathBuf,
     pub(crate) directory: PathBuf,
-    pub(crate) switches: Switches,
+    pub(crate) settings: Settings,
     pub(crate) in_background: bool,
     /// Unmount when nobody used the mount for so long.
     pub(crate) idle: Option<Duration>,
@@ -134,9 +93,9 @@ pub(crate) struct Order {
 
 impl Order {
     /// A mount in the foreground that stays until somebody unmounts it.
-    pub(crate) fn new(image: impl Into<PathBuf>, directory: impl Into<PathBuf>, switches: Switches) -> Self {
+    pub(crate) fn new(image: impl Into<PathBuf>, directory: impl Into<PathBuf>, settings: Settings) -> Self {
         let (image, directory) = (image.into(), directory.into());
-        Self { image, directory, switches, in_background: false, idle: None, notify_pipe: None }
+        Self { image, directory, settings, in_background: false, idle: None, notify_pipe: None }
     }
 }
 
@@ -145,28 +104,38 @@ impl Order {
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
-    let mut switches = Switches { sandbox: arguments.sandbox.mode(), ..Switches::default() };
     for list in &arguments.options {
-        switches.take_list(list, Strictness::User)?;
+        match list.as_str() {
+            "help" => return Output::print(mount_options::help()),
+            "help=markdown" => return Output::print(mount_options::page()),
+            _ => {}
+        }
+    }
+    let mut settings = Settings { sandbox: arguments.sandbox.mode(), ..Settings::default() };
+    for list in &arguments.options {
+        settings.take_list(list, Strictness::User)?;
     }
     if let Some(offset) = arguments.offset {
-        switches.open.offset = offset;
+        settings.open.offset = offset;
     }
     if let Some(cache_bytes) = arguments.cache {
-        switches.open.engine.cache_bytes = cache_bytes;
+        settings.open.engine.cache_bytes = cache_bytes;
     }
     if let Some(threads) = arguments.threads {
-        switches.mount.threads = threads;
+        settings.mount.threads = threads;
     }
     if arguments.allow_other {
-        switches.mount.access = Some(Access::All);
+        settings.mount.access = Some(Access::All);
     }
-    switches.open.devices.extend(arguments.device);
+    settings.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
-        switches.open.device_directory = arguments.device_directory;
+        settings.open.device_directory = arguments.device_directory;
     }
-    let Arguments { image, directory, daemon: in_background, .. } = arguments;
-    fulfil(Order { in_background, ..Order::new(image, directory, switches) })
+    let (Some(image), Some(directory)) = (arguments.image, arguments.directory) else {
+        return Err(Fail::usage("give an image and a directory: floe mount IMAGE DIR; see --help"));
+    };
+    let in_background = arguments.daemon;
+    fulfil(Order { in_background, ..Order::new(image, directory, settings) })
 }
 
 /// Mounts, and serves until the end; in the background if that is wanted. Gives the exit code.
@@ -183,35 +152,36 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
-    let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
-    let Switches { mut open, mount: mut options, source, account, decode_marks, sandbox } = switches;
+    let Order { image: path, directory, mut settings, idle, notify_pipe, .. } = order;
     let mountpoint = Mountpoint::find(&directory)?;
     let (shown_path, shown) = (absolute(&path), absolute(&directory));
-    options.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
-    options.faults = Some(fault_log::to_stderr());
-    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut open, &mut options, notify_pipe.as_deref(), sandbox)?;
-    let account = account.map(AccountFile::create).transpose()?;
-    let marks = decode_marks.map(|path| {
+    let source = settings.source.take();
+    settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
+    settings.mount.faults = Some(fault_log::to_stderr());
+    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
+    let account = settings.account.take().map(AccountFile::create).transpose()?;
+    let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
         marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))
     });
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
-    crate::compromised::on_a_read(&mut options);
-    let (files, enforced) = confinement::open(&path, &open, mem::take(&mut needs.policy), sandbox)??;
-    let image = Image::of(files, &open.engine)?;
+    crate::compromised::on_a_read(&mut settings.mount);
+    let policy = mem::take(&mut needs.policy);
+    let (files, enforced) = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
+    let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
     // From here on signals wait for the mount, so that none leaves it behind.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
+    let mount = Mount::new(image.reader().clone(), mountpoint, &settings.mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
     }
-    if let Some(refusal) = image.reader().engine().overflow_refusal() {
-        eprintln!("floe: nothing overflows into a file: {refusal}; name another one with -o overflow-directory=DIR");
+    if let Some(refusal) = image.reader().engine().spill_file_refusal() {
+        eprintln!("floe: there is no spill file: {refusal}; name another directory with -o spill-file-directory=DIR");
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
@@ -222,7 +192,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
-        options,
+        settings,
         requests: mount.request_counts(),
         started: Instant::now(),
         enforced,
@@ -297,7 +267,7 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
             let result = match unmounter.unmount(Detach::Never) {
                 Err(UnmountError::Busy(_)) => {
                     eprintln!(
-                        "floe: {} is in use {}; it is served until they are done, or to a second signal",
+                        "floe: {} is in use {}; still serving current users; signal again to stop now",
                         directory.display(),
                         users(&directory)
                     );

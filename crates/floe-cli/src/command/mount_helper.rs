@@ -9,7 +9,7 @@ use super::mount::{Order, fulfil};
 use crate::{
     exit::Exit,
     fail::Fail,
-    switches::{Strictness, Switches},
+    mount_options::{Settings, Strictness},
 };
 
 /// Mounts an image for mount(8).
@@ -21,7 +21,7 @@ struct Arguments {
     /// The directory to mount on
     #[arg(value_name = "DIR")]
     directory: OsString,
-    /// Options: key=value,… (see floe mount --help)
+    /// Options: key=value,… (see floe mount -o help)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Pass over options that are not known
@@ -55,14 +55,14 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         std::process::exit(if error.use_stderr() { 1 } else { 0 })
     });
     let strictness = if arguments.sloppy { Strictness::Sloppy } else { Strictness::MountHelper };
-    let mut switches = Switches { sandbox, ..Switches::default() };
+    let mut settings = Settings { sandbox, ..Settings::default() };
     for list in &arguments.options {
-        switches.take_list(list, strictness).map_err(|fail| fail.with_exit(Exit::Failed))?;
+        settings.take_list(list, strictness).map_err(|fail| fail.with_exit(Exit::Failed))?;
     }
     if arguments.fake {
         return Ok(Exit::Done.code());
     }
-    let order = Order { in_background: true, ..Order::new(arguments.image, arguments.directory, switches) };
+    let order = Order { in_background: true, ..Order::new(arguments.image, arguments.directory, settings) };
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),

@@ -21,7 +21,7 @@ use self::launch::Launch;
 use crate::{
     exit::Exit,
     fail::Fail,
-    switches::{Strictness, Switches},
+    mount_options::{Settings, Strictness},
 };
 
 /// The most reads that are kept.
@@ -75,22 +75,22 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         Some(image) => image,
         None => mounted_image(&directory, covered)?,
     };
-    let mut switches = Switches::default();
+    let mut settings = Settings::default();
     if let Some(covered) = covered {
         // The launch may and must not do what it may and must not on the mount that is covered.
-        switches.mount.flags = covered.flags;
-        switches.mount.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
-        switches.mount.checks_permissions = covered.checks_permissions;
+        settings.mount.flags = covered.flags;
+        settings.mount.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
+        settings.mount.checks_permissions = covered.checks_permissions;
     }
     for list in &arguments.options {
-        switches.take_list(list, Strictness::User)?;
+        settings.take_list(list, Strictness::User)?;
     }
     // What is read before anybody asks would hide what is asked for.
-    switches.open.engine.read_around = false;
-    let image = Image::open(&path, &switches.open)?;
+    settings.open.engine.read_around = false;
+    let image = Image::open(&path, &settings.open)?;
     let reads = Reads::default();
     let sink = Arc::clone(&reads);
-    let mut options = switches.mount;
+    let mut options = settings.mount;
     options.source = path.to_string_lossy().into_owned();
     options.read_ahead_bytes = Some(0);
     options.reads = Some(Arc::new(move |nid, offset, len| {

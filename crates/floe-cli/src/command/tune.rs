@@ -1,4 +1,4 @@
-//! `floe tune`: moves switches of a mount that runs.
+//! `floe tune`: changes options of a mount that is running.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use crate::{
     output::Output,
 };
 
-/// Change switches of a mount that runs; without any, list them
+/// Change options of a mount that is running; without any, list them
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
     /// The directory it is mounted on
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Switches and their values, as -o of floe mount takes them
+    /// Options and their values, as -o of floe mount takes them
     #[arg(value_name = "KEY=VALUE")]
     changes: Vec<String>,
 }
@@ -43,13 +43,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if !arguments.changes.is_empty() {
         return mounted.ask(&Question::Tune(arguments.changes)).map(|_| Exit::Done.code());
     }
-    let Answer::Switches(switches) = mounted.ask(&Question::Switches)? else {
+    let Answer::Options(options) = mounted.ask(&Question::Options)? else {
         return Err(Fail::failed("the mount is served by another version of Floe: use the same program"));
     };
     Output::run(|writer| {
-        for switch in &switches {
-            let remark = if switch.is_tunable { "" } else { "  (fixed while mounted)" };
-            writeln!(writer, "{}={}{remark}", switch.key, switch.value)?;
+        for option in &options {
+            let remark = if option.is_tunable { "" } else { "  (fixed while mounted)" };
+            writeln!(writer, "{}={}{remark}", option.key, option.value)?;
         }
         Ok(Exit::Done.code())
     })

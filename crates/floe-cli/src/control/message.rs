@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{status::Report, tuning::Switch};
+use crate::{mount_options::ShownOption, status::Report};
 
 /// What a mount is asked.
 #[derive(Serialize, Deserialize, Debug)]
@@ -10,9 +10,9 @@ use crate::{status::Report, tuning::Switch};
 pub(crate) enum Question {
     /// How it does.
     Status,
-    /// Which switches it has.
-    Switches,
-    /// To move switches: `key=value` each.
+    /// Which options it has.
+    Options,
+    /// To change options: `key=value` each.
     Tune(Vec<String>),
 }
 
@@ -22,8 +22,8 @@ pub(crate) enum Question {
 pub(crate) enum Answer {
     /// How it does.
     Status(Box<Report>),
-    /// Its switches as they are now.
-    Switches(Vec<Switch>),
+    /// Its options as they are now.
+    Options(Vec<ShownOption>),
     /// It does not do it, and why: one line.
     Refused(String),
 }

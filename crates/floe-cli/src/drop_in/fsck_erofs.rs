@@ -194,10 +194,10 @@ fn extract_image(
         Err(message) => return tool.failed(&message, 1),
     }
     let tell = |event: ExtractEvent<'_>| {
-        if let ExtractEvent::Setback(setback) = event
+        if let ExtractEvent::Warning(warning) = event
             && order.verbosity > 0
         {
-            tool.say(&format!("{} @ {}", setback.cause, Shown(&setback.path)));
+            tool.say(&format!("{} @ {}", warning.cause, Shown(&warning.path)));
         }
     };
     match extract(&image, Parts::All, target.path(), &options, &tell, cancel) {

@@ -10,8 +10,8 @@ use crate::{
     command::mount::{Order, fulfil, notify},
     exit::Exit,
     fail::Fail,
+    mount_options::{Settings, Strictness},
     output::Output,
-    switches::{Strictness, Switches},
 };
 
 const EROFSFUSE_HELP: &str = "\
@@ -66,7 +66,7 @@ pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result
 }
 
 fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    let (mut switches, mut operands) = (Switches { sandbox, ..as_libfuse() }, Vec::new());
+    let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
@@ -82,14 +82,14 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
                 return Output::print(format_args!("{name} (floe) {}\n", env!("CARGO_PKG_VERSION")));
             }
             "-f" | "-d" => fuse.in_background = false,
-            "-s" => switches.mount.threads = NonZero::<usize>::MIN,
+            "-s" => settings.mount.threads = NonZero::<usize>::MIN,
             "-o" => {
                 let list = rest.next().and_then(|list| list.to_str());
                 let list = list.ok_or_else(|| Fail::usage("-o needs options: -o option,…"))?;
-                fuse.take_list(&mut switches, list)?;
+                fuse.take_list(&mut settings, list)?;
             }
             _ if text.starts_with("-o") => {
-                fuse.take_list(&mut switches, &text[2..])?;
+                fuse.take_list(&mut settings, &text[2..])?;
             }
             _ => {
                 let unknown = || Fail::usage(format!("no such option: {text} (see {name} --help)"));
@@ -98,9 +98,9 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
                     "offset" => {
                         let at =
                             number(value.as_ref()).ok_or_else(|| Fail::usage(format!("invalid offset {value}")))?;
-                        switches.open.offset = floe::Offset::At(at);
+                        settings.open.offset = floe::Offset::At(at);
                     }
-                    "device" => switches.open.devices.push(value.into()),
+                    "device" => settings.open.devices.push(value.into()),
                     "dbglevel" => {}
                     _ => return Err(unknown()),
                 }
@@ -112,11 +112,11 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
     };
     let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
     // A mount that was given the name of a source has no subtype, unless that was given too.
-    let is_named = switches.source.is_some();
-    switches.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
-    switches.source.get_or_insert_with(|| switches.mount.subtype.clone());
+    let is_named = settings.source.is_some();
+    settings.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
+    settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
     let pipe = notify_pipe.clone();
-    let result = fulfil(Order { in_background, idle, notify_pipe, ..Order::new(image, directory, switches) });
+    let result = fulfil(Order { in_background, idle, notify_pipe, ..Order::new(image, directory, settings) });
     if let Some(pipe) = pipe
         && !matches!(result, Ok(0))
     {
@@ -127,12 +127,12 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
 
 /// What these programs mount like where no option says otherwise. libfuse lets in the user who mounts alone, root too,
 /// ignores set-user-id bits and device files, and leaves permissions to the program, which checks none.
-fn as_libfuse() -> Switches {
-    let mut switches = Switches::default();
-    switches.mount.access = Some(Access::Owner);
-    switches.mount.checks_permissions = false;
-    switches.mount.acl = false;
-    switches
+fn as_libfuse() -> Settings {
+    let mut settings = Settings::default();
+    settings.mount.access = Some(Access::Owner);
+    settings.mount.checks_permissions = false;
+    settings.mount.acl = false;
+    settings
 }
 
 /// The options that only these programs have.
@@ -146,8 +146,8 @@ struct FuseOptions {
 }
 
 impl FuseOptions {
-    /// Takes options for FUSE; those that are not about these programs alone go to `switches`.
-    fn take_list(&mut self, switches: &mut Switches, list: &str) -> Result<(), Fail> {
+    /// Takes options for FUSE; those that are not about these programs alone go to `settings`.
+    fn take_list(&mut self, settings: &mut Settings, list: &str) -> Result<(), Fail> {
         let mut kept = Vec::new();
         for option in list.split(',') {
             match option.split_once('=') {
@@ -164,6 +164,6 @@ impl FuseOptions {
                 _ => kept.push(option),
             }
         }
-        switches.take_list(&kept.join(","), Strictness::MountHelper)
+        settings.take_list(&kept.join(","), Strictness::MountHelper)
     }
 }

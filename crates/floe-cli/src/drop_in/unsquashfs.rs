@@ -14,7 +14,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FormatImage, Image, Parts, SetbackCause, WalkEntry, extract};
+use floe::{
+    ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarningCause, FormatImage, Image, Parts, WalkEntry, extract,
+};
 use floe_sandbox::Mode;
 
 use floe_engine::Blocking;
@@ -173,17 +175,17 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
     let listing = Listing::new(arguments, image, owners);
     let failures = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
-        ExtractEvent::Found { path, attr } if form.is_some() => {
+        ExtractEvent::Planned { path, attr } if form.is_some() => {
             let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: *attr };
             let mut line = Vec::new();
             // Writing to memory does not fail, and whoever closed stdout does not want to know.
             let _ = listing.write(&entry, &mut line);
             let _ = io::stdout().write_all(&line);
         }
-        ExtractEvent::Setback(setback) => {
+        ExtractEvent::Warning(warning) => {
             failures.fetch_add(1, Relaxed);
-            let kind = if matches!(setback.cause, SetbackCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
-            eprintln!("{kind}: {}: {}", Shown(&setback.path), setback.cause);
+            let kind = if matches!(warning.cause, ExtractWarningCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
+            eprintln!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
         }
         _ => {}
     };

@@ -106,9 +106,9 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         ("floe_block_cache_misses_total", "Look-ups that had to decode it.", blocks.misses),
         ("floe_block_cache_joins_total", "Look-ups that joined a decode.", blocks.joins),
         ("floe_block_cache_evictions_total", "Blocks dropped for the budget.", blocks.evictions),
-        ("floe_overflow_blocks_total", "Blocks that went to the overflow.", blocks.overflow_blocks),
-        ("floe_overflow_bytes_total", "Their decoded bytes.", blocks.overflow_bytes),
-        ("floe_overflow_hits_total", "Reads that found their block there.", blocks.overflow_hits),
+        ("floe_spill_file_blocks_total", "Blocks that went into the spill file.", blocks.spill_file_blocks),
+        ("floe_spill_file_bytes_total", "Their decoded bytes.", blocks.spill_file_bytes),
+        ("floe_spill_file_hits_total", "Reads that found their block there.", blocks.spill_file_hits),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tuning::Switch;
+use crate::mount_options::ShownOption;
 
 /// The version of the fields.
-pub(crate) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 2;
 
 /// What is told of a mount. Counts are since it was mounted.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Report {
     /// The device number of the mount's files: "0:57".
     pub(crate) device: String,
     pub(crate) image: ImageReport,
-    pub(crate) switches: Vec<Switch>,
+    pub(crate) options: Vec<ShownOption>,
     /// What the kernel enforces on the process.
     #[serde(default)]
     pub(crate) sandbox: SandboxReport,
@@ -110,11 +110,11 @@ pub(crate) struct BlockCacheReport {
     pub(crate) misses: u64,
     pub(crate) joins: u64,
     pub(crate) evictions: u64,
-    /// Blocks that went to the overflow.
-    pub(crate) overflow_blocks: u64,
-    pub(crate) overflow_bytes: u64,
+    /// Blocks that went into the spill file.
+    pub(crate) spill_file_blocks: u64,
+    pub(crate) spill_file_bytes: u64,
     /// Reads that found their block there.
-    pub(crate) overflow_hits: u64,
+    pub(crate) spill_file_hits: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
 
 use floe::Image;
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
-use floe_fuse::{FaultKind, MountOptions, RequestCounts, RequestKind};
+use floe_fuse::{FaultKind, RequestCounts, RequestKind};
 use floe_sandbox::Enforced;
 
 use super::report::{
@@ -13,8 +13,8 @@ use super::report::{
 };
 use crate::{
     control::{Answer, Question},
+    mount_options::Settings,
     shown::json_name,
-    tuning::{Switch, switches, tuned},
 };
 
 /// The size of a page of the pool, in bytes.
@@ -53,7 +53,8 @@ pub(crate) struct Source {
     pub(crate) devices: Vec<PathBuf>,
     pub(crate) mountpoint: PathBuf,
     pub(crate) device: (u32, u32),
-    pub(crate) options: MountOptions,
+    /// As they were when it was mounted.
+    pub(crate) settings: Settings,
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
@@ -64,9 +65,9 @@ impl Source {
     pub(crate) fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.report())),
-            Question::Switches => Answer::Switches(self.switches()),
+            Question::Options => Answer::Options(self.settings().shown()),
             Question::Tune(changes) => match self.tune(&changes) {
-                Ok(()) => Answer::Switches(self.switches()),
+                Ok(()) => Answer::Options(self.settings().shown()),
                 Err(reason) => Answer::Refused(reason),
             },
         }
@@ -95,7 +96,7 @@ impl Source {
                 offset_bytes: self.image.offset(),
                 devices: self.devices.iter().map(shown).collect(),
             },
-            switches: self.switches(),
+            options: self.settings().shown(),
             sandbox: SandboxReport {
                 landlock: self.enforced.landlock.to_string(),
                 landlock_abi: self.enforced.landlock_abi,
@@ -124,9 +125,9 @@ impl Source {
                 misses: counters.blocks.misses,
                 joins: counters.blocks.joins,
                 evictions: counters.blocks.evictions,
-                overflow_blocks: counters.overflow.stored_blocks,
-                overflow_bytes: counters.overflow.stored_bytes,
-                overflow_hits: counters.overflow.hits,
+                spill_file_blocks: counters.spill_file.stored_blocks,
+                spill_file_bytes: counters.spill_file.stored_bytes,
+                spill_file_hits: counters.spill_file.hits,
             },
             decoders: budget_of(counters.decoders),
             read_results: budget_of(counters.admission),
@@ -166,12 +167,15 @@ impl Source {
         self.image.reader().engine()
     }
 
-    fn switches(&self) -> Vec<Switch> {
-        switches(&self.engine().options(), &self.options)
+    /// As they are now.
+    fn settings(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        settings.open.engine = self.engine().options();
+        settings
     }
 
     fn tune(&self, changes: &[String]) -> Result<(), String> {
-        let wanted = tuned(&self.engine().options(), changes)?;
+        let wanted = self.settings().tuned(changes)?;
         self.engine().tune(&wanted).map_err(|error| error.to_string())
     }
 }

@@ -31,8 +31,8 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     for device in &image.devices {
         writeln!(writer, "device       {}", shown(device))?;
     }
-    let switches: Vec<_> = report.switches.iter().map(|switch| format!("{}={}", switch.key, switch.value)).collect();
-    write_wrapped(writer, "switches", &switches)?;
+    let options: Vec<_> = report.options.iter().map(|option| format!("{}={}", option.key, option.value)).collect();
+    write_wrapped(writer, "options", &options)?;
     write_sandbox(writer, &report.sandbox)?;
     write_wrapped(writer, "requests", &counts(&report.requests))?;
     let faults = counts(&report.faults);
@@ -71,9 +71,9 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
         blocks.joins,
         blocks.evictions
     )?;
-    if blocks.overflow_blocks > 0 {
-        let (stored, hits) = (bytes(blocks.overflow_bytes), blocks.overflow_hits);
-        writeln!(writer, "  overflow   {} blocks of {stored} in a file; {hits} hits", blocks.overflow_blocks)?;
+    if blocks.spill_file_blocks > 0 {
+        let (stored, hits) = (bytes(blocks.spill_file_bytes), blocks.spill_file_hits);
+        writeln!(writer, "  spill file {} blocks of {stored}; {hits} hits", blocks.spill_file_blocks)?;
     }
     for (name, budget) in
         [("decoders", &report.decoders), ("reads", &report.read_results), ("  blocks", &report.read_blocks)]

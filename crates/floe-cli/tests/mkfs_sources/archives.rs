@@ -111,11 +111,11 @@ fn lists_that_cannot_be_kept_are_told() {
             "SCHILY.acl.access",
             "user::rw-,user:no-such-user:r--,group::r--,mask::r--,other::---",
             1,
-            "user whose number is not known",
+            "user that this machine does not have",
         ),
-        ("SCHILY.acl.access", "user::rw-,rubbish", 1, "an entry that is none: rubbish"),
-        ("SCHILY.acl.default", "user::rw-,group::r--,other::---", 1, "cannot have"),
-        ("SCHILY.acl.ace", "everyone@:rwx::allow", 0, "left out"),
+        ("SCHILY.acl.access", "user::rw-,rubbish", 1, "invalid entry in its access control list: rubbish"),
+        ("SCHILY.acl.default", "user::rw-,group::r--,other::---", 1, "does not support"),
+        ("SCHILY.acl.ace", "everyone@:rwx::allow", 0, "was omitted"),
     ] {
         pax_archive(&archive, b'0', "member", &[(record, text.as_bytes())], b"text");
         let (code, said) = run(&folder, &["made.tar"]);

@@ -7,9 +7,9 @@ use std::{
 
 use floe_engine::Blocking;
 use floe_erofs::check::{Check, DataRun};
-use floe_image::ImageSource;
+use floe_image::{Finding, ImageSource};
 
-use super::{Finding, Run};
+use super::Run;
 
 /// Where the superblock has log2 of the block size, in bytes (docs/format/erofs.md, Superblock).
 const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
@@ -23,11 +23,11 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let check = match Check::open(reader) {
         Ok(check) => check,
         Err(error) => {
-            run.report(&Finding::unopened(error));
+            run.report(&Finding::from(&error));
             return Ok(0);
         }
     };
-    let walked = check.walk(&mut |finding| run.report(&finding.into()), &|| run.is_cancelled());
+    let walked = check.walk(&mut |finding| run.report(&finding), &|| run.is_cancelled());
     if run.options.data {
         let (parts, next) = (walked.parts(), AtomicUsize::new(0));
         let work = |bytes: &mut super::CheckedBytes<'_>| {
@@ -36,7 +36,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
                     DataRun::Plain { device, offset, len } => bytes.read(device, offset, len),
                     DataRun::Encoded(block) => bytes.decode(&block).map(drop),
                 };
-                check.data(&walked, part, &mut each, &mut |finding| run.report(&finding.into()));
+                check.data(&walked, part, &mut each, &mut |finding| run.report(&finding));
             }
         };
         run.on_all_jobs(work, || {})?;

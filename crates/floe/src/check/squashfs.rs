@@ -6,9 +6,10 @@ use std::{
 };
 
 use floe_engine::Blocking;
+use floe_image::Finding;
 use floe_squashfs::{Squashfs, check};
 
-use super::{CheckedBytes, Finding, Run};
+use super::{CheckedBytes, Run};
 
 /// How many batches of blocks may wait for a worker.
 const WAITING_BATCHES_MAX: usize = 64;
@@ -25,7 +26,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let squashfs = match Squashfs::open(reader) {
         Ok(squashfs) => squashfs,
         Err(error) => {
-            run.report(&Finding::unopened(error));
+            run.report(&Finding::from(&error));
             return Ok(0);
         }
     };
@@ -37,7 +38,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
             for block in batch.into_iter().take_while(|_| !run.is_cancelled()) {
                 let decoded = bytes.decode(&block.block);
                 if let Some(finding) = block.judge(decoded.as_ref().map(|len| *len)) {
-                    run.report(&finding.into());
+                    run.report(&finding);
                 }
             }
         }
@@ -52,7 +53,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
                 let _ = sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COUNT)));
             }
         };
-        let found = &mut |finding: check::Finding| run.report(&finding.into());
+        let found = &mut |finding: Finding| run.report(&finding);
         let to_decode = &mut |block| {
             if run.options.data {
                 give(Some(block));

@@ -47,19 +47,19 @@ impl ExtractSummary {
     }
 }
 
-/// Something that went wrong during an extraction.
+/// Something that is missing or incomplete in the target. The extraction goes on.
 #[derive(Debug)]
-pub struct Setback {
+pub struct ExtractWarning {
     /// Where in the image.
     pub path: Vec<u8>,
     /// What.
-    pub cause: SetbackCause,
+    pub cause: ExtractWarningCause,
 }
 
 /// What went wrong.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum SetbackCause {
+pub enum ExtractWarningCause {
     /// The image is corrupt or cannot be read.
     Image(Error),
     /// The target cannot be written; what was being done.
@@ -159,10 +159,10 @@ impl<'a> Ledger<'a> {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Takes down that what lies at `path` is missing or incomplete. A full target ends the extraction.
-    pub(super) fn fail(&self, path: Vec<u8>, cause: SetbackCause) {
+    /// Records that what lies at `path` is missing or incomplete. A full target ends the extraction.
+    pub(super) fn fail(&self, path: Vec<u8>, cause: ExtractWarningCause) {
         self.failures.fetch_add(1, Relaxed);
-        if let SetbackCause::Target(_, error) = &cause
+        if let ExtractWarningCause::Target(_, error) = &cause
             && is_fatal(error)
         {
             let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +171,7 @@ impl<'a> Ledger<'a> {
             }
             self.is_fatal.store(true, Relaxed);
         }
-        self.tell(ExtractEvent::Setback(&Setback { path, cause }));
+        self.tell(ExtractEvent::Warning(&ExtractWarning { path, cause }));
     }
 
     /// What was done; or the error that ended the extraction, `None` for its being cancelled.
@@ -205,7 +205,7 @@ fn is_fatal(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
 }
 
-impl fmt::Display for SetbackCause {
+impl fmt::Display for ExtractWarningCause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image(error) => error.fmt(formatter),

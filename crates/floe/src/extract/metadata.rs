@@ -29,7 +29,7 @@ pub(super) struct Metadata<'a> {
 }
 
 /// What went wrong with an attribute, and what was being done.
-pub(super) type Failed = super::ledger::SetbackCause;
+pub(super) type Failed = super::ledger::ExtractWarningCause;
 
 impl<'a> Metadata<'a> {
     pub(super) fn new(image: &'a Image, options: &'a ExtractOptions, ledger: &'a Ledger<'a>) -> Self {

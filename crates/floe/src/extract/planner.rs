@@ -14,7 +14,7 @@ use rustix::{
 
 use super::{
     Descriptors, ExtractEvent, ExtractOptions, Ledger,
-    ledger::SetbackCause,
+    ledger::ExtractWarningCause,
     names::Names,
     selection::Selected,
     task::{Item, Link, Position, Task, tasks},
@@ -113,7 +113,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             if let Some(rule) = Names::default().refuse(self.image, directory.attr.nid, name) {
-                self.ledger.fail(directory.path_of(name), SetbackCause::Refused(rule));
+                self.ledger.fail(directory.path_of(name), ExtractWarningCause::Refused(rule));
                 return None;
             }
             let attr = self.attr(&directory, name, *nid)?;
@@ -128,7 +128,7 @@ impl<'a> Planner<'a> {
         match self.image.attr(nid) {
             Ok(attr) => Some(attr),
             Err(error) => {
-                self.ledger.fail(directory.path_of(name), SetbackCause::Image(error));
+                self.ledger.fail(directory.path_of(name), ExtractWarningCause::Image(error));
                 None
             }
         }
@@ -140,12 +140,12 @@ impl<'a> Planner<'a> {
         let Some(attr) = self.attr(parent, name, nid) else { return };
         let path = if name.is_empty() { b"/".to_vec() } else { parent.path_of(name) };
         if attr.file_type == FileType::Directory {
-            self.ledger.tell(ExtractEvent::Found { path: &path, attr: &attr });
+            self.ledger.tell(ExtractEvent::Planned { path: &path, attr: &attr });
             self.make_way(selected, selected.names.len());
         } else if let Some(rule) = Names::default().refuse(self.image, parent.attr.nid, name) {
-            self.ledger.fail(path, SetbackCause::Refused(rule));
+            self.ledger.fail(path, ExtractWarningCause::Refused(rule));
         } else {
-            self.ledger.tell(ExtractEvent::Found { path: &path, attr: &attr });
+            self.ledger.tell(ExtractEvent::Planned { path: &path, attr: &attr });
             self.add(Arc::clone(parent), name, attr);
         }
     }
@@ -163,14 +163,14 @@ impl<'a> Planner<'a> {
             let entry = match step {
                 Ok(entry) => entry,
                 Err(failed) => {
-                    self.ledger.fail(failed.path, SetbackCause::Image(failed.error));
+                    self.ledger.fail(failed.path, ExtractWarningCause::Image(failed.error));
                     continue;
                 }
             };
             let Some(depth) = (if name.is_some() { Some(entry.depth) } else { entry.depth.checked_sub(1) }) else {
-                self.ledger.tell(ExtractEvent::Found { path: &entry.path, attr: &entry.attr });
+                self.ledger.tell(ExtractEvent::Planned { path: &entry.path, attr: &entry.attr });
                 if entry.attr.file_type != FileType::Directory {
-                    self.ledger.fail(entry.path, SetbackCause::Refused("root that is not a directory"));
+                    self.ledger.fail(entry.path, ExtractWarningCause::Refused("root that is not a directory"));
                     return;
                 }
                 continue;
@@ -182,10 +182,10 @@ impl<'a> Planner<'a> {
                 if is_directory {
                     walk.skip_directory();
                 }
-                self.ledger.fail(entry.path, SetbackCause::Refused(rule));
+                self.ledger.fail(entry.path, ExtractWarningCause::Refused(rule));
                 continue;
             }
-            self.ledger.tell(ExtractEvent::Found { path: &entry.path, attr: &entry.attr });
+            self.ledger.tell(ExtractEvent::Planned { path: &entry.path, attr: &entry.attr });
             let directory = Arc::clone(directory);
             if !is_directory {
                 self.add(directory, entry.name(), entry.attr);
@@ -231,7 +231,7 @@ impl<'a> Planner<'a> {
                 Some(made)
             }
             Err(error) => {
-                self.ledger.fail(parent.path_of(name), SetbackCause::Target("cannot make the directory", error));
+                self.ledger.fail(parent.path_of(name), ExtractWarningCause::Target("cannot make the directory", error));
                 None
             }
         }

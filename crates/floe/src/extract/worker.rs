@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{
     ExtractOptions, Ledger,
-    ledger::{Denied, SetbackCause},
+    ledger::{Denied, ExtractWarningCause},
     metadata::{Metadata, is_denied},
     piece::{PIECE_BYTES, next_data, pieces},
     task::{Item, LargeFile, Link, PART_BYTES, Task},
@@ -82,7 +82,7 @@ impl<'a> Worker<'a> {
             }
             Err(error) => {
                 let path = link.directory.path_of(&link.name);
-                self.ledger.fail(path, SetbackCause::Target("cannot make the hard link", error));
+                self.ledger.fail(path, ExtractWarningCause::Target("cannot make the hard link", error));
             }
         }
     }
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
         };
         let finished = match opened {
             Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
-            Err(error) => Err(SetbackCause::Target("cannot open the directory again", error)),
+            Err(error) => Err(ExtractWarningCause::Target("cannot open the directory again", error)),
         };
         match finished {
             Ok(()) => self.ledger.count_made(FileType::Directory),
@@ -118,7 +118,7 @@ impl<'a> Worker<'a> {
             FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
                 self.make_special(item)
             }
-            FileType::Directory => Err(SetbackCause::Refused("directory that is no directory")),
+            FileType::Directory => Err(ExtractWarningCause::Refused("directory that is no directory")),
         };
         match made {
             Ok(()) => {}
@@ -126,7 +126,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn make_file(&mut self, item: &Item) -> Result<(), SetbackCause> {
+    fn make_file(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let file = self.create(item)?;
         let filled = self.fill(&file, item.attr.nid, ByteRange::new(0, item.attr.size)).and_then(|written_end| {
             if written_end < item.attr.size {
@@ -143,14 +143,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Writes the data in `range` of a file; gives where the last of it ends.
-    fn fill(&mut self, file: &File, nid: Nid, range: ByteRange) -> Result<u64, SetbackCause> {
+    fn fill(&mut self, file: &File, nid: Nid, range: ByteRange) -> Result<u64, ExtractWarningCause> {
         if range.is_empty() {
             return Ok(range.offset());
         }
         let mut extents = std::mem::take(&mut self.extents);
         extents.clear();
         let mapped = self.image.file_system().map(nid, range, &mut extents);
-        let mut result = mapped.map(|()| range.offset()).map_err(SetbackCause::Image);
+        let mut result = mapped.map(|()| range.offset()).map_err(ExtractWarningCause::Image);
         if result.is_ok() {
             pieces(range, &extents, |piece| {
                 result = self.copy(file, nid, piece).map(|()| piece.end());
@@ -161,18 +161,19 @@ impl<'a> Worker<'a> {
         result
     }
 
-    fn copy(&mut self, file: &File, nid: Nid, piece: ByteRange) -> Result<(), SetbackCause> {
+    fn copy(&mut self, file: &File, nid: Nid, piece: ByteRange) -> Result<(), ExtractWarningCause> {
         let len = piece.len().min(PIECE_BYTES) as usize;
         if self.buffer.len() < len {
             self.buffer.resize(len, 0);
         }
         let buffer = &mut self.buffer[..len];
-        let read = self.image.read_at(nid, piece.offset(), buffer).map_err(SetbackCause::Image)?;
+        let read = self.image.read_at(nid, piece.offset(), buffer).map_err(ExtractWarningCause::Image)?;
         if read < len {
             let place = floe_image::Place::inode(nid);
-            return Err(SetbackCause::Image(floe_image::Error::corrupt("file shorter than its size", place)));
+            return Err(ExtractWarningCause::Image(floe_image::Error::corrupt("file shorter than its size", place)));
         }
-        file.write_all_at(buffer, piece.offset()).map_err(|error| SetbackCause::Target("cannot write", error))?;
+        file.write_all_at(buffer, piece.offset())
+            .map_err(|error| ExtractWarningCause::Target("cannot write", error))?;
         self.ledger.count_written(len as u64);
         Ok(())
     }
@@ -213,7 +214,7 @@ impl<'a> Worker<'a> {
                 let file_system = self.image.file_system().as_ref();
                 let is_over = || self.ledger.is_over();
                 break next_data(file_system, attr.nid, rest, PART_BYTES, &mut self.extents, is_over)
-                    .map_err(SetbackCause::Image);
+                    .map_err(ExtractWarningCause::Image);
             }
             let created = self.create(&large.item).and_then(|file| {
                 let file = progress.file.insert(Arc::new(file));
@@ -240,19 +241,19 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn make_symlink(&mut self, item: &Item) -> Result<(), SetbackCause> {
-        let target = self.image.file_system().read_link(item.attr.nid).map_err(SetbackCause::Image)?;
+    fn make_symlink(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
+        let target = self.image.file_system().read_link(item.attr.nid).map_err(ExtractWarningCause::Image)?;
         if target.contains(&0) {
-            return Err(SetbackCause::Refused("link target with a NUL in it"));
+            return Err(ExtractWarningCause::Refused("link target with a NUL in it"));
         }
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         self.options
             .replacing(inside, &item.name, || symlinkat(target.as_slice(), inside, item.name.as_ref()))
-            .map_err(|error| SetbackCause::Target("cannot make the symbolic link", error))?;
+            .map_err(|error| ExtractWarningCause::Target("cannot make the symbolic link", error))?;
         self.finish_named(item)
     }
 
-    fn make_special(&mut self, item: &Item) -> Result<(), SetbackCause> {
+    fn make_special(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         let (file_type, device) = match item.attr.file_type {
             FileType::CharacterDevice => (rustix::fs::FileType::CharacterDevice, item.attr.device),
@@ -270,25 +271,25 @@ impl<'a> Worker<'a> {
                 self.ledger.count_denied(Denied::Device);
                 Ok(())
             }
-            Err(error) => Err(SetbackCause::Target("cannot make the special file", error)),
+            Err(error) => Err(ExtractWarningCause::Target("cannot make the special file", error)),
         }
     }
 
-    fn finish_named(&mut self, item: &Item) -> Result<(), SetbackCause> {
+    fn finish_named(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         self.metadata.finish_named(inside, &item.name, &item.attr)?;
         self.ledger.count_made(item.attr.file_type);
         Ok(())
     }
 
-    fn create(&mut self, item: &Item) -> Result<File, SetbackCause> {
+    fn create(&mut self, item: &Item) -> Result<File, ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         self.options
             .replacing(inside, &item.name, || openat(inside, item.name.as_ref(), flags, mode))
             .map(File::from)
-            .map_err(|error| SetbackCause::Target("cannot make the file", error))
+            .map_err(|error| ExtractWarningCause::Target("cannot make the file", error))
     }
 
     /// Removes a file that is not whole.
@@ -298,7 +299,7 @@ impl<'a> Worker<'a> {
             .open(&item.directory)
             .and_then(|inside| Ok(unlinkat(inside, item.name.as_ref(), AtFlags::empty())?));
         if let Err(error) = removed {
-            self.ledger.fail(item.path(), SetbackCause::Target("cannot remove the half-written file", error));
+            self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot remove the half-written file", error));
         }
     }
 }
@@ -321,10 +322,10 @@ impl ExtractOptions {
     }
 }
 
-fn resize(file: &File, size: u64) -> Result<(), SetbackCause> {
-    ftruncate(file, size).map_err(|error| SetbackCause::Target("cannot give the file its size", error.into()))
+fn resize(file: &File, size: u64) -> Result<(), ExtractWarningCause> {
+    ftruncate(file, size).map_err(|error| ExtractWarningCause::Target("cannot give the file its size", error.into()))
 }
 
-fn unreachable_directory(error: io::Error) -> SetbackCause {
-    SetbackCause::Target("cannot open the directory again", error)
+fn unreachable_directory(error: io::Error) -> ExtractWarningCause {
+    ExtractWarningCause::Target("cannot open the directory again", error)
 }

@@ -45,9 +45,9 @@ pub struct MountOptions {
     pub readdir: Readdir,
     /// How long a request may take before it is answered with `EIO`; none: without an end.
     pub deadline: Option<Duration>,
-    /// How long a thread that has answered looks for the next request before it sleeps, where one program asks one thing
-    /// after the other; none: not at all.
-    pub linger: Option<Duration>,
+    /// How long a thread that has answered polls for the next request before it sleeps, where one program asks one thing
+    /// after the other; none: no busy polling.
+    pub busy_polling: Option<Duration>,
     /// Further options for the kernel, as they are given to it: `context=…`.
     pub kernel_options: Vec<String>,
     /// Is told of what goes wrong.
@@ -108,9 +108,9 @@ pub enum Readdir {
 /// all misses that there may be.
 const BACKGROUND_MAX: u16 = 4096;
 
-/// How long threads look for the next request by default: about twice what a program and its wake-up take between two
+/// How long threads poll for the next request by default: about twice what a program and its wake-up take between two
 /// requests that follow one another.
-const LINGER: Duration = Duration::from_micros(50);
+const BUSY_POLLING: Duration = Duration::from_micros(50);
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -132,7 +132,7 @@ impl Default for MountOptions {
             read_ahead_bytes: None,
             readdir: Readdir::Adaptive,
             deadline: Some(Duration::from_secs(60)),
-            linger: Some(LINGER),
+            busy_polling: Some(BUSY_POLLING),
             kernel_options: Vec::new(),
             faults: None,
             reads: None,

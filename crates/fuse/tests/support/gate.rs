@@ -81,7 +81,7 @@ impl ImageSource for GatedSource {
         Ok(())
     }
 
-    fn read_at_hand(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         if self.gate.is_known_to_be_closed() {
             return Ok(false);
         }

@@ -1,17 +1,17 @@
-//! What Floe says that it has done for a launch.
+//! Floe's report about its work for a launch.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::{Error, Result};
 
-/// The account of one mount, from its beginning to its end: what the lab needs of that which Floe writes with
-/// `-o account=FILE`, and which is what `floe status --json` says.
+/// The statistics of one mount over its lifetime: the fields that the lab needs of the file which Floe writes with `-o
+/// account=FILE`, the same as `floe status --json` prints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// How long the stages of its reads took.
+    /// The latency of each stage of its reads.
     pub latency: Vec<StageAccount>,
     /// The page pool.
     pub page_pool: PageAccount,
@@ -25,24 +25,24 @@ pub struct Account {
     pub work: WorkAccount,
 }
 
-/// How long one stage took.
+/// The latency of one stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageAccount {
-    /// Its name.
+    /// The name of the stage.
     pub stage: String,
-    /// How often it ran.
+    /// The number of runs.
     pub count: u64,
-    /// All times together, in nanoseconds.
+    /// The sum of all times, in nanoseconds.
     pub total_ns: u64,
-    /// Half of the times are no longer, in nanoseconds.
+    /// The median, in nanoseconds.
     pub p50_ns: u64,
-    /// 99 of 100 are no longer, in nanoseconds.
+    /// The 99th percentile, in nanoseconds.
     pub p99_ns: u64,
-    /// The longest, in nanoseconds.
+    /// The maximum, in nanoseconds.
     pub max_ns: u64,
 }
 
-/// What the page pool did.
+/// The counts of the page pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageAccount {
     /// Pages held in reserve.
@@ -51,82 +51,82 @@ pub struct PageAccount {
     pub is_locked: bool,
     /// Runs of pages taken from the reserve.
     pub taken: u64,
-    /// Runs for which it had no room, so that the system gave them.
+    /// Runs that the reserve had no room for, so that the system provided them.
     pub missed: u64,
-    /// Runs for which the system, short of memory, let a thread wait.
+    /// Runs for which a thread had to wait for the system because memory was short.
     pub waited: u64,
-    /// Runs that read-around went without.
+    /// Runs that read-around did without.
     pub given_up: u64,
-    /// The most reserved pages in use at one time.
+    /// The largest number of reserved pages in use at a time.
     pub high_water_pages: u64,
-    /// Pages that the system gave for the block cache before a read wanted them.
+    /// Pages that the system provided for the block cache before a read needed them.
     pub ahead_pages: u64,
-    /// How long it took for those, in nanoseconds; no read waited for it.
+    /// The time for those in nanoseconds; no read waited for it.
     pub ahead_ns: u64,
 }
 
-/// What the cache of decoded metadata did.
+/// The counts of the cache of decoded metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetadataAccount {
-    /// Blocks that were there.
+    /// Blocks found in the cache.
     pub hits: u64,
-    /// Blocks that were not.
+    /// Blocks not found.
     pub misses: u64,
-    /// Times that a thread slept, for another's block or for room.
+    /// How often a thread slept, for another thread's block or for room.
     pub joins: u64,
     /// Threads woken by releases.
     pub wakes: u64,
-    /// Times that a thread let go of a block that it made, waited for or found.
+    /// How often a thread released a block that it had made, waited for or found.
     pub releases: u64,
 }
 
-/// What read-around did.
+/// The counts of read-around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadAroundAccount {
-    /// Blocks decoded before anybody asked for them.
+    /// Blocks decoded before a read requested them.
     pub ahead_blocks: u64,
-    /// Of them, those that somebody asked for later.
+    /// Those that a read requested later.
     pub used_blocks: u64,
-    /// Of them, those that left the cache without having been asked for.
+    /// Those that left the cache unused.
     pub wasted_blocks: u64,
-    /// Blocks left to a later demand read, because their pages would have cost waiting.
+    /// Blocks left to a later demand read, because allocating their pages would have meant waiting.
     pub given_up_blocks: u64,
-    /// Bytes given to the kernel's page cache that nobody had asked for.
+    /// Bytes stored in the kernel's page cache that no read had requested.
     pub stored_bytes: u64,
 }
 
-/// What LZ4 blocks needed beside their output.
+/// The scratch memory of LZ4 blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lz4Account {
     /// Blocks decoded.
     pub decodes: u64,
-    /// Pages that they needed, one after the other.
+    /// Scratch pages that they needed in total.
     pub temporary_pages: u64,
-    /// The most pages that one of them needed.
+    /// The largest number of scratch pages of one block.
     pub temporary_pages_max: u64,
 }
 
-/// What was fetched and decoded.
+/// Fetches and decodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkAccount {
     /// Blocks decoded.
     pub decodes: u64,
-    /// Bytes that they gave.
+    /// Decoded bytes.
     pub decoded_bytes: u64,
     /// Reads from the image.
     pub fetches: u64,
-    /// Bytes that they brought.
+    /// Bytes fetched.
     pub fetched_bytes: u64,
 }
 
 impl Account {
-    /// Reads what a mount that has ended has written.
+    /// Reads the statistics of an ended mount.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).doing(|| "Floe has written no account of what it did".to_owned())?;
-        serde_json::from_slice(&text).map_err(|error| Error::new(format!("Floe's account of what it did: {error}")))
+        let text = std::fs::read(path).context(|| "Floe wrote no statistics (account=FILE)".to_owned())?;
+        serde_json::from_slice(&text).map_err(|error| Error::new(format!("cannot parse Floe's statistics: {error}")))
     }
 
-    /// One stage.
+    /// The statistics of one stage.
     pub fn stage(&self, name: &str) -> Option<&StageAccount> {
         self.latency.iter().find(|stage| stage.stage == name)
     }

@@ -1,4 +1,4 @@
-//! Runs the command that is measured.
+//! Runs the measured command.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::captured_stderr::CapturedStderr;
 use super::mounted::Mounted;
 use super::options::LaunchOptions;
-use super::said::Said;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::load::{Load, end};
 use crate::process_sys::{Usage, die_with_parent, wait_with_usage};
@@ -20,82 +20,83 @@ use crate::sched::{ThreadTotals, process_totals};
 use crate::trace::boot_time_ns;
 use crate::{Error, Result};
 
-/// How often a wait looks whether the end was asked for.
+/// How often a wait checks for an interruption.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long a hot process may take to end when its input ends.
+/// How long a hot process may take to exit when its input ends.
 const HOT_END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A finished launch of the command.
+/// A finished launch.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandRun {
     pub(crate) pid: u32,
     pub(crate) start_ns: u64,
     pub(crate) wall_ns: u64,
     pub(crate) usage: Usage,
-    /// The totals of its first thread, as it ended.
+    /// The totals of its main thread at its exit.
     pub(crate) totals: Option<ThreadTotals>,
-    /// Whether it, or what reads the image, was killed for want of memory, in a load that makes it short.
+    /// Whether the command, or the process that reads the image, was killed by the OOM killer, under a load that makes
+    /// memory short.
     pub(crate) is_starved: bool,
 }
 
-/// Launches the command over a mounted image and waits for its end; `None` if the end of the run was asked for.
+/// Launches the command on a mounted image and waits for it; `None` if the run was interrupted.
 pub(crate) fn run(
     options: &LaunchOptions,
     mounted: &mut Mounted,
     load: &Load,
     interrupt: &Interrupt,
-) -> Result<Option<Ran>> {
-    let said = Said::new()?;
+) -> Result<Option<CommandRun>> {
+    let said = CapturedStderr::new()?;
     let mut command = command(options, mounted.path())?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?);
     let command = load.confine(die_with_parent(&mut command, Signal::KILL))?;
     let kills_before = load.out_of_memory_kills();
     let (start_ns, begin) = (boot_time_ns(), Instant::now());
-    let child = command.spawn().doing(|| format!("cannot run {}", options.command[0]))?;
+    let child = command.spawn().context(|| format!("cannot run {}", options.command[0]))?;
     let pid = child.id();
     let wait = wait_for_end(pid, options.launch_time_max, interrupt);
     let wall_ns = nanoseconds(begin.elapsed());
     if !matches!(wait, Ok(Waited::Ended)) {
         kill(pid);
     }
-    // It is a zombie until it is waited for, and its counts can be read.
+    // It is a zombie until it is waited for, so its counts are still readable.
     let totals = process_totals(pid).ok().and_then(|mut totals| totals.remove(&pid.cast_signed()));
-    let (status, usage) = wait_with_usage(pid).doing(|| "cannot wait for the command".to_owned())?;
+    let (status, usage) = wait_with_usage(pid).context(|| "cannot wait for the command".to_owned())?;
     let was_killed = status.signal() == Some(Signal::KILL.as_raw()) || mounted.has_lost_server();
     let is_starved = was_killed && load.out_of_memory_kills() > kills_before;
     match wait? {
         Waited::Interrupted => Ok(None),
         Waited::TooLong => Err(Error::new(format!(
-            "{} had not ended after {} s: launches have to end by themselves",
+            "{} did not exit within {} s: the command must exit by itself",
             options.command[0],
             options.launch_time_max.as_secs(),
         ))),
         Waited::Ended if status.success() || is_starved => {
-            Ok(Some(Ran { pid, start_ns, wall_ns, usage, totals, is_starved }))
+            Ok(Some(CommandRun { pid, start_ns, wall_ns, usage, totals, is_starved }))
         }
         Waited::Ended => Err(failure(options, status, &said)),
     }
 }
 
-/// A command that lives on and works on one line at a time.
+/// A long-running command that processes one line at a time.
 #[derive(Debug)]
 pub(crate) struct HotProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    said: Said,
+    said: CapturedStderr,
     totals: Option<ThreadTotals>,
 }
 
 impl HotProcess {
     pub(crate) fn start(options: &LaunchOptions, directory: &Path, load: &Load) -> Result<Self> {
-        let said = Said::new()?;
+        let said = CapturedStderr::new()?;
         let mut command = command(options, directory)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said.writer()?);
         let command = load.confine(die_with_parent(&mut command, Signal::KILL))?;
-        let mut child = command.spawn().doing(|| format!("cannot run {}", options.command[0]))?;
+        let mut child = command.spawn().context(|| format!("cannot run {}", options.command[0]))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::new("a started command has no pipes"));
+            return Err(Error::new("the started command has no pipes"));
         };
         Ok(Self { child, input: Some(input), output: BufReader::new(output), said, totals: None })
     }
@@ -104,13 +105,13 @@ impl HotProcess {
         self.child.id()
     }
 
-    /// Remembers the counts before a launch.
+    /// Records the counts before a launch.
     pub(crate) fn prepare(&mut self) {
         self.totals = self.read_totals();
     }
 
     /// Writes one line and waits for one in return.
-    pub(crate) fn run(&mut self, options: &LaunchOptions, interrupt: &Interrupt) -> Result<Option<Ran>> {
+    pub(crate) fn run(&mut self, options: &LaunchOptions, interrupt: &Interrupt) -> Result<Option<CommandRun>> {
         let (start_ns, begin) = (boot_time_ns(), Instant::now());
         let line = format!("{}\n", options.hot_line);
         let sent = self.input.as_mut().map(|input| input.write_all(line.as_bytes()).and_then(|()| input.flush()));
@@ -122,7 +123,7 @@ impl HotProcess {
                 return Ok(None);
             }
             if begin.elapsed() > options.launch_time_max {
-                return Err(Error::new("a hot launch is answered by one line; the command wrote none in time"));
+                return Err(Error::new("a hot launch must answer with one line; the command wrote none in time"));
             }
             let mut polled = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
             if self.output.buffer().is_empty()
@@ -131,7 +132,8 @@ impl HotProcess {
                 continue;
             }
             let mut answer = String::new();
-            let length = self.output.read_line(&mut answer).doing(|| "cannot read the command's output".to_owned())?;
+            let length =
+                self.output.read_line(&mut answer).context(|| "cannot read the command's output".to_owned())?;
             if length == 0 {
                 return Err(Error::new(format!("the command ended: {}", self.said.last_line())));
             }
@@ -140,7 +142,7 @@ impl HotProcess {
         let wall_ns = nanoseconds(begin.elapsed());
         let totals = self.read_totals().zip(self.totals.take()).map(|(after, before)| after.since(&before));
         let usage = Usage { user_ns: totals.as_ref().map_or(0, |totals| totals.running_ns), ..Usage::default() };
-        Ok(Some(Ran { pid: self.pid(), start_ns, wall_ns, usage, totals, is_starved: false }))
+        Ok(Some(CommandRun { pid: self.pid(), start_ns, wall_ns, usage, totals, is_starved: false }))
     }
 
     fn read_totals(&self) -> Option<ThreadTotals> {
@@ -175,9 +177,9 @@ enum Waited {
 }
 
 fn wait_for_end(pid: u32, time_max: Duration, interrupt: &Interrupt) -> Result<Waited> {
-    let pid = Pid::from_raw(pid.cast_signed()).ok_or_else(|| Error::new("a command without a number"))?;
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or_else(|| Error::new("the command has no process ID"))?;
     let ended =
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).doing(|| "cannot watch the command".to_owned())?;
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).context(|| "cannot watch the command".to_owned())?;
     let begin = Instant::now();
     loop {
         let mut polled = [PollFd::new(&ended, PollFlags::IN)];
@@ -199,7 +201,7 @@ fn kill(pid: u32) {
     }
 }
 
-fn failure(options: &LaunchOptions, status: ExitStatus, said: &Said) -> Error {
+fn failure(options: &LaunchOptions, status: ExitStatus, said: &CapturedStderr) -> Error {
     Error::new(format!("the command {:?} failed ({status}): {}", options.command.join(" "), said.last_line()))
 }
 

@@ -1,41 +1,41 @@
-//! The comparisons of published results: their variants and their figures.
+//! The variants and figures of published comparisons.
 
 use serde::Serialize;
 
 use super::outcome::Metric;
 
-/// A published comparison that can be made again here.
+/// A published comparison that can be reproduced here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {
-    /// Workqueue model against per-CPU threads at a real-time priority, and the kernel's own workqueue.
+    /// The workqueue model against per-CPU threads with real-time priority, and against the kernel's own workqueue.
     Workers,
-    /// No page pool against one.
+    /// Without and with a page pool.
     Pool,
     /// Sliding windows of two images.
     Windows,
-    /// Read-around that waits for pages, none, and that which gives up at once.
+    /// Read-around that waits for pages, none, and read-around that gives up at once.
     ReadAround,
 }
 
-/// One row of a published table: what it is, before, and after.
+/// A row of a published table: label, before, after.
 pub type PublishedRow = (&'static str, f64, f64);
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
-    /// What was compared, and where it was published.
+    /// The subject and the publication.
     pub source: &'static str,
-    /// What its columns are called.
+    /// The column titles.
     pub columns: [&'static str; 2],
-    /// What was measured.
+    /// The metric.
     pub metric: &'static Metric,
-    /// The rows. Those of workers are the average, the median and so on; others are averages of several settings.
+    /// The rows. For workers they are average, median and so on; for the others, averages of several settings.
     pub rows: &'static [PublishedRow],
 }
 
 impl Comparison {
-    /// The variants, the baseline first.
+    /// The variants, starting with the baseline.
     pub fn variants(self) -> &'static [&'static str] {
         match self {
             Self::Workers => &[
@@ -45,7 +45,7 @@ impl Comparison {
                 "kernel=kernel:loop",
             ],
             Self::Pool => &["no pool=floe:reserved-pages=0", "pool=floe"],
-            // With a cache, parts of blocks are decoded into its pages, and no window is needed beside them.
+            // With a cache, parts of blocks are decoded into its pages, and no separate window is needed.
             Self::Windows => &["no cache=floe:cache=0,reserved-pages=0"],
             Self::ReadAround => &[
                 "wait=floe:reserved-pages=0,readahead-alloc=wait",
@@ -55,17 +55,17 @@ impl Comparison {
         }
     }
 
-    /// The load under which it was, or would have been, measured; used where none is given.
+    /// The load of the publication, or a suitable one; the default.
     pub fn load(self) -> &'static str {
         match self {
             Self::Workers => "cpu=8x90%",
-            // With a hog of half the limit nothing of the size of an interpreter survives beside it.
+            // With a hog of half the limit, no process of the size of an interpreter survives.
             Self::Pool | Self::Windows | Self::ReadAround => "memory=40M:12M",
         }
     }
 
-    /// For each published row, the variants here that stand for its columns, by their places; with a second image each
-    /// variant is there twice, over one and over the other.
+    /// For each published row, the indexes of the variants that correspond to its columns. With a second image, each
+    /// variant exists twice, once for each image.
     pub fn pairs(self, has_second_image: bool) -> &'static [(usize, usize)] {
         match (self, has_second_image) {
             (Self::Workers | Self::Pool, false) | (Self::Windows, true) => &[(0, 1)],
@@ -76,7 +76,7 @@ impl Comparison {
         }
     }
 
-    /// What it is about, the published metric first.
+    /// The metrics that the comparison is about, the published one first.
     pub fn metrics(self) -> &'static [&'static Metric] {
         match self {
             Self::Workers => &[Metric::LATENCY],
@@ -85,7 +85,7 @@ impl Comparison {
         }
     }
 
-    /// What was published.
+    /// The published results.
     pub fn published(self) -> Published {
         match self {
             Self::Workers => Published {

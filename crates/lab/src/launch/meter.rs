@@ -1,4 +1,4 @@
-//! Measures the threads of one launch with what this machine allows.
+//! Measures the threads of a launch by the means that the machine permits.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -13,17 +13,17 @@ use crate::sched::{NamePattern, Schedule, ThreadTotals, WorkSchedule, process_to
 use crate::trace::{Collector, CollectorOptions, Trace};
 use crate::{Error, Result};
 
-/// How scheduling latency is measured.
+/// The method of measuring scheduling latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
-    /// Every switch and wakeup of the machine, by the kernel's tracing: needs root.
+    /// Kernel tracing of every switch and wakeup: needs root.
     Tracing,
-    /// The kernel's totals for each thread: wake and preempt together, no single waits, no kernel workers.
+    /// The kernel's totals for each thread: wakeup and preemption latency together, no single waits, no kernel workers.
     Counting,
 }
 
-/// Measures with the best tier that works.
+/// Measures by the best available method.
 #[derive(Debug)]
 pub(crate) struct Meter {
     collector: Option<Collector>,
@@ -31,15 +31,15 @@ pub(crate) struct Meter {
     pub(crate) notes: Vec<String>,
 }
 
-/// What was known when a launch began.
+/// The state at the beginning of a launch.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct LaunchStart {
     is_traced: bool,
     server: Option<(u32, BTreeMap<i32, ThreadTotals>)>,
 }
 
 impl Meter {
-    /// Tries tracing first, unless only counting is asked for.
+    /// Tries tracing first, unless counting is requested.
     pub(crate) fn new(undo: &Undo, tier: Option<Tier>) -> Result<Self> {
         if tier == Some(Tier::Counting) {
             return Ok(Self { collector: None, tier: Tier::Counting, notes: Vec::new() });
@@ -53,18 +53,18 @@ impl Meter {
             Err(error) if tier == Some(Tier::Tracing) => Err(error),
             Err(error) => {
                 let note =
-                    format!("{error}; measured by the kernel's counts instead: no single waits, no kernel workers");
+                    format!("{error}; measured by the kernel's per-thread counts: no single waits, no kernel workers");
                 Ok(Self { collector: None, tier: Tier::Counting, notes: vec![note] })
             }
         }
     }
 
-    /// The file of the recording into which other processes may write; `None` where nothing is traced.
+    /// The file by which other processes add marks to the recording; `None` without tracing.
     pub(crate) fn marker(&self) -> Option<PathBuf> {
         self.collector.as_ref().map(Collector::marker)
     }
 
-    pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<Begun> {
+    pub(crate) fn begin(&mut self, is_traced: bool, server_pid: Option<u32>) -> Result<LaunchStart> {
         let server = match server_pid {
             Some(pid) => Some((pid, process_totals(pid)?)),
             None => None,
@@ -73,13 +73,13 @@ impl Meter {
         if let Some(collector) = &mut self.collector {
             if is_traced { collector.start()? } else { collector.rest()? }
         }
-        Ok(Begun { is_traced, server })
+        Ok(LaunchStart { is_traced, server })
     }
 
-    /// Fills in the launch of `reader_pid`, whose totals were read as it ended; returns the trace if there is one.
+    /// Completes the launch of `reader_pid`, whose totals were read at its exit; returns the trace if there is one.
     pub(crate) fn end(
         &mut self,
-        begun: &Begun,
+        begun: &LaunchStart,
         reader_pid: u32,
         reader_totals: Option<&ThreadTotals>,
         decompressors: &Decompressors,
@@ -120,7 +120,7 @@ fn fill_traced(
     launch.reader = latency_of(&schedule, &schedule.descendants(reader_pid.cast_signed()), None);
     let server_tids: Option<Vec<i32>> = server.map(|pid| {
         let mut tids: HashSet<i32> = process_totals(pid).unwrap_or_default().into_keys().collect();
-        // Threads that came and went within the launch.
+        // Threads that existed only within the launch.
         tids.extend(schedule.descendants(pid.cast_signed()));
         tids.into_iter().collect()
     });
@@ -167,7 +167,7 @@ fn latency_of(schedule: &Schedule, tids: &[i32], pattern: Option<&NamePattern>) 
     latency
 }
 
-/// Lost records spoil a launch; single waits that cannot be known do where they are more than a few.
+/// Discards a launch that lost trace records, or has more than a few waits of unknown length.
 fn reason_to_discard(trace: &Trace, launch: &Launch) -> Option<String> {
     if !trace.is_complete() {
         return Some(format!("{} trace records were lost", trace.lost));
@@ -176,7 +176,7 @@ fn reason_to_discard(trace: &Trace, launch: &Launch) -> Option<String> {
     let (valid, invalid) = (measured.waits_ns.len() as u64, measured.invalid_count);
     let is_too_many = invalid > 2 && invalid * 50 > valid;
     is_too_many
-        .then(|| format!("{invalid} of {} waits cannot be known: the kernel did not show switches", valid + invalid))
+        .then(|| format!("{invalid} of {} waits have unknown lengths: trace events are missing", valid + invalid))
 }
 
 impl fmt::Display for Tier {

@@ -1,4 +1,4 @@
-//! An image, mounted for a launch.
+//! Mounts an image for a launch.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,25 +12,25 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use super::account::Account;
-use super::said::Said;
+use super::captured_stderr::CapturedStderr;
 use super::variant::{ImageKind, Programs, Reader, Variant};
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::load::{Load, end};
-use crate::machine::{Mark, Promise, Undo};
+use crate::machine::{Change, PendingChange, Undo};
 use crate::process_sys::die_with_parent;
 use crate::{Error, Result};
 
 /// How long a reader may take to mount.
 const MOUNT_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long a reader may take to end after its mount is gone.
+/// How long a reader may take to exit after its mount is gone.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Directories to mount on; empty ones, which go away at the end.
+/// Directories for mounts: empty ones, removed at the end.
 #[derive(Debug)]
 pub(crate) struct MountPoints {
     undo: Undo,
     root: PathBuf,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 /// A mounted image; unmounted when dropped.
@@ -39,29 +39,29 @@ pub(crate) struct Mounted {
     path: PathBuf,
     server: Option<Child>,
     is_mounted: bool,
-    /// Where Floe writes what it did.
+    /// The file to which Floe writes its statistics.
     account: Option<PathBuf>,
-    _promises: Vec<Promise>,
+    _changes: Vec<PendingChange>,
 }
 
-/// What is asked of a mount beside the variant's options, where Floe reads the image.
+/// Additional requests to Floe, beyond the variant's options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
-    /// An account of what it did.
+    /// Whether to write statistics at the end.
     pub(crate) wants_account: bool,
-    /// A line for each decode, written there.
+    /// The file for a mark after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
 }
 
 impl MountPoints {
     pub(crate) fn new(undo: &Undo) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let promise = undo.promise(Mark::Directory { path: root.clone() })?;
-        fs::create_dir(&root).doing(|| format!("cannot make {}", root.display()))?;
-        Ok(Self { undo: undo.clone(), root, _promise: promise })
+        let change = undo.record(Change::Directory { path: root.clone() })?;
+        fs::create_dir(&root).context(|| format!("cannot make {}", root.display()))?;
+        Ok(Self { undo: undo.clone(), root, _change: change })
     }
 
-    /// Mounts the image as the variant says.
+    /// Mounts the image according to the variant.
     pub(crate) fn mount(
         &self,
         variant: &Variant,
@@ -71,21 +71,21 @@ impl MountPoints {
         extras: &Extras,
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
-            let path = variant.image.canonicalize().doing(|| format!("cannot find {}", variant.image.display()))?;
-            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _promises: Vec::new() });
+            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
+            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
         }
         let path = self.root.join(index.to_string());
-        let directory = self.undo.promise(Mark::Directory { path: path.clone() })?;
-        fs::create_dir_all(&path).doing(|| format!("cannot make {}", path.display()))?;
-        let mount = self.undo.promise(Mark::Mount { path: path.clone() })?;
-        let mut promises = vec![mount, directory];
+        let directory = self.undo.record(Change::Directory { path: path.clone() })?;
+        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
+        let mount = self.undo.record(Change::Mount { path: path.clone() })?;
+        let mut changes = vec![mount, directory];
         let mut account = None;
         if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
             let path = self.root.join(format!("account-{index}"));
-            promises.push(self.undo.promise(Mark::File { path: path.clone() })?);
+            changes.push(self.undo.record(Change::File { path: path.clone() })?);
             account = Some(path);
         }
-        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _promises: promises };
+        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _changes: changes };
         match variant.reader {
             Reader::Kernel => mount_in_kernel(variant, &mounted.path)?,
             _ => mounted.serve(variant, programs, load, extras)?,
@@ -106,20 +106,20 @@ impl Mounted {
         &self.path
     }
 
-    /// The process that reads the image, if one does.
+    /// The process that reads the image, if any.
     pub(crate) fn server_pid(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Whether the process that read the image is gone.
+    /// Whether the process that reads the image has exited.
     pub(crate) fn has_lost_server(&mut self) -> bool {
         self.server.as_mut().is_some_and(|server| !matches!(server.try_wait(), Ok(None)))
     }
 
-    /// Starts the process that reads the image and waits until its mount is there.
+    /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
-        let before = device(&self.path).doing(|| format!("cannot see {}", self.path.display()))?;
+        let before = device(&self.path).context(|| format!("cannot see {}", self.path.display()))?;
         let mut more = Vec::new();
         if let Some(account) = &self.account {
             more.push(format!("account={}", account.display()));
@@ -129,15 +129,15 @@ impl Mounted {
         }
         let mut command = serve_command(variant, &self.path, programs, &more);
         let program = command.get_program().to_string_lossy().into_owned();
-        let said = Said::new()?;
+        let said = CapturedStderr::new()?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.writer()?).process_group(0);
-        // One that is killed leaves a dead mount; one that is asked to end takes it along.
+        // A killed process would leave a dead mount; a process that gets SIGTERM unmounts it.
         let command = load.confine(die_with_parent(&mut command, Signal::TERM))?;
         let mut child =
-            command.spawn().doing(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
+            command.spawn().context(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
         let begin = Instant::now();
         while device(&self.path).is_ok_and(|device| device == before) {
-            let status = child.try_wait().doing(|| format!("cannot wait for {program}"))?;
+            let status = child.try_wait().context(|| format!("cannot wait for {program}"))?;
             if status.is_some() || begin.elapsed() > MOUNT_TIME_MAX {
                 let what =
                     status.map_or_else(|| "did not mount in time".to_owned(), |status| format!("ended: {status}"));
@@ -170,7 +170,7 @@ impl Mounted {
 }
 
 impl Mounted {
-    /// Unmounts, and gives what Floe says that it did, if it was asked.
+    /// Unmounts; returns Floe's statistics if they were requested.
     pub(crate) fn end(mut self) -> Result<Option<Account>> {
         self.take_down();
         self.account.as_deref().map(Account::read).transpose()
@@ -195,34 +195,34 @@ impl Drop for Mounted {
         if let Some(account) = &self.account {
             let _ = fs::remove_file(account);
         }
-        if !self._promises.is_empty() {
+        if !self._changes.is_empty() {
             let _ = fs::remove_dir(&self.path);
         }
     }
 }
 
-/// Drops the image's bytes from the page cache. Nothing may have it mounted.
+/// Drops the image from the page cache. The image must not be mounted.
 pub(crate) fn forget_image(image: &Path) -> Result<()> {
-    let file = fs::File::open(image).doing(|| format!("cannot open {}", image.display()))?;
-    // What is not written yet cannot be dropped.
+    let file = fs::File::open(image).context(|| format!("cannot open {}", image.display()))?;
+    // Dirty pages cannot be dropped.
     let _ = file.sync_data();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-        .doing(|| format!("cannot drop {} from memory", image.display()))
+        .context(|| format!("cannot drop {} from memory", image.display()))
 }
 
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
-    let doing = || format!("cannot mount {} in the kernel", variant.image.display());
+    let context = || format!("cannot mount {} in the kernel", variant.image.display());
     let kind = ImageKind::of(&variant.image)?;
-    // `loop` among the options: read through a loop device, as from a disk.
+    // The option `loop` reads through a loop device, as from a disk.
     let through_loop = variant.options.split(',').any(|option| option == "loop");
     if kind == ImageKind::Erofs && !through_loop {
-        // Linux 6.12 and later read a file without a loop device.
-        let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(doing()))?;
+        // Linux 6.12 and later read the file without a loop device.
+        let options = std::ffi::CString::new(variant.options.as_str()).map_err(|_| Error::new(context()))?;
         let mounted =
             rustix::mount::mount(&variant.image, path, kind.kernel_name(), MountFlags::RDONLY, options.as_c_str());
         match mounted {
             Err(rustix::io::Errno::NOTBLK) => {}
-            other => return other.doing(doing),
+            other => return other.context(context),
         }
     }
     let given = variant.options.split(',').filter(|option| !option.is_empty() && *option != "loop");
@@ -231,11 +231,11 @@ fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
         .args(["-t", kind.kernel_name(), "-o", &options])
         .args([&variant.image, path])
         .output()
-        .doing(|| "cannot run mount".to_owned())?;
+        .context(|| "cannot run mount".to_owned())?;
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::new(format!("{}: {}", doing(), String::from_utf8_lossy(&output.stderr).trim())))
+    Err(Error::new(format!("{}: {}", context(), String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 fn serve_command(variant: &Variant, path: &Path, programs: &Programs, more: &[String]) -> Command {

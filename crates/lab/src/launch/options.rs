@@ -1,4 +1,4 @@
-//! What `floe lab launch` is asked to do.
+//! The options of `floe lab launch`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,53 +13,53 @@ use super::variant::{Programs, Variant};
 use crate::stage::StageOptions;
 use crate::{Error, Result};
 
-/// What is in memory when a command is launched.
+/// What is in memory when the command is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Temperature {
-    /// A new process, and nothing of the image: it is mounted afresh, its bytes dropped.
+    /// A new process, a fresh mount, and nothing of the image in the page cache.
     Cold,
-    /// A new process, and what an earlier launch left.
+    /// A new process, and the caches of earlier launches.
     Warm,
-    /// A process that lives and is given one more line to work on.
+    /// A running process that gets one more line of input.
     Hot,
 }
 
-/// What to launch, how often, over which variants, beside which load.
+/// The command, the number of launches, the variants, and the load.
 #[derive(Clone, Debug)]
 pub struct LaunchOptions {
-    /// The command; `{mount}` in it stands for the directory of the mounted image, which is also its working directory.
+    /// The command; `{mount}` in it is replaced by the mount point, which is also the working directory.
     pub command: Vec<String>,
-    /// The variants, the baseline first.
+    /// The variants, starting with the baseline.
     pub variants: Vec<Variant>,
-    /// What is in memory.
+    /// What is in memory at a launch.
     pub temperature: Temperature,
     /// Traced launches of each variant in each block.
     pub launch_count: usize,
-    /// Launches of each variant in each block without tracing, to see what tracing costs.
+    /// Launches of each variant in each block without tracing, to determine the cost of tracing.
     pub control_count: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub block_count: usize,
-    /// Load and settings around it.
+    /// Load and machine settings.
     pub stage: StageOptions,
-    /// Drops all of the machine's caches before each cold launch, not only the image.
+    /// Drop all caches of the machine before each cold launch, not only the image.
     pub drop_all_caches: bool,
-    /// How to measure; the best that works if `None`.
+    /// The method of measuring; the best available one if `None`.
     pub tier: Option<Tier>,
-    /// A launch that takes longer is ended, and ends the run.
+    /// A launch that takes longer is killed and ends the run.
     pub launch_time_max: Duration,
-    /// Where programs are.
+    /// The locations of programs.
     pub programs: Programs,
-    /// For hot launches: the line that is written to the command's standard input.
+    /// For hot launches: the line written to the command's standard input.
     pub hot_line: String,
-    /// The published comparison that the variants are of, if they are, and whether over two images.
+    /// The published comparison that the variants reproduce, if any, and whether it uses two images.
     pub comparison: Option<(Comparison, bool)>,
-    /// Where to write traces for Perfetto: one for each variant.
+    /// The directory for Perfetto traces, one per variant.
     pub trace_directory: Option<PathBuf>,
 }
 
 impl LaunchOptions {
-    /// Cold launches of `command` over `variants` with the defaults: 3 blocks of 50.
+    /// Cold launches of `command` with `variants` and the defaults: 3 blocks of 50.
     pub fn new(command: Vec<String>, variants: Vec<Variant>) -> Self {
         Self {
             command,

@@ -1,4 +1,4 @@
-//! What one launch showed.
+//! The measurements of one launch.
 
 use serde::Serialize;
 
@@ -8,63 +8,63 @@ use crate::sched::{ThreadSchedule, ThreadTotals, WaitKind, WorkSchedule};
 /// One launch, raw.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Launch {
-    /// The variant, by its place in the list.
+    /// The index of the variant.
     pub variant: usize,
-    /// The block in which it was made.
+    /// The index of the block.
     pub block: usize,
-    /// Whether it was traced; those that were not are controls.
+    /// Whether it was traced; the others are controls.
     pub is_traced: bool,
-    /// From before the command was started until it had ended, in nanoseconds.
+    /// From before the start of the command until its exit, in nanoseconds.
     pub wall_ns: u64,
-    /// When it began, in nanoseconds of the boot clock.
+    /// The start time, in nanoseconds of the boot clock.
     pub start_ns: u64,
     /// The decompressing threads, if they could be measured.
     pub decompression: Option<Latency>,
     /// All threads of the process that reads the image, if there is one.
     pub server: Option<Latency>,
-    /// The command and what it started.
+    /// The command and its descendants.
     pub reader: Latency,
-    /// The command's page faults that needed no input.
+    /// The command's minor page faults.
     pub minor_faults: u64,
-    /// The command's page faults that did.
+    /// The command's major page faults.
     pub major_faults: u64,
-    /// The command's time on the CPU, in nanoseconds.
+    /// The CPU time of the command, in nanoseconds.
     pub cpu_ns: u64,
-    /// What Floe says that it has done, if it read the image and was mounted for this launch alone.
+    /// Floe's statistics, if Floe read the image and was mounted for this launch only.
     pub account: Option<Account>,
-    /// Trace records lost.
+    /// The number of lost trace records.
     pub lost_records: u64,
-    /// Switches that the kernel did not show.
+    /// The number of switches missing from the trace.
     pub unexplained_switches: u64,
-    /// Switches that tracing did not show, and perf events did.
+    /// The number of switches missing from tracing but present in perf events.
     pub restored_switches: u64,
-    /// Why this launch is in no table.
+    /// Why this launch is excluded from the tables; `None` if it is not.
     pub discarded: Option<String>,
 }
 
-/// How some threads fared in a launch.
+/// The scheduling latency of some threads in a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Waits for a CPU after a wakeup, in nanoseconds; for work items, from queued to begun.
+    /// The total wait for a CPU after wakeups, in nanoseconds; for work items, from queued to started.
     pub wake_ns: u64,
-    /// Waits for a CPU after losing one, in nanoseconds.
+    /// The total wait for a CPU after preemption, in nanoseconds.
     pub preempt_ns: u64,
-    /// Both, where the tier cannot tell them apart; else their sum.
+    /// The sum of both, also if the method cannot separate them.
     pub total_ns: u64,
-    /// Each wait, in nanoseconds; empty where the tier does not show them.
+    /// Single waits in nanoseconds; empty if the method does not show them.
     pub waits_ns: Vec<u64>,
-    /// How often they slept.
+    /// How often the threads slept.
     pub sleep_count: u64,
-    /// How long they slept, in nanoseconds; zero where the tier does not show it.
+    /// The total sleep time in nanoseconds; zero if the method does not show it.
     pub sleep_ns: u64,
-    /// How long they ran, in nanoseconds.
+    /// The total running time in nanoseconds.
     pub running_ns: u64,
-    /// Waits that cannot be known because events were missing.
+    /// Waits of unknown length because events were missing.
     pub invalid_count: u64,
 }
 
 impl Latency {
-    /// The longest wait in nanoseconds; `None` where single waits are not known.
+    /// The longest wait in nanoseconds; `None` if single waits are unknown.
     pub fn longest_ns(&self) -> Option<u64> {
         self.waits_ns.iter().copied().max()
     }
@@ -81,7 +81,7 @@ impl Latency {
         self.invalid_count += thread.invalid_count;
     }
 
-    /// Adds what the kernel counted for a thread.
+    /// Adds the kernel's totals of a thread.
     pub fn add_totals(&mut self, totals: &ThreadTotals) {
         self.total_ns += totals.waiting_ns;
         self.sleep_count += totals.sleep_count;
@@ -104,18 +104,18 @@ impl Latency {
     }
 }
 
-/// One number of a launch that a table has a row for.
+/// A number of a launch that tables show.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// What it is.
+    /// Its title.
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// Takes it from a launch; `None` if this launch could not show it.
+    /// Extracts it from a launch; `None` if the launch does not show it.
     pub value: fn(&Launch) -> Option<f64>,
 }
 
-/// The metrics of launches, those of published results first.
+/// The metrics of launches; those of published results come first.
 pub const METRICS: [Metric; 24] = [
     Metric {
         title: "total scheduling latency of the decompressing threads",
@@ -124,43 +124,43 @@ pub const METRICS: [Metric; 24] = [
     },
     Metric { title: "time of the launch", unit: "ms", value: |launch| Some(milliseconds(launch.wall_ns)) },
     Metric {
-        title: "time to get pages for decompression",
+        title: "page allocation time for decompression",
         unit: "ms",
         value: |launch| stage(launch, "pages").map(|stage| milliseconds(stage.total_ns)),
     },
     Metric {
-        title: "time in which 99 of 100 reads were answered",
+        title: "read latency, 99th percentile",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p99_ns)),
     },
     Metric {
-        title: "time of the slowest read",
+        title: "read latency, maximum",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.max_ns)),
     },
     Metric {
-        title: "time in which half of the reads were answered",
+        title: "read latency, median",
         unit: "µs",
         value: |launch| stage(launch, "read").map(|stage| microseconds(stage.p50_ns)),
     },
     Metric { title: "reads", unit: "times", value: |launch| stage(launch, "read").map(|stage| stage.count as f64) },
     Metric {
-        title: "the decompressing threads waited after wakeups",
+        title: "wakeup latency of the decompressing threads",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.wake_ns)),
     },
     Metric {
-        title: "the decompressing threads waited after preemption",
+        title: "preemption latency of the decompressing threads",
         unit: "µs",
         value: |launch| shown(launch.decompression.as_ref()).map(|latency| microseconds(latency.preempt_ns)),
     },
     Metric {
-        title: "their longest single wait",
+        title: "longest single wait of the decompressing threads",
         unit: "µs",
         value: |launch| launch.decompression.as_ref()?.longest_ns().map(microseconds),
     },
     Metric {
-        title: "all threads of the reading process waited",
+        title: "scheduling latency of all threads of the reading process",
         unit: "µs",
         value: |launch| launch.server.as_ref().map(|latency| microseconds(latency.total_ns)),
     },
@@ -192,17 +192,17 @@ pub const METRICS: [Metric; 24] = [
         value: |launch| launch.account.as_ref().map(|account| account.work.decoded_bytes as f64 / 1024.0),
     },
     Metric {
-        title: "the system was asked for pages",
+        title: "page requests to the system",
         unit: "times",
         value: |launch| stage(launch, "pages").map(|stage| stage.count as f64),
     },
     Metric {
-        title: "time to get pages before a read wanted them",
+        title: "page allocation time ahead of reads",
         unit: "ms",
         value: |launch| launch.account.as_ref().map(|account| milliseconds(account.page_pool.ahead_ns)),
     },
     Metric {
-        title: "temporary pages of LZ4 blocks",
+        title: "scratch pages of LZ4 blocks",
         unit: "pages",
         value: |launch| launch.account.as_ref().map(|account| account.lz4.temporary_pages as f64),
     },
@@ -212,34 +212,34 @@ pub const METRICS: [Metric; 24] = [
         value: |launch| launch.account.as_ref().map(|account| account.read_around.ahead_blocks as f64),
     },
     Metric {
-        title: "blocks that read-around gave up",
+        title: "blocks given up by read-around",
         unit: "times",
         value: |launch| launch.account.as_ref().map(|account| account.read_around.given_up_blocks as f64),
     },
     Metric {
-        title: "read-around went without pages",
+        title: "page requests given up by read-around",
         unit: "times",
         value: |launch| launch.account.as_ref().map(|account| account.page_pool.given_up as f64),
     },
 ];
 
 impl Metric {
-    /// The scheduling latency of the decompressing threads: what the published result about workers is about.
+    /// The scheduling latency of the decompressing threads, the subject of the published result about workers.
     pub const LATENCY: &'static Self = &METRICS[0];
-    /// The time of the launch: what users feel.
+    /// The launch time: what users notice.
     pub const WALL: &'static Self = &METRICS[1];
-    /// The time to get pages: what the published results about pages are about.
+    /// The time to allocate pages, the subject of the published results about pages.
     pub const PAGES: &'static Self = &METRICS[2];
-    /// How long nearly all reads took at most: what read-ahead must not make worse.
+    /// The 99th percentile of read latency, which prefetch must not increase.
     pub const READS: &'static Self = &METRICS[3];
 }
 
-/// A stage of the reads of Floe.
+/// A stage of Floe's reads.
 fn stage<'launch>(launch: &'launch Launch, name: &str) -> Option<&'launch StageAccount> {
     launch.account.as_ref()?.stage(name)
 }
 
-/// A latency of which single waits are known, so that they are told apart.
+/// A latency with known single waits, so that its kinds can be separated.
 fn shown(latency: Option<&Latency>) -> Option<&Latency> {
     latency.filter(|latency| latency.total_ns == latency.wake_ns + latency.preempt_ns)
 }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tier_does_not_show_has_no_value() {
+    fn metrics_that_a_tier_lacks_have_no_value() {
         let mut counted = Latency::default();
         counted.add_totals(&ThreadTotals { waiting_ns: 50, sleep_count: 3, ..ThreadTotals::default() });
         let launch = Launch { decompression: Some(counted.clone()), reader: counted, ..Launch::default() };
@@ -290,8 +290,8 @@ mod tests {
             (metric.value)(&launch)
         };
         assert_eq!((Metric::LATENCY.value)(&launch), Some(0.05));
-        assert_eq!(value("their longest single wait"), None);
-        assert_eq!(value("the decompressing threads waited after wakeups"), None);
+        assert_eq!(value("longest single wait of the decompressing threads"), None);
+        assert_eq!(value("wakeup latency of the decompressing threads"), None);
         assert_eq!((value("the command slept"), value("the command slept for")), (Some(3.0), None));
         assert_eq!((Metric::PAGES.value)(&launch), None);
     }

@@ -1,22 +1,22 @@
-//! In which order variants are launched.
+//! The order of launches.
 
-/// One launch to be made.
+/// One planned launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The variant, by its place in the list.
+    /// The index of the variant.
     pub variant: usize,
-    /// Whether it is traced; those that are not are controls.
+    /// Whether it is traced; the others are controls.
     pub is_traced: bool,
 }
 
-/// The launches of one block: A B B A A B B A…, so that what drifts hits all variants alike.
+/// The launches of one block: A B B A A B B A…, so that drift affects all variants alike.
 ///
-/// Control passes, which are not traced, are spread among the others.
+/// Control passes, which are not traced, are distributed among the others.
 pub fn block(variant_count: usize, launch_count: usize, control_count: usize) -> Vec<Step> {
     let pass_count = launch_count + control_count;
     let mut steps = Vec::with_capacity(pass_count * variant_count);
     for pass in 0..pass_count {
-        // Control passes fall where the share of controls so far passes a whole number.
+        // A pass is a control if the share of controls so far passes a whole number.
         let controls_until = |passes: usize| passes * control_count / pass_count.max(1);
         let is_traced = controls_until(pass + 1) == controls_until(pass);
         let forward = (0..variant_count).map(|variant| Step { variant, is_traced });

@@ -1,11 +1,11 @@
-//! Makes the launches and collects what they show.
+//! Runs the launches and collects their measurements.
 
 use std::path::PathBuf;
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use super::command::{self, HotProcess, Ran};
+use super::command::{self, CommandRun, HotProcess};
 use super::comparison::Comparison;
 use super::meter::{Meter, Tier};
 use super::mounted::{Extras, Mounted, forget_image};
@@ -19,30 +19,30 @@ use crate::stage::{Stage, Surroundings};
 use crate::trace::{ProcessTree, Trace};
 use crate::{Error, Result};
 
-/// Everything that a run showed.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaunchReport {
     /// The command.
     pub command: Vec<String>,
     /// What was in memory.
     pub temperature: Temperature,
-    /// How it was measured.
+    /// The method of measuring.
     pub tier: Tier,
-    /// The variants, the baseline first.
+    /// The variants, starting with the baseline.
     pub variants: Vec<VariantReport>,
-    /// The published comparison that they are of, if they are, and whether over two images.
+    /// The published comparison that the variants reproduce, if any, and whether it uses two images.
     pub comparison: Option<(Comparison, bool)>,
-    /// Every launch, in order, discarded ones included.
+    /// Every launch in order, including discarded ones.
     pub launches: Vec<Launch>,
-    /// What there was around it.
+    /// The conditions of the measurement.
     pub surroundings: Surroundings,
-    /// Whether the run was ended before all launches were made.
+    /// Whether the run was interrupted before all launches were made.
     pub is_interrupted: bool,
-    /// Traces for Perfetto that were written.
+    /// The Perfetto traces written.
     pub traces: Vec<PathBuf>,
 }
 
-/// A variant, described.
+/// The description of a variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariantReport {
     /// Its name.
@@ -51,34 +51,34 @@ pub struct VariantReport {
     pub image: PathBuf,
     /// The image's size in bytes.
     pub image_bytes: u64,
-    /// Whose latency counts as decompression's.
+    /// The threads whose latency counts as that of decompression.
     pub decompressors: String,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'run> {
-    /// Launches made.
+    /// The number of launches made.
     pub done: usize,
-    /// Launches to be made.
+    /// The number of launches planned.
     pub total: usize,
-    /// The variant of the last one.
+    /// The variant of the last launch.
     pub variant: &'run str,
-    /// Its time in nanoseconds.
+    /// The duration of the last launch in nanoseconds.
     pub wall_ns: u64,
 }
 
-/// Makes the launches that `options` ask for.
+/// Runs the launches of `options`.
 ///
-/// Everything that the run changes on the machine is undone when this returns, and by a keeper if the process dies.
-/// When the end is asked for, what was measured until then is returned.
+/// All changes to the machine are undone when this function returns, or by a helper process if this process dies. If
+/// the run is interrupted, the results so far are returned.
 pub fn run(
     options: &LaunchOptions,
     interrupt: &Interrupt,
     progress: &mut (dyn FnMut(Progress<'_>) + Send),
 ) -> Result<LaunchReport> {
     options.check()?;
-    // A thread of its own: it enters mounts of its own, and its children end with it.
+    // A separate thread: it enters its own mount namespace, and its children end with it.
     std::thread::scope(|scope| {
         let session = scope.spawn(|| Session::new(options, interrupt)?.run(progress));
         session.join().map_err(|_| Error::new("the run panicked"))?
@@ -90,10 +90,10 @@ struct Session<'run> {
     interrupt: &'run Interrupt,
     meter: Meter,
     decompressors: Vec<Decompressors>,
-    /// For each variant, the switches missing from the trace that was written.
+    /// For each variant, the number of switches missing from the written trace.
     trace_flaws: Vec<Option<u64>>,
     report: LaunchReport,
-    // Dropped in this order, the way back last.
+    // Dropped in this order; the undo journal comes last.
     live: Vec<Option<Live>>,
     stage: Stage,
 }
@@ -164,7 +164,7 @@ impl<'run> Session<'run> {
         Ok(self.report)
     }
 
-    /// Says of which variants no launch gave the kernel's workers anything to do.
+    /// Notes the variants whose launches gave the kernel's workers nothing to do.
     fn note_idle_workers(&mut self) {
         for (index, decompressors) in self.decompressors.iter().enumerate() {
             let mut launches = self.report.launches.iter().filter(|launch| launch.variant == index && launch.is_traced);
@@ -172,14 +172,14 @@ impl<'run> Session<'run> {
             if launches.all(|launch| launch.decompression.as_ref().is_none_or(|latency| latency.waits_ns.is_empty())) {
                 let name = &self.options.variants[index].name;
                 self.stage.note(format!(
-                    "{name}: the kernel decompressed in the reading thread, as it does where a file is mounted itself; \
-                     the option loop makes it use its workers, as for a disk"
+                    "{name}: the kernel decompressed in the reading thread, as for file-backed mounts; \
+                     with the option loop it uses its workers, as for a disk"
                 ));
             }
         }
     }
 
-    /// Makes one launch; false if the end was asked for meanwhile.
+    /// Makes one launch; returns false if the run was interrupted.
     fn step(&mut self, step: Step, block: usize) -> Result<bool> {
         let variant = &self.options.variants[step.variant];
         let mut live = match self.live[step.variant].take() {
@@ -205,19 +205,20 @@ impl<'run> Session<'run> {
         fill(&mut launch, &ran);
         let decompressors = &self.decompressors[step.variant];
         let trace = match self.meter.end(&begun, ran.pid, ran.totals.as_ref(), decompressors, &mut launch) {
-            // Who was killed may be past asking.
+            // A killed process may no longer answer.
             Err(_) if ran.is_starved => None,
             trace => trace?,
         };
         if ran.is_starved {
-            launch.discarded = Some("the command, or who reads the image, was killed for want of memory".to_owned());
+            launch.discarded =
+                Some("the command or the process that reads the image was killed by the OOM killer".to_owned());
         }
         if let (Some(trace), Some(tree), None) = (&trace, tree_before, &launch.discarded) {
             self.write_trace(step.variant, trace, &tree, &launch)?;
         }
         if self.options.temperature == Temperature::Cold {
             let account = live.mounted.end();
-            // Who was killed has left none.
+            // A killed process has written no statistics.
             launch.account = if ran.is_starved { None } else { account? };
         } else if !ran.is_starved {
             self.live[step.variant] = Some(live);
@@ -226,7 +227,7 @@ impl<'run> Session<'run> {
         Ok(true)
     }
 
-    /// Mounts a variant and makes it as cold, or as warm, as is asked for; `None` if the end was asked for meanwhile.
+    /// Mounts a variant and brings it to the requested temperature; `None` if the run was interrupted.
     fn prepare(&mut self, variant: &Variant, step: Step) -> Result<Option<Live>> {
         let is_cold = self.options.temperature == Temperature::Cold;
         if is_cold && variant.reader != Reader::Directory {
@@ -238,7 +239,7 @@ impl<'run> Session<'run> {
                 .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
         }
         self.stage.load.revive()?;
-        // Marks are for the trace that is written, and cost something: others go without.
+        // Marks serve the written trace and have a cost: other launches run without.
         let wants_marks = step.is_traced && self.wants_trace(step.variant) && self.options.programs.is_own_floe();
         let extras = Extras { wants_account: is_cold, decode_marks: self.meter.marker().filter(|_| wants_marks) };
         let stage = &self.stage;
@@ -263,14 +264,14 @@ impl<'run> Session<'run> {
         Ok(Some(live))
     }
 
-    /// Whether the trace of a variant is wanted, and not yet there without a flaw.
+    /// Whether a trace of a variant is requested and no flawless one exists yet.
     fn wants_trace(&self, variant: usize) -> bool {
         self.options.trace_directory.is_some() && self.trace_flaws[variant] != Some(0)
     }
 
     fn write_trace(&mut self, variant: usize, trace: &Trace, tree: &ProcessTree, launch: &Launch) -> Result<()> {
         let Some(directory) = &self.options.trace_directory else { return Ok(()) };
-        // A later launch is better only if the kernel showed more of it.
+        // A later launch replaces the trace only if fewer switches are missing.
         let flaws = launch.unexplained_switches;
         if self.trace_flaws[variant].is_some_and(|before| before <= flaws) {
             return Ok(());
@@ -290,7 +291,7 @@ impl<'run> Session<'run> {
     }
 }
 
-fn fill(launch: &mut Launch, ran: &Ran) {
+fn fill(launch: &mut Launch, ran: &CommandRun) {
     launch.start_ns = ran.start_ns;
     launch.wall_ns = ran.wall_ns;
     launch.minor_faults = ran.usage.minor_faults;
@@ -311,8 +312,8 @@ fn describe(variant: &Variant, decompressors: &Decompressors) -> VariantReport {
     }
 }
 
-/// Says so if threads of this process could not be real-time threads.
+/// A note if real-time priorities are denied to this process.
 fn real_time_note() -> Option<String> {
     let is_refused = !rustix::process::geteuid().is_root() && getrlimit(Resource::Rtprio).current == Some(0);
-    is_refused.then(|| "real-time priorities are refused to this user: readers fall back to normal ones".to_owned())
+    is_refused.then(|| "real-time priorities are denied to this user: readers fall back to normal ones".to_owned())
 }

@@ -1,39 +1,39 @@
-//! One of the ways in which an image is mounted and measured.
+//! A variant: an image with a reader and options.
 
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::sched::NamePattern;
 use crate::{Error, Result};
 
-/// A way to mount an image, under the name it has in tables.
+/// A reader with options, and its name in tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// The image; a directory if nothing is to be mounted.
+    /// The image, or a directory that needs no mount.
     pub image: PathBuf,
-    /// Who reads it.
+    /// The reader.
     pub reader: Reader,
-    /// Mount options, as after `-o`; empty for none.
+    /// Mount options, as after `-o`; may be empty.
     pub options: String,
 }
 
-/// Who reads an image.
+/// The program that reads an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// Floe.
     Floe,
     /// The kernel's own EROFS or SquashFS.
     Kernel,
-    /// The erofs-utils' userspace reader.
+    /// The userspace reader of erofs-utils.
     Erofsfuse,
-    /// The squashfuse project's reader.
+    /// The reader of the squashfuse project.
     Squashfuse,
-    /// Nobody: the image is a directory.
+    /// None: the image is a directory.
     Directory,
 }
 
@@ -46,27 +46,27 @@ pub enum ImageKind {
     Squashfs,
 }
 
-/// Who decompresses, so that their scheduling latency is the variant's.
+/// The threads that decompress; their scheduling latency counts for the variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decompressors {
-    /// The threads of the reader's process with such a name.
+    /// The threads of the reading process with such a name.
     Threads(NamePattern),
-    /// All threads of the reader's process.
+    /// All threads of the reading process.
     Process,
     /// Work items of kernel queues with such a name.
     Workqueue(NamePattern),
-    /// Whoever reads: nobody else is woken.
+    /// The thread that reads: no other thread is woken.
     Caller,
 }
 
-/// The programs that are run, by name on PATH or by path.
+/// The programs to run, by name on PATH or by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// Floe's own.
     pub floe: PathBuf,
-    /// The erofs-utils' reader.
+    /// The reader of erofs-utils.
     pub erofsfuse: PathBuf,
-    /// The squashfuse project's reader.
+    /// The reader of the squashfuse project.
     pub squashfuse: PathBuf,
 }
 
@@ -78,29 +78,29 @@ impl Default for Programs {
 }
 
 impl Programs {
-    /// Whether Floe is this very program, and so knows all that is asked of it.
+    /// Whether Floe is this very program, and so supports all requests.
     pub(crate) fn is_own_floe(&self) -> bool {
         std::env::current_exe().is_ok_and(|own| own == self.floe)
     }
 
-    /// Uses another program: the value of `--peer NAME=PATH`.
+    /// Parses `--peer NAME=PATH` and replaces a program.
     pub fn set(&mut self, peer: &str) -> Result<()> {
         let (name, path) = peer.split_once('=').ok_or_else(|| Error::new(format!("peer {peer:?}: use NAME=PATH")))?;
         match name {
             "floe" => self.floe = path.into(),
             "erofsfuse" => self.erofsfuse = path.into(),
             "squashfuse" | "squashfuse_ll" => self.squashfuse = path.into(),
-            _ => return Err(Error::new(format!("peer {name:?}: there are floe, erofsfuse and squashfuse_ll"))),
+            _ => return Err(Error::new(format!("peer {name:?}: use floe, erofsfuse or squashfuse_ll"))),
         }
         Ok(())
     }
 }
 
 impl Variant {
-    /// Reads `[NAME=]READER[:OPTIONS][@IMAGE]`, where the image is `image` if none is given.
+    /// Parses `[NAME=]READER[:OPTIONS][@IMAGE]`; the default image is `image`.
     ///
-    /// Readers are floe, kernel, erofsfuse, squashfuse_ll and directory. An `=` belongs to a name only if it stands
-    /// before the reader.
+    /// Readers are floe, kernel, erofsfuse, squashfuse_ll and directory. An `=` ends a name only if it precedes the
+    /// reader.
     pub fn parse(text: &str, image: &Path) -> Result<Self> {
         let (head, image) = match text.rsplit_once('@') {
             Some((head, image)) => (head, PathBuf::from(image)),
@@ -119,19 +119,19 @@ impl Variant {
             "directory" => Reader::Directory,
             _ => {
                 let readers = "floe, kernel, erofsfuse, squashfuse_ll or directory";
-                return Err(Error::new(format!("variant {text:?}: the reader is one of {readers}")));
+                return Err(Error::new(format!("variant {text:?}: the reader must be {readers}")));
             }
         };
         let name = name.filter(|name| !name.is_empty()).unwrap_or(text).to_owned();
         Ok(Self { name, image, reader, options: options.to_owned() })
     }
 
-    /// Whose scheduling latency counts as decompression's.
+    /// The threads whose scheduling latency counts as that of decompression.
     pub fn decompressors(&self, kind: Option<ImageKind>) -> Decompressors {
         let has = |wanted| self.options.split(',').any(|option| option == wanted);
         let (is_inline, always_hops) = (has("workers=inline"), has("sync-decompress=never"));
         match (self.reader, kind) {
-            // Unless told never to, threads that take requests decompress what is cheap themselves.
+            // Unless told otherwise, session threads decompress cheap blocks themselves.
             (Reader::Floe, _) if !is_inline && always_hops => Decompressors::Threads(NamePattern::new("floe-dec/*")),
             (Reader::Floe, _) => Decompressors::Process,
             (Reader::Kernel, Some(ImageKind::Erofs)) => Decompressors::Workqueue(NamePattern::new("erofs_worker")),
@@ -142,9 +142,9 @@ impl Variant {
 }
 
 impl ImageKind {
-    /// Looks at an image's magic number.
+    /// Recognises an image by its magic number.
     pub fn of(image: &Path) -> Result<Self> {
-        let file = File::open(image).doing(|| format!("cannot open {}", image.display()))?;
+        let file = File::open(image).context(|| format!("cannot open {}", image.display()))?;
         let mut erofs = [0; 4];
         let mut squashfs = [0; 4];
         let _ = file.read_exact_at(&mut squashfs, 0);
@@ -158,7 +158,7 @@ impl ImageKind {
         }
     }
 
-    /// The kernel's name for it.
+    /// The kernel's name of the format.
     pub fn kernel_name(self) -> &'static str {
         match self {
             Self::Erofs => "erofs",
@@ -173,7 +173,7 @@ impl fmt::Display for Decompressors {
             Self::Threads(pattern) => write!(out, "threads {pattern}"),
             Self::Process => out.write_str("all threads of the reader's process"),
             Self::Workqueue(pattern) => write!(out, "kernel work items of {pattern}"),
-            Self::Caller => out.write_str("none: whoever reads decompresses"),
+            Self::Caller => out.write_str("none: the reading thread decompresses"),
         }
     }
 }
@@ -216,12 +216,12 @@ mod tests {
         check("floe:cache=1M,sync-decompress=never", ImageKind::Erofs, "threads floe-dec/*");
         check("floe:workers=inline,sync-decompress=never", ImageKind::Erofs, "all threads of the reader's process");
         check("kernel", ImageKind::Erofs, "kernel work items of erofs_worker");
-        check("kernel", ImageKind::Squashfs, "none: whoever reads decompresses");
+        check("kernel", ImageKind::Squashfs, "none: the reading thread decompresses");
         check("erofsfuse", ImageKind::Erofs, "all threads of the reader's process");
     }
 
     #[test]
-    fn peers_are_found_where_they_are_said_to_be() {
+    fn peers_are_set_by_name_and_path() {
         let mut programs = Programs::default();
         programs.set("erofsfuse=/opt/bin/erofsfuse").unwrap();
         assert_eq!(programs.erofsfuse, PathBuf::from("/opt/bin/erofsfuse"));

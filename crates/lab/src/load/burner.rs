@@ -1,4 +1,4 @@
-//! Processes that keep the CPUs and the disk busy.
+//! Processes that load the CPUs and the disk.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -10,24 +10,25 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec};
 
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::ControlGroup;
 use crate::process_sys::{ForkedChild, read_block};
 use crate::{Error, Result};
 
-/// How many numbers are sorted at a time, as fio's `cpumode=qsort` does.
+/// How many numbers are sorted at a time, as in fio's `cpumode=qsort`.
 const SORTED_COUNT: usize = 256 << 10;
-/// How long a burner works before it sleeps, as fio's `cpuchunks` default.
+/// How long a burner works before it sleeps, the default of fio's `cpuchunks`.
 const CYCLE: Duration = Duration::from_micros(50_000);
-/// Random reads are of this size and begin at multiples of it.
+/// The size and alignment of random reads.
 const BLOCK_BYTES: usize = 4096;
-/// A filler reads this much at a time.
+/// The read size of the filler.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Starts processes that each want `percent` of a CPU: they sort for 50 ms of CPU time and sleep the rest.
+/// Starts processes that each demand `percent` of a CPU: they sort for 50 ms of CPU time and sleep for the rest of the
+/// cycle.
 ///
-/// The model is fio's `ioengine=cpuio` with `cpumode=qsort`. The sleep is reckoned from CPU time, so that a burner that
-/// has to share its CPU wants as much as before.
+/// The model is fio's `ioengine=cpuio` with `cpumode=qsort`. The sleep is computed from CPU time, so that a burner
+/// demands the same share when it has to share its CPU.
 pub(super) fn spawn_burners(count: u32, percent: u32) -> Result<Vec<ForkedChild>> {
     let rest = CYCLE.mul_f64(f64::from(100 - percent) / f64::from(percent));
     let mut numbers = vec![0_i32; SORTED_COUNT];
@@ -35,26 +36,26 @@ pub(super) fn spawn_burners(count: u32, percent: u32) -> Result<Vec<ForkedChild>
         .map(|index| {
             let name = CString::new(format!("floe-burn/{index}")).unwrap_or_default();
             ForkedChild::spawn(&name, None, |_| burn(&mut numbers, index, rest))
-                .doing(|| format!("cannot start CPU burner {index}"))
+                .context(|| format!("cannot start CPU burner {index}"))
         })
         .collect()
 }
 
-/// Starts a process that reads random blocks of a file, past the page cache where the file system allows it.
+/// Starts a process that reads random blocks of a file with O_DIRECT, if the file system supports it.
 ///
-/// Returns also whether it does.
+/// Also returns whether it does.
 pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let (file, is_direct) = match open(libc::O_DIRECT) {
         Ok(file) => (file, true),
-        Err(_) => (open(0).doing(|| format!("cannot open {} for random reads", path.display()))?, false),
+        Err(_) => (open(0).context(|| format!("cannot open {} for random reads", path.display()))?, false),
     };
-    let size = file.metadata().doing(|| format!("cannot see {}", path.display()))?.len();
+    let size = file.metadata().context(|| format!("cannot stat {}", path.display()))?.len();
     let block_count = size / BLOCK_BYTES as u64;
     if block_count == 0 {
         return Err(Error::new(format!("{} is too small for random reads: give a file of some MiB", path.display())));
     }
-    // A block that begins at a page, as direct reads need.
+    // Contains a page-aligned block, which direct reads need.
     let mut buffer = vec![0_u8; 2 * BLOCK_BYTES];
     let start = buffer.as_ptr().align_offset(BLOCK_BYTES);
     let block = &mut buffer[start..start + BLOCK_BYTES];
@@ -63,32 +64,32 @@ pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
         loop {
             let offset = u64::from(random.next()) % block_count * BLOCK_BYTES as u64;
             if !read_block(kept, block, offset) {
-                // A file that cannot be read is no reason to burn a CPU.
+                // If the file is unreadable, do not spin.
                 sleep(Duration::from_millis(1));
             }
         }
     });
-    Ok((child.doing(|| "cannot start the random reader".to_owned())?, is_direct))
+    Ok((child.context(|| "cannot start the random reader".to_owned())?, is_direct))
 }
 
-/// Starts a process inside a memory group that reads a file as large as the group's limit over and over, so that the
-/// group is always full of what can be given up: that is when getting pages takes time.
+/// Starts a process inside a memory control group that reads a file as large as the group's limit repeatedly. The group
+/// is then always full of reclaimable pages, and allocations take time.
 pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<ForkedChild> {
-    let doing = || "cannot make a file to fill the memory group with".to_owned();
-    // On a disk, as pages of a file in memory cannot be given up.
+    let context = || "cannot make a file to fill the memory group with".to_owned();
+    // On a disk, because pages of a memory file cannot be reclaimed.
     let path = Path::new("/var/tmp").join(format!("floe-lab-fill-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).context(context)?;
     let unlinked = std::fs::remove_file(&path);
     let mut block = vec![1_u8; FILL_BYTES];
     for _ in 0..limit_bytes.div_ceil(FILL_BYTES as u64) {
-        file.write_all(&block).doing(doing)?;
+        file.write_all(&block).context(context)?;
     }
-    // Pages are charged to whoever reads them first: that must not be us.
-    file.sync_data().and(unlinked).doing(doing)?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(doing)?;
+    // Pages are charged to the process that reads them first, which must not be this one.
+    file.sync_data().and(unlinked).context(context)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context(context)?;
     let child = ForkedChild::spawn(c"floe-fill", Some(file.as_fd()), |kept| {
         let mut offset = 0;
-        // Until it is in the group nothing may be read.
+        // Nothing may be read before the process is in the group.
         sleep(Duration::from_millis(50));
         loop {
             let is_read = read_block(kept, &mut block, offset);
@@ -96,13 +97,13 @@ pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<For
             sleep(Duration::from_millis(1));
         }
     });
-    let child = child.doing(|| "cannot start the memory filler".to_owned())?;
+    let child = child.context(|| "cannot start the memory filler".to_owned())?;
     let entered = group.entrance()?.write_all(child.pid().to_string().as_bytes());
-    entered.doing(|| "cannot put the memory filler into its group".to_owned())?;
+    entered.context(|| "cannot put the memory filler into its group".to_owned())?;
     Ok(child)
 }
 
-/// Sorts up, down, and up again, and sleeps when a cycle's worth of CPU time is used.
+/// Sorts up, down, and up again, and sleeps after each cycle's CPU time.
 fn burn(numbers: &mut [i32], index: u32, rest: Duration) {
     let mut random = Xorshift(0x1234_5678 ^ index.wrapping_mul(0x9e37_79b9));
     loop {
@@ -124,13 +125,13 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Sleeps without anything that could lock.
+/// Sleeps without taking locks.
 pub(super) fn sleep(duration: Duration) {
     let tv_nsec = i64::from(duration.subsec_nanos());
     let _ = rustix::thread::nanosleep(&Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec });
 }
 
-/// Numbers that are random enough to sort.
+/// A pseudo-random generator.
 struct Xorshift(u32);
 
 impl Xorshift {

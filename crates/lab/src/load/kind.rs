@@ -1,4 +1,4 @@
-//! What load is asked for.
+//! The kinds of load.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,35 +6,35 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// The most burners of one load.
+/// The maximum number of burners in one load.
 const BURNERS_MAX: u32 = 1024;
-/// The smallest memory limit that leaves a process room to begin.
+/// The smallest memory limit with which a process can start.
 const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
-/// One kind of load: the value of an option `--load`.
+/// One kind of load: the value of `--load`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadKind {
-    /// `cpu=8x90%`: this many processes, each of which wants this much of a CPU.
+    /// `cpu=8x90%`: this many processes that each demand this share of a CPU.
     Cpu {
-        /// How many processes.
+        /// The number of processes.
         count: u32,
-        /// Percent of a CPU that each wants: 1 to 100.
+        /// The percentage of a CPU that each demands: 1 to 100.
         percent: u32,
     },
     /// `randread=FILE`: random reads of 4 KiB.
     RandomRead {
-        /// From this file.
+        /// The file to read.
         file: PathBuf,
     },
-    /// `memory=40M` or `memory=40M:30M`: what is measured lives in a control group with this limit, beside a process
-    /// that takes half of it, or as much as is said, over and over, and one that fills the rest with a file's pages.
+    /// `memory=40M` or `memory=40M:30M`: measured processes run in a control group with this limit, next to a process
+    /// that repeatedly allocates half of it (or the second value), and one that fills the rest with file pages.
     Memory {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// What is taken over and over.
+        /// How much is allocated repeatedly, in bytes.
         hog_bytes: u64,
     },
-    /// `fio:JOB.fio`: the real fio with this job file.
+    /// `fio:JOB.fio`: runs fio with this job file.
     Fio {
         /// The job file.
         job: PathBuf,
@@ -57,9 +57,7 @@ impl FromStr for LoadKind {
                 let count = count.parse().map_err(|_| unknown())?;
                 let percent = percent.trim_end_matches('%').parse().map_err(|_| unknown())?;
                 if !(1..=100).contains(&percent) || !(1..=BURNERS_MAX).contains(&count) {
-                    return Err(Error::new(format!(
-                        "load {text:?}: 1 to {BURNERS_MAX} processes of 1 to 100 % are possible"
-                    )));
+                    return Err(Error::new(format!("load {text:?}: use 1 to {BURNERS_MAX} processes of 1 to 100 %")));
                 }
                 Ok(Self::Cpu { count, percent })
             }
@@ -69,10 +67,14 @@ impl FromStr for LoadKind {
                 let limit_bytes = parse_size(limit).ok_or_else(unknown)?;
                 let hog_bytes = hog.map_or(Some(limit_bytes / 2), parse_size).ok_or_else(unknown)?;
                 if limit_bytes < MEMORY_BYTES_MIN {
-                    return Err(Error::new(format!("load {text:?}: no program begins in less than 8M")));
+                    return Err(Error::new(format!(
+                        "load {text:?}: the limit must be at least 8M, or no program starts"
+                    )));
                 }
                 if hog_bytes > limit_bytes - limit_bytes / 16 {
-                    return Err(Error::new(format!("load {text:?}: the hog has to leave a sixteenth of the limit")));
+                    return Err(Error::new(format!(
+                        "load {text:?}: the hog must leave at least a sixteenth of the limit"
+                    )));
                 }
                 Ok(Self::Memory { limit_bytes, hog_bytes })
             }
@@ -99,7 +101,7 @@ fn size_text(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { bytes.to_string() }
 }
 
-/// A number of bytes with an optional K, M or G (of 1024).
+/// Parses a number of bytes with an optional suffix K, M or G (powers of 1024).
 pub fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),

@@ -1,4 +1,4 @@
-//! Load that runs until it is dropped.
+//! Running load.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -10,17 +10,17 @@ use rustix::process::Signal;
 
 use super::burner::{sleep, spawn_burners, spawn_filler, spawn_random_reader};
 use super::kind::LoadKind;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::{ControlGroup, GroupCounts, Undo};
 use crate::process_sys::{ForkedChild, die_with_parent, join_group, join_group_in_child, touch_fresh_pages};
 use crate::{Error, Result};
 
-/// How long fio may take to find a fault in its job file.
+/// How long fio may take to reject its job file.
 const FIO_BEGIN: Duration = Duration::from_millis(700);
-/// How long fio may take to end its jobs when asked.
+/// How long fio may take to end its jobs.
 const FIO_END: Duration = Duration::from_secs(5);
 
-/// Running load. Everything in it ends when it is dropped, or when the thread that started it ends.
+/// Running load. It ends when this value is dropped, or when the thread that started it ends.
 #[derive(Debug, Default)]
 pub struct Load {
     kinds: Vec<LoadKind>,
@@ -29,15 +29,15 @@ pub struct Load {
     filler: Option<ForkedChild>,
     fio: Vec<Child>,
     group: Option<ControlGroup>,
-    /// What the hog takes over and over, in bytes.
+    /// How much the hog allocates repeatedly, in bytes.
     hog_bytes: u64,
-    /// How often the hog was killed for want of memory, and begun anew.
+    /// How often the hog was killed by the OOM killer and restarted.
     hog_kill_count: u64,
     notes: Vec<String>,
 }
 
 impl Load {
-    /// Starts all of `kinds`; a failure ends those that were started already.
+    /// Starts all of `kinds`; on failure ends those already started.
     pub fn start(undo: &Undo, kinds: &[LoadKind]) -> Result<Self> {
         let mut load = Self::default();
         load.kinds = kinds.to_vec();
@@ -48,7 +48,7 @@ impl Load {
                     let (reader, is_direct) = spawn_random_reader(file)?;
                     load.workers.push(reader);
                     if !is_direct {
-                        let note = "cannot be read past the page cache: its reads may not reach the disk";
+                        let note = "does not support direct reads: reads may not reach the disk";
                         load.notes.push(format!("{} {note}", file.display()));
                     }
                 }
@@ -59,19 +59,19 @@ impl Load {
         Ok(load)
     }
 
-    /// What was asked for.
+    /// The requested kinds.
     pub fn kinds(&self) -> &[LoadKind] {
         &self.kinds
     }
 
-    /// Puts a process that is there already where the load's limits hold.
+    /// Moves a running process into the load's limits.
     pub(crate) fn confine_process(&self, pid: u32) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let entered = std::io::Write::write_all(&mut group.entrance()?, pid.to_string().as_bytes());
-        entered.doing(|| format!("cannot put process {pid} into a control group"))
+        entered.context(|| format!("cannot put process {pid} into a control group"))
     }
 
-    /// Puts a command that is about to be measured where the load's limits hold.
+    /// Makes a command start within the load's limits.
     pub fn confine<'command>(&self, command: &'command mut Command) -> Result<&'command mut Command> {
         match &self.group {
             Some(group) => Ok(join_group(command, group.entrance()?)),
@@ -79,43 +79,43 @@ impl Load {
         }
     }
 
-    /// The counts of the memory group, if there is one.
+    /// The counts of the memory control group, if there is one.
     pub fn memory_counts(&self) -> Option<GroupCounts> {
         self.group.as_ref().map(ControlGroup::counts)
     }
 
-    /// How many processes were killed for want of memory so far.
+    /// How many processes the OOM killer has killed so far.
     pub(crate) fn out_of_memory_kills(&self) -> u64 {
         self.memory_counts().map_or(0, |counts| counts.out_of_memory_kills)
     }
 
-    /// The process numbers of the burners and readers.
+    /// The process IDs of burners and readers.
     pub fn pids(&self) -> Vec<u32> {
         self.workers.iter().chain(&self.hog).chain(&self.filler).map(ForkedChild::pid).collect()
     }
 
-    /// What a reader of the results should know: load that was not as asked, or ended early.
+    /// Notes for the report: load that deviated from the request or ended early.
     pub fn notes(&mut self) -> Vec<String> {
         let mut notes = self.notes.clone();
         let ended = self.workers.iter_mut().filter_map(|worker| worker.has_ended().then_some(())).count();
         if ended > 0 {
-            notes.push(format!("{ended} load processes ended before the measurement did"));
+            notes.push(format!("{ended} load processes ended before the measurement"));
         }
         if self.hog_kill_count > 0 {
             notes.push(format!(
-                "the memory hog was killed {} times and begun anew: the limit is small for what is measured",
+                "the memory hog was killed {} times and restarted: the limit is small for the measured processes",
                 self.hog_kill_count
             ));
         }
         for fio in &mut self.fio {
             if let Ok(Some(status)) = fio.try_wait() {
-                notes.push(format!("fio ended before the measurement did ({status}): give it a longer runtime"));
+                notes.push(format!("fio ended before the measurement ({status}): use a longer runtime"));
             }
         }
         notes
     }
 
-    /// Begins the hog anew if it was killed: without it there is no pressure.
+    /// Restarts the hog if it was killed: without it there is no pressure.
     pub(crate) fn revive(&mut self) -> Result<()> {
         if self.hog.as_mut().is_some_and(ForkedChild::has_ended) {
             self.hog_kill_count += 1;
@@ -146,8 +146,8 @@ impl Load {
                 sleep(Duration::from_millis(1));
             }
         });
-        let hog = hog.doing(|| "cannot start the memory hog".to_owned())?;
-        // If somebody in the group must die, let it be the hog.
+        let hog = hog.context(|| "cannot start the memory hog".to_owned())?;
+        // Makes the hog the preferred victim of the OOM killer.
         let _ = std::fs::write(format!("/proc/{}/oom_score_adj", hog.pid()), "1000");
         self.hog = Some(hog);
         Ok(())
@@ -156,7 +156,8 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // The hog goes before its group, and fio is asked before it is killed: its jobs are processes of their own.
+        // The hog must end before its group is removed. fio gets SIGTERM first, because its jobs are separate
+        // processes.
         self.workers.clear();
         self.hog = None;
         self.filler = None;
@@ -166,7 +167,7 @@ impl Drop for Load {
     }
 }
 
-/// Asks a child to end; kills it if it does not in time.
+/// Sends SIGTERM to a child; kills it if it does not exit in time.
 pub(crate) fn end(child: &mut Child, patience: Duration) {
     let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) else { return };
     if !matches!(child.try_wait(), Ok(None)) {
@@ -185,13 +186,13 @@ pub(crate) fn end(child: &mut Child, patience: Duration) {
 }
 
 fn start_fio(job: &Path) -> Result<Child> {
-    let job = job.canonicalize().doing(|| format!("cannot find the fio job {}", job.display()))?;
+    let job = job.canonicalize().context(|| format!("cannot find the fio job {}", job.display()))?;
     let mut command = Command::new("fio");
     command.arg("--output=/dev/null").arg(&job).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.current_dir(job.parent().unwrap_or(Path::new("/"))).process_group(0);
     let mut child = die_with_parent(&mut command, Signal::TERM)
         .spawn()
-        .doing(|| "cannot run fio (install it, or use --load cpu=8x90%)".to_owned())?;
+        .context(|| "cannot run fio (install it, or use --load cpu=8x90%)".to_owned())?;
     std::thread::sleep(FIO_BEGIN);
     if let Ok(Some(status)) = child.try_wait() {
         let mut said = String::new();

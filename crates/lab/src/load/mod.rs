@@ -1,4 +1,4 @@
-//! Load beside what is measured; all of it ends with the measurement, whatever ends that.
+//! Background load; it ends with the measurement, however that ends.
 
 mod burner;
 mod kind;

@@ -1,19 +1,19 @@
-//! Control groups that limit memory, of both versions.
+//! Control groups that limit memory, v1 and v2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::undo::{Mark, Promise, Undo};
-use crate::error::Doing;
+use super::undo::{Change, PendingChange, Undo};
+use crate::error::ErrorContext;
 use crate::{Error, Result};
 
-/// A control group of our own with a memory limit; what is still inside when it is dropped is killed.
+/// A control group with a memory limit; processes still inside are killed when it is dropped.
 #[derive(Debug)]
 pub struct ControlGroup {
     path: PathBuf,
     version: Version,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,32 +22,33 @@ enum Version {
     Two,
 }
 
-/// What happened in a group so far.
+/// The events in a group so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct GroupCounts {
-    /// How often the limit was in the way of an allocation.
+    /// How often an allocation hit the limit.
     pub limit_hits: u64,
-    /// How many processes inside were killed for want of memory.
+    /// How many processes inside were killed by the OOM killer.
     pub out_of_memory_kills: u64,
-    /// The most memory that was used, in bytes.
+    /// The peak memory use in bytes.
     pub peak_bytes: u64,
 }
 
 impl ControlGroup {
-    /// Makes a group with a limit of `limit_bytes`, of whichever version limits memory on this machine.
+    /// Creates a group with a limit of `limit_bytes`, in the hierarchy that limits memory on this machine.
     pub fn with_memory_limit(undo: &Undo, limit_bytes: u64) -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").doing(|| "cannot read the mounts".to_owned())?;
-        let own = fs::read_to_string("/proc/self/cgroup").doing(|| "cannot read our control group".to_owned())?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context(|| "cannot read the mounts".to_owned())?;
+        let own = fs::read_to_string("/proc/self/cgroup").context(|| "cannot read our control group".to_owned())?;
         let (parent, version) = memory_hierarchy(&mounts, &own)
             .ok_or_else(|| Error::new("no control group hierarchy of this machine limits memory"))?;
         if version == Version::Two {
-            // Root's own group may have both processes and children; where it is set already this changes nothing.
+            // The root group may have both processes and children; if the controller is already enabled, this changes
+            // nothing.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let path = parent.join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let promise = undo.promise(Mark::ControlGroup { path: path.clone() })?;
-        fs::create_dir(&path).doing(|| format!("cannot make the control group {}", path.display()))?;
-        let group = Self { path, version, _promise: promise };
+        let change = undo.record(Change::ControlGroup { path: path.clone() })?;
+        fs::create_dir(&path).context(|| format!("cannot make the control group {}", path.display()))?;
+        let group = Self { path, version, _change: change };
         match version {
             Version::One => group.write("memory.limit_in_bytes", limit_bytes)?,
             Version::Two => {
@@ -63,13 +64,13 @@ impl ControlGroup {
         &self.path
     }
 
-    /// The file that takes in processes, open for writing.
+    /// Its `cgroup.procs`, open for writing.
     pub fn entrance(&self) -> Result<fs::File> {
         let path = self.path.join("cgroup.procs");
-        fs::OpenOptions::new().write(true).open(&path).doing(|| format!("cannot open {}", path.display()))
+        fs::OpenOptions::new().write(true).open(&path).context(|| format!("cannot open {}", path.display()))
     }
 
-    /// What happened in it so far.
+    /// The events so far.
     pub fn counts(&self) -> GroupCounts {
         let number = |file: &str| self.read(file).trim().parse().unwrap_or(0);
         let keyed = |file: &str, key: &str| {
@@ -97,7 +98,7 @@ impl ControlGroup {
 
     fn write(&self, file: &str, value: u64) -> Result<()> {
         let path = self.path.join(file);
-        fs::write(&path, value.to_string()).doing(|| format!("cannot set {} to {value}", path.display()))
+        fs::write(&path, value.to_string()).context(|| format!("cannot set {} to {value}", path.display()))
     }
 }
 
@@ -116,7 +117,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// The directory under which groups that limit memory can be made.
+/// The directory in which memory-limited groups can be created.
 fn memory_hierarchy(mounts: &str, own: &str) -> Option<(PathBuf, Version)> {
     let mut unified = None;
     for line in mounts.lines() {
@@ -130,7 +131,7 @@ fn memory_hierarchy(mounts: &str, own: &str) -> Option<(PathBuf, Version)> {
                 .lines()
                 .find(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == "memory")));
             let inside = line.and_then(|line| line.split(':').nth(2)).unwrap_or("/").trim_start_matches('/');
-            // Inside a container our group may not be where its name says.
+            // Inside a container, our group may not exist at its recorded path.
             let parent = Some(mount_point.join(inside)).filter(|path| path.is_dir()).unwrap_or(mount_point);
             return Some((parent, Version::One));
         }

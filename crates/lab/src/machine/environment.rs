@@ -1,4 +1,4 @@
-//! What the machine was like when something was measured on it.
+//! The machine at the time of a measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::setting::{AUTOGROUP, read_setting};
 
-/// The machine and its settings: what a reader needs to judge the numbers.
+/// The machine and its settings, for judging the numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Environment {
     /// The kernel's release.
     pub kernel: String,
-    /// The kernel's build, which names the preemption models it can do.
+    /// The kernel's build, which names its preemption models.
     pub kernel_build: String,
-    /// The preemption model in force, where the kernel tells.
+    /// The preemption model in force, if the kernel reports it.
     pub preemption: Option<String>,
     /// The architecture.
     pub architecture: String,
@@ -28,34 +28,34 @@ pub struct Environment {
     pub memory_bytes: u64,
     /// Swap in bytes.
     pub swap_bytes: u64,
-    /// Whether autogroup was on before the run; `None` where the kernel has none.
+    /// The autogroup setting before the run; `None` if the kernel has none.
     pub autogroup_before: Option<String>,
-    /// Whether it was on in the run.
+    /// The autogroup setting during the run.
     pub autogroup: Option<String>,
-    /// Microseconds of each period that real-time threads may use.
+    /// How many microseconds of each period real-time threads may use.
     pub real_time_runtime_us: Option<String>,
-    /// That period in microseconds.
+    /// The length of that period in microseconds.
     pub real_time_period_us: Option<String>,
-    /// How the first CPU's frequency is chosen, where it is.
+    /// The frequency governor of the first CPU, if any.
     pub frequency_governor: Option<String>,
     /// The load average of the last minute before the run.
     pub load_average: f64,
-    /// When the run began, in seconds since 1970.
+    /// The start of the run, in seconds since 1970.
     pub unix_time: u64,
-    /// What moved during the run.
+    /// Changes during the run.
     pub during: During,
 }
 
-/// The machine's own counts over the run.
+/// The machine's own counters over the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct During {
-    /// Time that the hypervisor gave to somebody else, in milliseconds over all CPUs.
+    /// Time stolen by the hypervisor, in milliseconds over all CPUs.
     pub steal_ms: u64,
-    /// Time in which some task waited for a CPU, a disk, memory: `cpu`, `io`, `memory`, in milliseconds.
+    /// Pressure stall time for `cpu`, `io` and `memory`, in milliseconds.
     pub pressure_ms: BTreeMap<String, u64>,
 }
 
-/// The counts at one moment.
+/// Counters at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     steal_ticks: u64,
@@ -63,7 +63,7 @@ pub struct Counts {
 }
 
 impl Environment {
-    /// Looks at the machine.
+    /// Reads the state of the machine.
     pub fn read() -> Self {
         let system = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
@@ -102,7 +102,7 @@ impl Environment {
         }
     }
 
-    /// The lines of a report's environment block.
+    /// The lines of a report about the machine.
     pub fn lines(&self) -> Vec<String> {
         let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
         let kind = if self.is_virtual { " (virtual machine)" } else { "" };
@@ -125,7 +125,7 @@ impl Environment {
             ),
         ];
         let pressure: Vec<_> = self.during.pressure_ms.iter().map(|(what, ms)| format!("{what} {ms} ms")).collect();
-        let pressure = if pressure.is_empty() { "not told".to_owned() } else { pressure.join(", ") };
+        let pressure = if pressure.is_empty() { "unknown".to_owned() } else { pressure.join(", ") };
         lines.push(format!(
             "during the run: stolen by the hypervisor {} ms, pressure {pressure}; load average before {:.2}",
             self.during.steal_ms, self.load_average,
@@ -135,7 +135,7 @@ impl Environment {
 }
 
 impl Counts {
-    /// The counts now.
+    /// Reads the current counters.
     pub fn read() -> Self {
         let statistics = fs::read_to_string("/proc/stat").unwrap_or_default();
         let cpu = statistics.lines().next().unwrap_or_default();
@@ -149,7 +149,7 @@ impl Counts {
         Self { steal_ticks, pressure_us }
     }
 
-    /// What moved since then.
+    /// The changes since then.
     pub fn until_now(&self) -> During {
         let now = Self::read();
         let milliseconds_per_tick = 1000 / rustix::param::clock_ticks_per_second().max(1);

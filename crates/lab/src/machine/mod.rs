@@ -1,11 +1,11 @@
-//! The machine under measurement: its settings, what it is made of, and the way back.
+//! The machine under measurement: its settings, its properties, and the undo journal.
 
 mod control_group;
 mod environment;
+mod lab_lock;
 mod namespace_sys;
 mod noise;
 mod setting;
-mod turn;
 mod undo;
 
 pub use control_group::{ControlGroup, GroupCounts};
@@ -13,4 +13,4 @@ pub use environment::{Counts, During, Environment};
 pub(crate) use namespace_sys::enter_private_mounts;
 pub use noise::{CpuNoise, noise_floor};
 pub use setting::{AUTOGROUP, Setting, read_setting};
-pub use undo::{Mark, Promise, Undo};
+pub use undo::{Change, PendingChange, Undo};

@@ -1,36 +1,36 @@
-//! How long the machine itself holds up a thread that never sleeps: the floor of what can be measured.
+//! How long the machine itself interrupts a spinning thread: the floor of all measurements.
 
 use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 use serde::Serialize;
 
-/// Shorter gaps are the loop's own.
+/// Shorter gaps come from the loop itself.
 const GAP_MIN: Duration = Duration::from_micros(2);
 
-/// What a thread that spins on one CPU saw.
+/// The interruptions of a thread that spins on one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuNoise {
     /// The CPU.
     pub cpu: usize,
-    /// Gaps of 2 µs and more between two readings of the clock.
+    /// Gaps of at least 2 µs between two clock readings.
     pub gap_count: u64,
-    /// The longest, in nanoseconds.
+    /// The longest gap in nanoseconds.
     pub gap_ns_max: u64,
-    /// All of them together, in nanoseconds.
+    /// The sum of all gaps in nanoseconds.
     pub gap_ns_total: u64,
-    /// How long it spun, in nanoseconds.
+    /// How long the thread spun, in nanoseconds.
     pub duration_ns: u64,
 }
 
 impl CpuNoise {
-    /// Which part of the time was taken away, in percent.
+    /// The percentage of time lost.
     pub fn percent(&self) -> f64 {
         self.gap_ns_total as f64 * 100.0 / (self.duration_ns.max(1)) as f64
     }
 }
 
-/// Spins on each CPU in turn for `duration` and notes when the clock jumps.
+/// Spins on each CPU in turn for `duration` and records gaps between clock readings.
 pub fn noise_floor(duration: Duration) -> Vec<CpuNoise> {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();

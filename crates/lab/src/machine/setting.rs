@@ -1,21 +1,21 @@
-//! Kernel settings that a run changes, and gives back.
+//! Kernel settings that a run changes and restores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::undo::{Mark, Promise, Undo};
+use super::undo::{Change, PendingChange, Undo};
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
-/// Whether processes of different sessions share the CPUs by session; dominates latency under load.
+/// Whether the scheduler groups processes by session; dominates latency under load.
 pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
-/// A changed setting; written back when dropped.
+/// A changed setting; restored when dropped.
 #[derive(Debug)]
 pub struct Setting {
     path: PathBuf,
     before: String,
-    promise: Option<Promise>,
+    change: Option<PendingChange>,
 }
 
 impl Setting {
@@ -24,14 +24,14 @@ impl Setting {
         let path = path.as_ref().to_owned();
         let Some(before) = read_setting(&path) else { return Ok(None) };
         if before == value {
-            return Ok(Some(Self { path, before, promise: None }));
+            return Ok(Some(Self { path, before, change: None }));
         }
-        let promise = undo.promise(Mark::Setting { path: path.clone(), value: before.clone() })?;
-        fs::write(&path, value).doing(|| format!("cannot set {} to {value}", path.display()))?;
-        Ok(Some(Self { path, before, promise: Some(promise) }))
+        let change = undo.record(Change::Setting { path: path.clone(), value: before.clone() })?;
+        fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.display()))?;
+        Ok(Some(Self { path, before, change: Some(change) }))
     }
 
-    /// What it was.
+    /// The previous value.
     pub fn before(&self) -> &str {
         &self.before
     }
@@ -39,13 +39,13 @@ impl Setting {
 
 impl Drop for Setting {
     fn drop(&mut self) {
-        if self.promise.is_some() {
+        if self.change.is_some() {
             let _ = fs::write(&self.path, &self.before);
         }
     }
 }
 
-/// What a setting is now; `None` if this kernel does not have it.
+/// The current value of a setting; `None` if this kernel does not have it.
 pub fn read_setting(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }

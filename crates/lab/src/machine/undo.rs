@@ -1,7 +1,8 @@
-//! What a run has changed on the machine, written down so that it is undone whatever happens to the run.
+//! A journal of changes to the machine, so that they are undone whatever happens to the run.
 //!
-//! A change is promised before it is made and struck off after it was undone. The promises stand in a file; a small
-//! shell waits for this process to end and undoes what is left in it. If that dies too, the next run does it.
+//! A change is recorded in a file before it is made, and removed from the file after it was undone. A small shell
+//! process, the keeper, waits for this process to end and undoes what is left in the file. If the keeper dies too, the
+//! next run does it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,12 +13,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::turn::Turn;
-use crate::error::Doing;
+use super::lab_lock::LabLock;
+use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 
-/// Waits for the end of its standard input, then undoes what the file `$1` says.
+/// Waits for the end of its standard input, then undoes the changes listed in the file `$1`.
 const KEEPER: &str = r#"
 trap "" INT TERM HUP QUIT PIPE
 read -r line
@@ -48,19 +49,19 @@ done < "$1"
 rm -f "$1"
 "#;
 
-/// A change to the machine, told as what undoes it.
+/// A change to the machine, described by what undoes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum Change {
     /// A tracing instance to remove.
     Instance {
         /// Its name.
         name: String,
     },
-    /// A kernel setting to write back.
+    /// A kernel setting to restore.
     Setting {
         /// Its file.
         path: PathBuf,
-        /// What it was: one word.
+        /// Its previous value: one word.
         value: String,
     },
     /// A control group to empty and remove.
@@ -70,7 +71,7 @@ pub enum Mark {
     },
     /// A mount to undo.
     Mount {
-        /// The directory it hides.
+        /// The mount point.
         path: PathBuf,
     },
     /// An empty directory to remove.
@@ -85,15 +86,15 @@ pub enum Mark {
     },
 }
 
-/// Keeps the promises of one run.
+/// The journal of one run.
 #[derive(Clone, Debug)]
 pub struct Undo {
     shared: Arc<Shared>,
 }
 
-/// A change that is still to be undone; dropping it says that it was.
+/// A recorded change; dropping it marks the change as undone.
 #[derive(Debug)]
-pub struct Promise {
+pub struct PendingChange {
     shared: Arc<Shared>,
     number: u64,
 }
@@ -101,95 +102,95 @@ pub struct Promise {
 #[derive(Debug)]
 struct Shared {
     journal: PathBuf,
-    marks: Mutex<Marks>,
-    /// Ends when this process does; `None` where there is no shell.
+    changes: Mutex<Changes>,
+    /// Ends with this process; `None` if there is no shell.
     keeper: Mutex<Option<(Child, ChildStdin)>>,
-    _turn: Option<Turn>,
+    _lock: Option<LabLock>,
 }
 
 #[derive(Debug, Default)]
-struct Marks {
+struct Changes {
     next: u64,
-    open: BTreeMap<u64, Mark>,
+    open: BTreeMap<u64, Change>,
 }
 
 impl Undo {
-    /// Begins a run that changes nothing which others would notice: undoes what earlier runs left behind, unless another
-    /// lab is at work, and starts the keeper of this one.
+    /// Begins a run whose changes do not affect others. Undoes what earlier runs left behind, unless another lab is
+    /// running, and starts the keeper of this run.
     pub fn new() -> Result<Self> {
         let directory = journal_directory()?;
-        if let Some(_turn) = Turn::attempt(&directory)? {
+        if let Some(_lock) = LabLock::attempt(&directory)? {
             undo_left_over(&directory);
         }
         Self::in_directory(&directory, None)
     }
 
-    /// Begins a run that has the machine for itself: waits until no other lab does.
+    /// Begins a run that needs the machine for itself: waits until no other lab is running.
     pub fn alone(interrupt: &Interrupt) -> Result<Self> {
-        let turn = Turn::wait(journal_directory, interrupt)?;
+        let lock = LabLock::wait(journal_directory, interrupt)?;
         let directory = journal_directory()?;
         undo_left_over(&directory);
-        Self::in_directory(&directory, Some(turn))
+        Self::in_directory(&directory, Some(lock))
     }
 
-    fn in_directory(directory: &Path, turn: Option<Turn>) -> Result<Self> {
+    fn in_directory(directory: &Path, lock: Option<LabLock>) -> Result<Self> {
         let number = fastrand::u32(..);
         let journal = directory.join(format!("{}-{number:08x}.undo", std::process::id()));
         let keeper = Command::new("sh")
             .args(["-c", KEEPER, "floe-lab-keeper"])
             .arg(&journal)
             .stdin(Stdio::piped())
-            // It says nothing; it only holds the lock.
-            .stdout(turn.as_ref().and_then(Turn::share).unwrap_or_else(Stdio::null))
+            // The keeper's standard output only holds the lock.
+            .stdout(lock.as_ref().and_then(LabLock::share).unwrap_or_else(Stdio::null))
             .stderr(Stdio::null())
             .current_dir("/")
             .process_group(0)
             .spawn();
         let keeper = keeper.ok().and_then(|mut child| child.stdin.take().map(|stdin| (child, stdin)));
-        let shared = Shared { journal, marks: Mutex::default(), keeper: Mutex::new(keeper), _turn: turn };
+        let shared = Shared { journal, changes: Mutex::default(), keeper: Mutex::new(keeper), _lock: lock };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Writes down a change that is about to be made.
-    pub fn promise(&self, mark: Mark) -> Result<Promise> {
-        let line = mark.line();
+    /// Records a change before it is made.
+    pub fn record(&self, change: Change) -> Result<PendingChange> {
+        let line = change.line();
         if line.contains('\n') {
             return Err(Error::new(format!("a path with a line break cannot be used: {line:?}")));
         }
-        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = marks.next;
-        marks.next += 1;
-        marks.open.insert(number, mark);
-        self.shared.write(&marks)?;
-        Ok(Promise { shared: Arc::clone(&self.shared), number })
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = changes.next;
+        changes.next += 1;
+        changes.open.insert(number, change);
+        self.shared.write(&changes)?;
+        Ok(PendingChange { shared: Arc::clone(&self.shared), number })
     }
 }
 
-impl Drop for Promise {
+impl Drop for PendingChange {
     fn drop(&mut self) {
-        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.open.remove(&self.number);
-        // What cannot be struck off is undone a second time, which does no harm.
-        let _ = self.shared.write(&marks);
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.open.remove(&self.number);
+        // If this fails, the change is undone a second time, which is harmless.
+        let _ = self.shared.write(&changes);
     }
 }
 
 impl Shared {
-    /// Writes the journal anew, last change first.
-    fn write(&self, marks: &Marks) -> Result<()> {
-        if marks.open.is_empty() {
+    /// Rewrites the journal, last change first.
+    fn write(&self, changes: &Changes) -> Result<()> {
+        if changes.open.is_empty() {
             let _ = fs::remove_file(&self.journal);
             return Ok(());
         }
-        let lines: String = marks.open.values().rev().map(Mark::line).collect::<Vec<_>>().join("\n") + "\n";
+        let lines: String = changes.open.values().rev().map(Change::line).collect::<Vec<_>>().join("\n") + "\n";
         let fresh = self.journal.with_extension("new");
         if let Some(directory) = self.journal.parent().filter(|directory| !directory.exists()) {
-            // Another run was the last to leave.
+            // Another run may have removed the directory.
             let _ = fs::DirBuilder::new().mode(0o700).create(directory);
         }
         fs::write(&fresh, lines)
             .and_then(|()| fs::rename(&fresh, &self.journal))
-            .doing(|| format!("cannot write {}", self.journal.display()))
+            .context(|| format!("cannot write {}", self.journal.display()))
     }
 }
 
@@ -200,15 +201,15 @@ impl Drop for Shared {
             drop(stdin);
             let _ = child.wait();
         }
-        // Fails, as it should, while another run has a journal there.
+        // Fails, as intended, while other runs have journals there.
         if let Some(directory) = self.journal.parent() {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-impl Mark {
-    /// Verb, value, path: one line of the journal.
+impl Change {
+    /// A line of the journal: verb, value, path.
     fn line(&self) -> String {
         match self {
             Self::Instance { name } => format!("instance - {name}"),
@@ -221,7 +222,7 @@ impl Mark {
     }
 }
 
-/// Where journals are kept: for root where only root writes, else in a directory of the user's own.
+/// The journal directory: as root, one that only root can write; otherwise, one of the user.
 fn journal_directory() -> Result<PathBuf> {
     let uid = rustix::process::geteuid();
     let path = match (uid.is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
@@ -233,15 +234,15 @@ fn journal_directory() -> Result<PathBuf> {
         .mode(0o700)
         .recursive(true)
         .create(&path)
-        .doing(|| format!("cannot make {}", path.display()))?;
-    let status = fs::symlink_metadata(&path).doing(|| format!("cannot see {}", path.display()))?;
+        .context(|| format!("cannot make {}", path.display()))?;
+    let status = fs::symlink_metadata(&path).context(|| format!("cannot see {}", path.display()))?;
     if !status.is_dir() || status.uid() != uid.as_raw() || status.mode() & 0o022 != 0 {
-        return Err(Error::new(format!("{} belongs to somebody else; remove it", path.display())));
+        return Err(Error::new(format!("{} belongs to another user; remove it", path.display())));
     }
     Ok(path)
 }
 
-/// Runs the keeper on every journal whose process is gone.
+/// Runs the keeper for every journal whose process has ended.
 fn undo_left_over(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -250,7 +251,7 @@ fn undo_left_over(directory: &Path) {
         if Path::new(&format!("/proc/{pid}")).exists() || !name.ends_with(".undo") {
             continue;
         }
-        // The keeper of that run may be at it still.
+        // The keeper of that run may still be active.
         std::thread::sleep(Duration::from_millis(300));
         let _ = Command::new("sh")
             .args(["-c", KEEPER, "floe-lab-keeper"])
@@ -274,15 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn the_keeper_undoes_what_is_left_when_the_run_ends() {
+    fn the_keeper_undoes_remaining_changes_when_the_run_ends() {
         let home = tempfile::tempdir().unwrap();
         let (setting, directory) = (home.path().join("setting"), home.path().join("a directory"));
         fs::write(&setting, "0").unwrap();
         fs::create_dir(&directory).unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        let kept = undo.promise(Mark::Setting { path: setting.clone(), value: "1".into() }).unwrap();
-        let left = undo.promise(Mark::Directory { path: directory.clone() }).unwrap();
-        // As a killed process would: nothing dropped, the pipe closed.
+        let kept = undo.record(Change::Setting { path: setting.clone(), value: "1".into() }).unwrap();
+        let left = undo.record(Change::Directory { path: directory.clone() }).unwrap();
+        // As a killed process would leave it: nothing dropped, the pipe closed.
         let keeper = undo.shared.keeper.lock().unwrap().take();
         drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
         assert!(wait_until(|| !directory.exists()), "the directory is still there");
@@ -292,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_undone_is_left_alone() {
+    fn undone_changes_are_not_undone_again() {
         let home = tempfile::tempdir().unwrap();
         let setting = home.path().join("setting");
         fs::write(&setting, "now").unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        let promise = undo.promise(Mark::Setting { path: setting.clone(), value: "before".into() }).unwrap();
+        let change = undo.record(Change::Setting { path: setting.clone(), value: "before".into() }).unwrap();
         assert!(fs::read_to_string(&undo.shared.journal).unwrap().starts_with("setting before "));
-        drop(promise);
+        drop(change);
         assert!(!undo.shared.journal.exists());
         drop(undo);
         assert_eq!(fs::read_to_string(&setting).unwrap(), "now");
@@ -307,11 +308,11 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_undoes_what_a_dead_one_left() {
+    fn the_next_run_undoes_the_changes_of_a_dead_one() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("left over");
         fs::write(&file, "x").unwrap();
-        // Process numbers end at 2^22.
+        // Process IDs end at 2^22.
         let journal = home.path().join("4194999-0.undo");
         fs::write(&journal, format!("file - {}\n", file.display())).unwrap();
         undo_left_over(home.path());
@@ -322,6 +323,6 @@ mod tests {
     fn a_line_break_in_a_path_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let undo = Undo::in_directory(home.path(), None).unwrap();
-        assert!(undo.promise(Mark::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
+        assert!(undo.record(Change::File { path: PathBuf::from("/a\nsetting 1 /b") }).is_err());
     }
 }

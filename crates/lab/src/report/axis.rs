@@ -1,18 +1,18 @@
-//! From values to places on a plot, with ticks at round numbers.
+//! Scales of plots, with ticks at round numbers.
 
-/// How values become lengths.
+/// A mapping from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scale {
-    /// In proportion.
+    /// Linear.
     Linear {
-        /// The value at the beginning.
+        /// The value at the start.
         low: f64,
         /// The value at the end.
         high: f64,
     },
-    /// Each factor of ten takes the same length.
+    /// Logarithmic.
     Log {
-        /// The value at the beginning: above zero.
+        /// The value at the start; above zero.
         low: f64,
         /// The value at the end.
         high: f64,
@@ -20,13 +20,13 @@ pub(super) enum Scale {
 }
 
 impl Scale {
-    /// A scale from zero to a little above the largest value.
+    /// A linear scale from zero to slightly above the largest value.
     pub(super) fn from_zero(values: impl IntoIterator<Item = f64>) -> Self {
         let high = values.into_iter().fold(0.0, f64::max);
         Self::Linear { low: 0.0, high: if high > 0.0 { high * 1.04 } else { 1.0 } }
     }
 
-    /// A logarithmic scale over whole powers of ten around the values; those below `low_min` are drawn at its edge.
+    /// A logarithmic scale over whole decades around the values; values below `low_min` are drawn at its edge.
     pub(super) fn logarithmic(values: impl IntoIterator<Item = f64>, low_min: f64) -> Self {
         let (mut low, mut high) = (f64::MAX, low_min);
         for value in values {
@@ -38,7 +38,7 @@ impl Scale {
         Self::Log { low, high: if high > low { high } else { low * 10.0 } }
     }
 
-    /// Where on the way from beginning to end a value lies: 0 to 1.
+    /// The relative position of a value: 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let place = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -47,7 +47,7 @@ impl Scale {
         place.clamp(0.0, 1.0)
     }
 
-    /// Values for ticks: about `count` of them, all round.
+    /// About `count` round values for ticks.
     pub(super) fn ticks(&self, count: usize) -> Vec<f64> {
         match *self {
             Self::Linear { low, high } => {
@@ -68,7 +68,7 @@ impl Scale {
     }
 }
 
-/// A number for a tick: thousands and millions shortened.
+/// The label of a tick; thousands and millions are abbreviated.
 pub(super) fn tick_label(value: f64) -> String {
     let (value, letter) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

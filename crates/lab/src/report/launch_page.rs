@@ -1,4 +1,4 @@
-//! The page that shows launches.
+//! The page of a launch report.
 
 use super::launch_tables::{Titled, answer, tables};
 use super::page::Page;
@@ -6,29 +6,32 @@ use super::plot::{Series, histogram, strip_plot, tail_plot};
 use super::text::{cost_of_tracing, footnotes, launches_line, values};
 use crate::launch::{LaunchReport, Metric};
 
-/// The report as a page that opens without a network.
+/// The report as a self-contained page.
 pub fn launch_page(report: &LaunchReport) -> String {
     let load = report.surroundings.load_text();
     let lead =
         format!("{} launches of {}; {load}; measured by {}", report.temperature, report.command.join(" "), report.tier);
-    let mut page = Page::new("Launches under measurement", &lead);
+    let mut page = Page::new("Measured launches", &lead);
     page.lines(&answer(report));
     page.paragraph(&format!("{}.", launches_line(report)));
     for Titled { title, table, metric } in tables(report) {
         page.heading(&capitalised(&title));
         page.table(&table);
         if let Some(metric) = metric {
-            let caption = "One dot for each launch; the line across is the median, the bar 95 % of the average.";
+            let caption = "One dot per launch; the line marks the median, the bar the 95 % interval of the average.";
             page.figure(caption, &strip_plot(&series(report, metric), metric.unit));
         }
     }
     let waits = single_waits(report);
     if !waits.is_empty() {
         page.heading("Single waits of the decompressing threads");
-        page.figure("How many waits were not above a value; the further up, the rarer.", &tail_plot(&waits, "µs"));
+        page.figure(
+            "Cumulative distribution of waits; the vertical axis magnifies the tail.",
+            &tail_plot(&waits, "µs"),
+        );
         page.figure("Waits in powers of two.", &histogram(&waits, "µs"));
     }
-    page.heading("How it was measured");
+    page.heading("Method");
     page.lines(&cost_of_tracing(report));
     page.lines(&footnotes(report));
     page.finish()
@@ -44,7 +47,7 @@ fn series(report: &LaunchReport, metric: &Metric) -> Vec<Series> {
     all.filter(|series| !series.values.is_empty()).collect()
 }
 
-/// Every wait of every launch that is in the tables, in microseconds.
+/// Every wait of every launch in the tables, in microseconds.
 fn single_waits(report: &LaunchReport) -> Vec<Series> {
     let named = report.variants.iter().enumerate();
     let all = named.map(|(index, variant)| {

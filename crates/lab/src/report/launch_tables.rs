@@ -1,18 +1,19 @@
-//! What launches showed, as tables in the manner of the published ones.
+//! The tables of a launch report, in the format of the published ones.
 
 use super::text::{Table, number, percent, values};
 use crate::launch::{LaunchReport, METRICS, Metric};
 use crate::statistics::{Interval, Summary, average, difference_percent};
 
-/// A table under its title.
+/// A table with a title.
 pub(super) struct Titled {
     pub(super) title: String,
     pub(super) table: Table,
-    /// What it shows with all rows, so that it is worth a plot.
+    /// The metric, if the table has all rows and is worth a plot.
     pub(super) metric: Option<&'static Metric>,
 }
 
-/// The tables of a report: those with all rows, that beside a published result, and the averages of everything else.
+/// The tables of a report: those with all rows, the comparison with a published result, and the averages of all other
+/// metrics.
 pub(super) fn tables(report: &LaunchReport) -> Vec<Titled> {
     let mut tables = Vec::new();
     for metric in in_full(report) {
@@ -22,18 +23,18 @@ pub(super) fn tables(report: &LaunchReport) -> Vec<Titled> {
         let beside = published_table(report, metric);
         tables.extend(beside.map(|(title, table)| Titled { title, table, metric: None }));
     }
-    let title = "averages of the rest, per launch".to_owned();
+    let title = "averages of the other metrics, per launch".to_owned();
     tables.push(Titled { title, table: rest_table(report), metric: None });
     tables
 }
 
-/// The metrics that are shown with all rows: what the comparison is about, and what users feel.
+/// The metrics that are shown with all rows: those of the comparison, and the launch time.
 fn in_full(report: &LaunchReport) -> Vec<&'static Metric> {
     let compared = report.comparison.map_or(&[Metric::LATENCY][..], |(comparison, _)| comparison.metrics());
     compared.iter().copied().chain([Metric::WALL]).collect()
 }
 
-/// What it all comes to, in a few lines.
+/// The conclusion, in a few lines.
 pub(super) fn answer(report: &LaunchReport) -> Vec<String> {
     let walls: Vec<Vec<f64>> = (0..report.variants.len()).map(|index| values(report, index, Metric::WALL)).collect();
     let known = (0..walls.len()).filter(|&index| !walls[index].is_empty());
@@ -50,8 +51,8 @@ pub(super) fn answer(report: &LaunchReport) -> Vec<String> {
         let interval = Interval::of_difference_percent(&walls[best], &walls[index]);
         let verdict = match interval {
             Some(i) if i.low > 0.0 => format!("slower (95 %: {}…{})", percent(i.low), percent(i.high)),
-            Some(i) => format!("not to be told apart (95 %: {}…{})", percent(i.low), percent(i.high)),
-            None => "too few launches to tell".to_owned(),
+            Some(i) => format!("no significant difference (95 %: {}…{})", percent(i.low), percent(i.high)),
+            None => "too few launches".to_owned(),
         };
         let (name, wall) = (&report.variants[index].name, number(average(&walls[index])));
         lines.push(format!("  {name}: {wall} ms, {}: {verdict}", percent(difference)));
@@ -60,7 +61,7 @@ pub(super) fn answer(report: &LaunchReport) -> Vec<String> {
     lines
 }
 
-/// What the command did in a launch, where that is known.
+/// What the command did in a launch, if known.
 fn where_time_went(report: &LaunchReport, variant: usize) -> Option<String> {
     let of = |title: &str| {
         let metric = METRICS.iter().find(|metric| metric.title == title)?;
@@ -73,7 +74,7 @@ fn where_time_went(report: &LaunchReport, variant: usize) -> Option<String> {
     Some(format!("with {name} the command and what it started ran {ran} ms, waited {waited} ms for a CPU{slept}"))
 }
 
-/// A table of one metric over all variants; `None` if no launch showed it.
+/// A table of one metric for all variants; `None` if no launch has the metric.
 fn metric_table(report: &LaunchReport, metric: &Metric) -> Option<Table> {
     let columns: Vec<Vec<f64>> = (0..report.variants.len()).map(|variant| values(report, variant, metric)).collect();
     if columns.iter().all(Vec::is_empty) {
@@ -83,7 +84,7 @@ fn metric_table(report: &LaunchReport, metric: &Metric) -> Option<Table> {
     let mut table = Table::new(head("", report));
     let count_max = summaries.iter().map(|summary| summary.count).max().unwrap_or(0);
     for (title, value, count_min) in ROWS {
-        // Of twenty launches nobody knows the one that is slower than 99 in 100.
+        // Twenty launches do not determine a 99th percentile.
         if count_max >= count_min {
             let numbers: Vec<_> = summaries.iter().map(|s| (s.count > 0).then(|| value(s))).collect();
             table.row(row(title.to_owned(), &numbers));
@@ -110,7 +111,7 @@ fn metric_table(report: &LaunchReport, metric: &Metric) -> Option<Table> {
     Some(table)
 }
 
-/// Title, value, and the fewest launches that say something about it.
+/// Title, value, and the minimum number of launches for a meaningful value.
 type Row = (&'static str, fn(&Summary) -> f64, usize);
 
 const ROWS: [Row; 8] = [
@@ -124,7 +125,7 @@ const ROWS: [Row; 8] = [
     ("p99.9", |summary| summary.p99_9, 1000),
 ];
 
-/// Our figures beside those of a published table; `None` if the variants are not of its comparison.
+/// Our figures next to those of a published table; `None` if the variants do not belong to its comparison.
 fn published_table(report: &LaunchReport, metric: &Metric) -> Option<(String, Table)> {
     let (comparison, has_second_image) = report.comparison?;
     let published = comparison.published();
@@ -134,7 +135,7 @@ fn published_table(report: &LaunchReport, metric: &Metric) -> Option<(String, Ta
     }
     let name = |index: usize| report.variants.get(index).map_or("—", |variant| &variant.name);
     let summary = |index: usize| Some(Summary::new(&values(report, index, metric))).filter(|s| s.count > 0);
-    // One pair of variants and many rows, or a row for each pair.
+    // Either one pair of variants and many rows, or a row for each pair.
     let is_one_pair = pairs.len() == 1 && published.rows.len() > 1 && ROWS[1].0 == published.rows[1].0;
     let [before, after] = published.columns;
     let mut head = vec![metric.unit.to_owned(), format!("published: {before}"), after.to_owned(), "diff".to_owned()];
@@ -167,7 +168,7 @@ fn published_table(report: &LaunchReport, metric: &Metric) -> Option<(String, Ta
         }
         table.row(cells);
     }
-    Some((format!("beside the published result ({})", published.source), table))
+    Some((format!("comparison with the published result ({})", published.source), table))
 }
 
 /// The averages of all metrics that are not shown with all rows.
@@ -180,7 +181,7 @@ fn rest_table(report: &LaunchReport) -> Table {
             (!values.is_empty()).then(|| average(&values))
         };
         let numbers: Vec<_> = (0..report.variants.len()).map(of_variant).collect();
-        // What never happened says nothing.
+        // Omits metrics that are zero everywhere.
         if numbers.iter().flatten().any(|&number| number != 0.0) {
             table.row(row(format!("{} ({})", metric.title, metric.unit), &numbers));
         }
@@ -199,7 +200,7 @@ fn head(title: &str, report: &LaunchReport) -> Vec<String> {
     head
 }
 
-/// A title, and numbers each with its difference to the first.
+/// A title and numbers, each with its difference from the first.
 fn row(title: String, numbers: &[Option<f64>]) -> Vec<String> {
     let mut cells = vec![title];
     for (index, value) in numbers.iter().enumerate() {
@@ -227,7 +228,7 @@ mod tests {
         });
         let launches = (0..count).flat_map(|round| {
             (0..names.len()).map(move |variant| {
-                // The first is slow, the second ten times as fast, and so on.
+                // The first variant is slow, each further one ten times as fast.
                 let total_ns = (1_000_000 + round * 1000) / 10_u64.pow(u32::try_from(variant).unwrap());
                 let mut account = Account::default();
                 let stage = "pages".to_owned();
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn published_figures_stand_beside_ours() {
+    fn published_figures_are_shown_next_to_ours() {
         use Comparison::{Pool, ReadAround, Windows, Workers};
         let rows: [(Comparison, bool, &[&str], &[&str]); 5] = [
             (
@@ -286,22 +287,22 @@ mod tests {
     }
 
     #[test]
-    fn only_what_so_many_launches_can_show_is_shown() {
+    fn rows_need_enough_launches() {
         for (count, expected) in [(1, 4), (9, 5), (10, 6), (99, 6), (100, 7), (1000, 8)] {
             let table = metric_table(&report(None, &["a", "b"], count), Metric::WALL).unwrap();
-            // The head, the interval, and the count of launches besides.
+            // Apart from the head, the interval and the number of launches.
             assert_eq!(table.rows().len(), expected + 3, "{count}: {table}");
         }
     }
 
     #[test]
-    fn the_answer_names_the_fastest_and_says_what_cannot_be_told() {
+    fn the_answer_names_the_fastest_and_insignificant_differences() {
         let lines = answer(&report(None, &["slow", "fast"], 20));
         assert!(lines[0].starts_with("fastest on average: fast, 0.71 ms"), "{lines:?}");
         assert!(lines[1].contains("slow: 7.07 ms") && lines[1].contains(": slower (95 %"), "{lines:?}");
         let mut same = report(None, &["a", "b"], 20);
         same.launches.iter_mut().enumerate().for_each(|(n, launch)| launch.wall_ns = 1_000_000 + n as u64 % 7 * 1000);
-        assert!(answer(&same)[1].contains("not to be told apart"), "{:?}", answer(&same));
+        assert!(answer(&same)[1].contains("no significant difference"), "{:?}", answer(&same));
         assert_eq!(answer(&report(None, &["a"], 0)), ["no launch was measured"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What was measured, as tables, pages and traces.
+//! Results as tables, pages and traces.
 
 mod axis;
 mod launch_page;
@@ -11,6 +11,6 @@ mod text;
 
 pub use launch_page::launch_page;
 pub use page::Page;
-pub use perfetto::{Lasted, write_perfetto};
+pub use perfetto::{NamedInterval, write_perfetto};
 pub use plot::{Series, histogram, line_plot, strip_plot, tail_plot};
 pub use text::{Table, cost_of_tracing, footnotes, launch_text, launches_line, losses_line, number, percent, values};

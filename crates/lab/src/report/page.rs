@@ -1,4 +1,4 @@
-//! A page that holds all it needs: no script, no request.
+//! A self-contained HTML page: no scripts, no requests.
 
 use std::fmt::Write;
 
@@ -44,10 +44,10 @@ svg text{fill:var(--muted);font:12px system-ui,sans-serif}svg text.name{fill:var
 ul.plain{list-style:none;padding:0;margin:.3rem 0}ul.plain li{font:13px/1.6 ui-monospace,monospace;overflow-wrap:anywhere}
 ";
 
-/// Tables with more columns are printed smaller.
+/// Tables with more columns use a smaller font.
 const COLUMNS_FEW: usize = 8;
 
-/// The head of a column of differences.
+/// The title of difference columns.
 const DIFFERENCE: &str = "diff";
 
 /// A page under construction.
@@ -58,13 +58,13 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page with this heading, and a line below it.
+    /// Creates a page with this heading and an introduction.
     pub fn new(title: &str, lead: &str) -> Self {
         let body = format!("<h1>{}</h1><p class=\"lead\">{}</p>", escape(title), escape(lead));
         Self { title: title.to_owned(), body }
     }
 
-    /// Begins a part of the page.
+    /// Starts a section.
     pub fn heading(&mut self, text: &str) {
         let _ = write!(self.body, "<h2>{}</h2>", escape(text));
     }
@@ -74,7 +74,7 @@ impl Page {
         let _ = write!(self.body, "<p>{}</p>", escape(text));
     }
 
-    /// Adds a table. A difference stands below the number that differs.
+    /// Adds a table. A difference appears below the number it belongs to.
     pub fn table(&mut self, table: &Table) {
         let width = table.rows().iter().map(Vec::len).max().unwrap_or(0);
         let is_difference = |column: usize| {
@@ -100,7 +100,7 @@ impl Page {
         self.body.push_str("</table></div>");
     }
 
-    /// Adds a plot, below a caption.
+    /// Adds a plot with a caption.
     pub fn figure(&mut self, caption: &str, plot: &str) {
         let _ = write!(self.body, "<figure><figcaption>{}</figcaption>{plot}</figure>", escape(caption));
     }
@@ -114,7 +114,7 @@ impl Page {
         self.body.push_str("</ul>");
     }
 
-    /// The whole page.
+    /// Returns the complete page.
     pub fn finish(self) -> String {
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_asks_nobody_for_anything_and_escapes_what_it_shows() {
+    fn a_page_is_self_contained_and_escapes_its_text() {
         let mut page = Page::new("<title>", "lead & more");
         page.heading("a \"heading\"");
         page.paragraph("<script>");

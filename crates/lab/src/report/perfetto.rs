@@ -1,4 +1,4 @@
-//! A recording as a trace for ui.perfetto.dev.
+//! Exports a recording as a trace for ui.perfetto.dev.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,41 +13,41 @@ use rustix::time::ClockId;
 use super::perfetto_schema as schema;
 use super::perfetto_schema::{FtraceEvent, TracePacket};
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::trace::{BufferStatistics, Event, EventKind, ProcessTree, Trace, Wakeup};
 
-/// All packets are of one writer.
+/// The writer sequence of all packets.
 const SEQUENCE: u32 = 1;
-/// The number of the track that shows launches.
+/// The UUID of the track that shows launches.
 const TRACK: u64 = 0xf10e;
 /// `Trace.packet`: field 1, a message.
 const PACKET_TAG: u8 = 0x0a;
 
-/// Something that lasted: a name, when it began in nanoseconds of the boot clock, and how long.
-pub type Lasted = (String, u64, u64);
+/// An interval: name, start in nanoseconds of the boot clock, and duration.
+pub type NamedInterval = (String, u64, u64);
 
-/// Writes `trace` with a track for what is in `lasted`, compressed with gzip.
+/// Writes `trace` with a track for the intervals in `intervals`, compressed with gzip.
 ///
-/// `before` and `after` are the processes at its start and its end.
+/// `before` and `after` are the processes at its start and end.
 pub fn write_perfetto(
     path: &Path,
     trace: &Trace,
     (before, after): (&ProcessTree, &ProcessTree),
-    lasted: &[Lasted],
+    intervals: &[NamedInterval],
 ) -> Result<()> {
-    let doing = || format!("cannot write {}", path.display());
-    let file = File::create(path).doing(doing)?;
+    let context = || format!("cannot write {}", path.display());
+    let file = File::create(path).context(context)?;
     let mut out = GzEncoder::new(BufWriter::new(file), Compression::default());
-    for packet in packets(trace, before, after, lasted) {
+    for packet in packets(trace, before, after, intervals) {
         let bytes = packet.encode_to_vec();
         let mut head = vec![PACKET_TAG];
         prost::encoding::encode_varint(bytes.len() as u64, &mut head);
-        out.write_all(&head).and_then(|()| out.write_all(&bytes)).doing(doing)?;
+        out.write_all(&head).and_then(|()| out.write_all(&bytes)).context(context)?;
     }
-    out.finish().and_then(|mut file| file.flush()).doing(doing)
+    out.finish().and_then(|mut file| file.flush()).context(context)
 }
 
-fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[Lasted]) -> Vec<TracePacket> {
+fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, intervals: &[NamedInterval]) -> Vec<TracePacket> {
     let packet = |timestamp: u64| TracePacket {
         timestamp: Some(timestamp),
         timestamp_clock_id: Some(schema::CLOCK_BOOTTIME),
@@ -64,7 +64,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
             ..packet(trace.start_ns)
         },
     ];
-    for (name, start_ns, duration_ns) in lasted {
+    for (name, start_ns, duration_ns) in intervals {
         let event =
             |event_type, name| schema::TrackEvent { event_type: Some(event_type), track_uuid: Some(TRACK), name };
         let begin = event(schema::SLICE_BEGIN, Some(name.clone()));
@@ -72,7 +72,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
         let end = event(schema::SLICE_END, None);
         packets.push(TracePacket { track_event: Some(end), ..packet(start_ns + duration_ns) });
     }
-    // Bundles have no time of their own: their events have.
+    // Bundles have no timestamp of their own; their events do.
     let process_of = |tid: i32| after.threads.get(&tid).or_else(|| before.threads.get(&tid)).map_or(tid, |t| t.pid);
     packets.extend(bundles(trace, process_of).into_iter().map(|bundle| TracePacket {
         trusted_packet_sequence_id: Some(SEQUENCE),
@@ -84,7 +84,7 @@ fn packets(trace: &Trace, before: &ProcessTree, after: &ProcessTree, lasted: &[L
     packets
 }
 
-/// One bundle for each CPU; another one after each gap, which says that events are missing before it.
+/// One bundle per CPU, and a new one after each gap, which marks lost events before it.
 fn bundles(trace: &Trace, process_of: impl Fn(i32) -> i32) -> Vec<schema::FtraceEventBundle> {
     let mut of_cpu: BTreeMap<u32, Vec<schema::FtraceEventBundle>> = BTreeMap::new();
     for event in &trace.events {
@@ -106,7 +106,7 @@ fn bundles(trace: &Trace, process_of: impl Fn(i32) -> i32) -> Vec<schema::Ftrace
     of_cpu.into_values().flatten().filter(|bundle| !bundle.event.is_empty()).collect()
 }
 
-/// A slice on the thread's own track, in the words by which programs put theirs there.
+/// A slice on the thread's own track, in the format of atrace markers.
 fn decode_slice(event: &Event, pid: i32, duration_ns: u64, byte_count: u64) -> [FtraceEvent; 2] {
     let print = |time_ns: u64, text: String| FtraceEvent {
         timestamp: Some(time_ns),
@@ -114,7 +114,7 @@ fn decode_slice(event: &Event, pid: i32, duration_ns: u64, byte_count: u64) -> [
         print: Some(schema::Print { ip: Some(0), buf: Some(text) }),
         ..FtraceEvent::default()
     };
-    // The mark is written when it is over.
+    // The mark is written at the end of the decode.
     let begin = format!("B|{pid}|decode {} KiB\n", byte_count.div_ceil(1024));
     [print(event.time_ns.saturating_sub(duration_ns), begin), print(event.time_ns, format!("E|{pid}\n"))]
 }
@@ -179,7 +179,7 @@ fn ftrace_event(event: &Event) -> Option<FtraceEvent> {
         EventKind::ReclaimEnd { reclaimed_pages } => {
             packet.mm_vmscan_direct_reclaim_end = Some(schema::ReclaimEnd { nr_reclaimed: Some(reclaimed_pages) });
         }
-        // The rename that comes with the one says more, and the other has a track.
+        // The rename that accompanies an exec is more informative; decodes have a track of their own.
         EventKind::Exec { .. } | EventKind::Decode { .. } => return None,
     }
     Some(packet)
@@ -211,7 +211,7 @@ fn clocks() -> schema::ClockSnapshot {
     }
 }
 
-/// Without the kernel's release the states of tasks are decoded by another kernel's rules.
+/// Perfetto needs the kernel release to decode task states.
 fn system() -> schema::SystemInfo {
     let system = rustix::system::uname();
     let text = |part: &std::ffi::CStr| Some(part.to_string_lossy().into_owned());
@@ -239,7 +239,7 @@ fn processes(tree: &ProcessTree, time_ns: u64) -> schema::ProcessTreePacket {
         name: Some(thread.name.clone()),
         tgid: Some(thread.pid),
     };
-    // A process' first thread comes with the process.
+    // The main thread is part of the process.
     let is_other = |(tid, thread): &(&i32, &crate::trace::Thread)| **tid != thread.pid;
     schema::ProcessTreePacket {
         processes: tree.processes.iter().map(process).collect(),

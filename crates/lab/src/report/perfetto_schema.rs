@@ -1,4 +1,4 @@
-//! The messages of Perfetto's trace format that a trace of ours holds, by their public field numbers.
+//! The messages of Perfetto's trace format that our traces contain, with their public field numbers.
 //!
 //! The format is described at <https://perfetto.dev/docs/reference/trace-packet-proto>.
 
@@ -119,7 +119,7 @@ pub(super) struct FtraceEventBundle {
     pub(super) lost_events: Option<bool>,
 }
 
-/// One event; in the format's own description all but the first two are one `oneof`, which is the same on the wire.
+/// An event. In Perfetto's definition, all fields except the first two are one `oneof`, which has the same encoding.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct FtraceEvent {
     #[prost(uint64, optional, tag = "1")]

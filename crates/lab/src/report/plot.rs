@@ -1,29 +1,29 @@
-//! Plots as inline SVG, drawn with the page's colours.
+//! Plots as inline SVG in the colours of the page.
 
 use std::fmt::Write;
 
 use super::axis::{Scale, tick_label};
 use crate::statistics::{Interval, Summary, percentile};
 
-/// Widths and margins in the units of the drawing.
+/// Widths and margins in SVG units.
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 42.0;
-/// Colours repeat after this many series.
+/// The number of colours; further series reuse them.
 const COLOURS: usize = 6;
-/// The most points of one series that are drawn apart.
+/// The maximum number of points drawn individually per series.
 const POINTS_MAX: usize = 1500;
 
-/// Values under a name.
+/// A named series of values.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// The values; for lines, of the matching place on the horizontal axis.
+    /// The values; for line plots, one per position on the horizontal axis.
     pub values: Vec<f64>,
-    /// Which of the page's colours it has, the same in every plot.
+    /// The index of its colour, the same in every plot.
     pub colour: usize,
 }
 
@@ -49,7 +49,7 @@ impl Drawing {
         self.height - BOTTOM - place * (self.height - BOTTOM - TOP)
     }
 
-    /// A vertical grid line for each tick, with its label, and the axis' title.
+    /// Draws a vertical grid line and a label for each tick, and the axis title.
     fn horizontal_axis(&mut self, ticks: &[(f64, String)], title: &str) {
         let (top, bottom) = (self.y(1.0), self.y(0.0));
         for (place, label) in ticks {
@@ -122,7 +122,7 @@ impl Drawing {
     }
 }
 
-/// Each value as a dot on its series' strip, with the median and 95 % of the average.
+/// Draws each value as a dot on its series' strip, with the median and the 95 % interval of the average.
 pub fn strip_plot(series: &[Series], unit: &str) -> String {
     let all = || series.iter().flat_map(|series| series.values.iter().copied());
     let (low, high) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
@@ -166,7 +166,7 @@ pub fn strip_plot(series: &[Series], unit: &str) -> String {
     drawing.finish(&[])
 }
 
-/// The share of values above each value, on logarithmic axes, so that the tail is as wide as the middle.
+/// Draws the share of values above each value on logarithmic axes, which magnify the tail.
 pub fn tail_plot(series: &[Series], unit: &str) -> String {
     let sorted: Vec<Vec<f64>> = series.iter().map(|series| sorted(&series.values)).collect();
     let longest = sorted.iter().map(Vec::len).max().unwrap_or(0);
@@ -182,7 +182,7 @@ pub fn tail_plot(series: &[Series], unit: &str) -> String {
             format!("{:.*} %", decade.saturating_sub(2), 100.0 - 100.0 / 10_f64.powi(decade as i32)),
         )
     }));
-    drawing.vertical_axis(&ticks, "not above");
+    drawing.vertical_axis(&ticks, "share");
     for (index, values) in sorted.iter().enumerate().filter(|(_, values)| !values.is_empty()) {
         let most = (values.len() as f64).log10();
         let steps = 240;
@@ -199,7 +199,7 @@ pub fn tail_plot(series: &[Series], unit: &str) -> String {
     drawing.finish(series)
 }
 
-/// How many values lie in each power of two.
+/// Draws the number of values in each power of two.
 pub fn histogram(series: &[Series], unit: &str) -> String {
     let bucket = |value: f64| value.max(1.0).log2().floor() as usize;
     let counts: Vec<Vec<usize>> = series
@@ -254,7 +254,7 @@ pub fn histogram(series: &[Series], unit: &str) -> String {
     drawing.finish(series)
 }
 
-/// A line for each series over common places on the horizontal axis.
+/// Draws a line for each series over common horizontal positions.
 pub fn line_plot(places: &[f64], series: &[Series], place_title: &str, unit: &str) -> String {
     let across = Scale::from_zero(places.iter().copied());
     let scale = Scale::from_zero(series.iter().flat_map(|series| series.values.iter().copied()));
@@ -274,7 +274,7 @@ pub fn line_plot(places: &[f64], series: &[Series], place_title: &str, unit: &st
     drawing.finish(series)
 }
 
-/// Text that a page shows as it is.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plot_stays_in_its_frame_whatever_the_values() {
+    fn every_plot_stays_in_its_frame_for_any_values() {
         let cases: &[&[f64]] = &[&[], &[0.0], &[5.0], &[0.0, 1e9], &[0.001, 3.0, 70_000.0], &[7.0; 5000]];
         for values in cases {
             let data = [series("a <b> & \"c\"", values), series("d", &[1.0, 2.0])];
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_stands_where_it_belongs() {
+    fn the_median_is_drawn_at_its_position() {
         let plot = strip_plot(&[series("a", &[0.0, 50.0, 100.0])], "µs");
         let x: f64 = plot.split(r#"class="median" x1=""#).nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
         let expected = 170.0 + 50.0 / 104.0 * (WIDTH - RIGHT - 170.0);

@@ -1,4 +1,4 @@
-//! Tables for a terminal, in the manner of the published one.
+//! Tables for a terminal, in the format of the published ones.
 
 use std::fmt::Write;
 
@@ -13,14 +13,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with this first row.
+    /// Creates a table with this header row.
     pub fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut table = Self::default();
         table.row(head);
         table
     }
 
-    /// The rows, the head first.
+    /// The rows, starting with the header.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
@@ -56,10 +56,10 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// The values of a metric for one variant: those of launches that are in the tables.
+/// The values of a metric for one variant, from the launches that the tables include.
 pub fn values(report: &LaunchReport, variant: usize, metric: &Metric) -> Vec<f64> {
     let launches = report.launches.iter().filter(|launch| launch.variant == variant && launch.discarded.is_none());
-    // Controls are for the cost of tracing; where nothing is traced all launches are alike.
+    // Controls serve the cost of tracing; without tracing, all launches count.
     let has_traced = report.launches.iter().any(|launch| launch.is_traced);
     launches.filter(|launch| launch.is_traced || !has_traced).filter_map(metric.value).collect()
 }
@@ -84,7 +84,7 @@ pub fn launch_text(report: &LaunchReport) -> String {
     text
 }
 
-/// How many launches there were and what became of them.
+/// The number of launches and how they were used.
 pub fn launches_line(report: &LaunchReport) -> String {
     let count = |test: &dyn Fn(&crate::launch::Launch) -> bool| report.launches.iter().filter(|l| test(l)).count();
     let discarded = count(&|launch| launch.discarded.is_some());
@@ -102,10 +102,10 @@ pub fn launches_line(report: &LaunchReport) -> String {
     line
 }
 
-/// Fewer launches without tracing tell nothing, nor does an interval drawn from them.
+/// Fewer controls do not give a meaningful interval.
 const CONTROLS_MIN: usize = 8;
 
-/// For each variant, how much longer traced launches took than the controls.
+/// How much longer traced launches took than controls, for each variant.
 pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
     let wall = |variant: usize, is_traced: bool| -> Vec<f64> {
         let launches = report.launches.iter().filter(|l| l.variant == variant && l.is_traced == is_traced);
@@ -120,10 +120,10 @@ pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
             let (name, count) = (&variant.name, controls.len());
             let bounds = format!("95 %: {}…{}, {count} controls", percent(interval.low), percent(interval.high));
             if count < CONTROLS_MIN {
-                return format!("cost of tracing, {name}: not known from {count} controls (see --controls)");
+                return format!("cost of tracing, {name}: unknown, too few controls ({count}; see --controls)");
             }
             if interval.low <= 0.0 && interval.high >= 0.0 {
-                return format!("cost of tracing, {name}: not to be told from none ({bounds})");
+                return format!("cost of tracing, {name}: not significant ({bounds})");
             }
             format!("cost of tracing, {name}: {} of the launch ({bounds})", percent(difference))
         })
@@ -131,7 +131,7 @@ pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
     report.variants.iter().enumerate().filter_map(cost).collect()
 }
 
-/// What stands below the tables: who was measured, the machine, and what to know.
+/// The notes below the tables: the measured threads, the machine, and remarks.
 pub fn footnotes(report: &LaunchReport) -> Vec<String> {
     let mut lines = Vec::new();
     for variant in &report.variants {
@@ -152,24 +152,24 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
     lines
 }
 
-/// What the kernel did not tell: records lost, switches hidden from tracing (told by perf events, by nothing), and waits
-/// that cannot be known for it.
+/// The losses of a recording: lost records, switches missing from tracing (restored from perf events, or not), and
+/// waits of unknown length for that reason.
 pub fn losses_line(lost: u64, (restored, unexplained): (u64, u64), invalid: u64) -> String {
     let mut line = format!("trace records lost: {lost}");
     if restored > 0 {
-        let _ = write!(line, "; switches that tracing hid and perf events told: {restored}");
+        let _ = write!(line, "; switches missing from tracing, restored from perf events: {restored}");
     }
-    let _ = write!(line, "; switches that nothing told: {unexplained}; waits left out for them: {invalid}");
+    let _ = write!(line, "; switches missing from both: {unexplained}; waits omitted for that reason: {invalid}");
     line
 }
 
-/// A number with as many digits as say something.
+/// A number with a sensible number of digits.
 pub fn number(value: f64) -> String {
     let digits = if value.abs() >= 100.0 || value == value.trunc() { 0 } else { 2 };
     format!("{value:.digits$}")
 }
 
-/// A difference in percent, with its sign.
+/// A percentage with its sign.
 pub fn percent(value: f64) -> String {
     format!("{value:+.2}%").replace('-', "−")
 }

@@ -1,4 +1,4 @@
-//! Scheduling latency: from eligible to run, to running.
+//! Scheduling latency: the time from runnable to running.
 
 mod pattern;
 mod schedstat;

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// A thread's name in which `*` stands for any text and `?` for any one character.
+/// A thread name with wildcards: `*` matches any text, `?` any one character.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(transparent)]
 pub struct NamePattern(String);
 
 impl NamePattern {
-    /// The pattern in `text`.
+    /// Creates a pattern.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Whether it stands for the whole of `name`.
+    /// Whether it matches the whole of `name`.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name): (Vec<char>, Vec<char>) = (self.0.chars().collect(), name.chars().collect());
         let (mut at, mut name_at) = (0, 0);
-        // Where the last star was, and how much of the name it stands for so far.
+        // The position of the last star, and how much of the name it matches so far.
         let mut star = None;
         while name_at < name.len() {
             match pattern.get(at) {

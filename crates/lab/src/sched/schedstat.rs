@@ -1,22 +1,22 @@
-//! What the kernel counts for each thread without any tracing: the tier that needs no privileges.
+//! The kernel's per-thread counts, which need neither tracing nor privileges.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
-/// One thread's totals since it began.
+/// The totals of one thread since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTotals {
     /// Its name.
     pub name: String,
-    /// How long it ran, in nanoseconds.
+    /// Running time in nanoseconds.
     pub running_ns: u64,
-    /// How long it was eligible to run and did not: wake and preempt latency together, in nanoseconds.
+    /// Time runnable but not running: wakeup and preemption latency together, in nanoseconds.
     pub waiting_ns: u64,
-    /// How often it was put on a CPU.
+    /// How often it was scheduled.
     pub slice_count: u64,
     /// How often it went to sleep.
     pub sleep_count: u64,
@@ -40,7 +40,7 @@ impl ThreadTotals {
         })
     }
 
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             name: self.name.clone(),
@@ -55,7 +55,7 @@ impl ThreadTotals {
 /// The totals of all threads of a process.
 pub fn process_totals(pid: u32) -> Result<BTreeMap<i32, ThreadTotals>> {
     let tasks = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&tasks).doing(|| format!("cannot read {tasks}"))?;
+    let entries = fs::read_dir(&tasks).context(|| format!("cannot read {tasks}"))?;
     Ok(entries
         .flatten()
         .filter_map(|entry| {
@@ -65,7 +65,7 @@ pub fn process_totals(pid: u32) -> Result<BTreeMap<i32, ThreadTotals>> {
         .collect())
 }
 
-/// What each thread of a process added between two readings; threads that are new count from nothing.
+/// The increase of each thread's totals between two readings; new threads count from zero.
 pub fn totals_between(
     before: &BTreeMap<i32, ThreadTotals>,
     after: &BTreeMap<i32, ThreadTotals>,

@@ -1,4 +1,4 @@
-//! When threads ran, slept, and waited for a CPU.
+//! Reconstructs when threads ran, slept, and waited for a CPU.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -6,101 +6,101 @@ use std::collections::HashMap;
 use super::pattern::NamePattern;
 use crate::trace::{Event, EventKind, Gap, Name, Switch, Trace};
 
-/// clone(2) made a thread of the same process.
+/// clone(2) flag: a thread of the same process.
 const CLONE_THREAD: u64 = 0x0001_0000;
-/// The states of a task that never runs again: dead, zombie.
+/// The final states of a task: dead, zombie.
 const ENDED_STATES: i64 = 0x30;
 
 /// Why a thread waited for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitKind {
-    /// It was woken, or new.
+    /// It was woken, or is new.
     Wake,
-    /// It could have gone on, but another thread was put in its place.
+    /// It was preempted by another thread.
     Preempt,
 }
 
-/// A time in which a thread was eligible to run and did not: its scheduling latency.
+/// A time in which a thread was runnable but not running: its scheduling latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Why.
+    /// The reason.
     pub kind: WaitKind,
-    /// When it became eligible, in nanoseconds of the boot clock.
+    /// When it became runnable, in nanoseconds of the boot clock.
     pub start_ns: u64,
-    /// When it ran.
+    /// When it started to run.
     pub end_ns: u64,
 }
 
-/// A time in which a thread ran on one CPU.
+/// A time slice of a thread on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// The CPU.
     pub cpu: u32,
     /// The thread.
     pub tid: i32,
-    /// From when.
+    /// The start.
     pub start_ns: u64,
-    /// Until when.
+    /// The end.
     pub end_ns: u64,
 }
 
-/// What one thread did.
+/// The schedule of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadSchedule {
-    /// Its last name.
+    /// Its latest name.
     pub name: String,
-    /// The thread that made it, if that was seen.
+    /// The thread that created it, if known.
     pub parent_tid: Option<i32>,
-    /// Whether it was made as a thread of its parent's process.
+    /// Whether it belongs to the process of its creator.
     pub is_thread_of_parent: bool,
     /// Its waits for a CPU.
     pub waits: Vec<Wait>,
-    /// How long it ran, in nanoseconds.
+    /// Running time in nanoseconds.
     pub running_ns: u64,
-    /// How often it was put on a CPU.
+    /// How often it was scheduled.
     pub slice_count: u64,
     /// How often it went to sleep.
     pub sleep_count: u64,
-    /// How long it slept, in nanoseconds, until it was woken.
+    /// Total sleep time until its wakeups, in nanoseconds.
     pub sleep_ns: u64,
-    /// Waits that span lost events; they are in none of the other numbers.
+    /// Waits that span lost events; excluded from all other numbers.
     pub invalid_count: u64,
-    /// Waits that had not ended when the recording did.
+    /// Waits that had not ended when the recording ended.
     pub open_count: u64,
 }
 
-/// What all threads did in one recording.
+/// The schedule of all threads in one recording.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
-    /// By thread number; the idle task is left out.
+    /// By thread ID, without the idle task.
     pub threads: BTreeMap<i32, ThreadSchedule>,
-    /// Each stretch on a CPU whose beginning and end were seen, in order of its end.
+    /// Time slices with known start and end, in order of their end.
     pub slices: Vec<Slice>,
-    /// Waits that span lost events, or ended with one.
+    /// Waits that span lost events, or end with one.
     pub invalid_count: u64,
-    /// Switches that were never seen: see [`Trace::unexplained_switch_count`].
+    /// Switches that are missing: see [`Trace::unexplained_switch_count`].
     pub unexplained_count: u64,
-    /// Switches that perf events told: see [`Trace::restored_switch_count`].
+    /// Switches restored from perf events: see [`Trace::restored_switch_count`].
     pub restored_count: u64,
 }
 
 impl ThreadSchedule {
-    /// All its waits of one kind, or of both, in nanoseconds.
+    /// The sum of its waits of one kind, or of both, in nanoseconds.
     pub fn latency_ns(&self, kind: Option<WaitKind>) -> u64 {
         self.waits.iter().filter(|wait| kind.is_none_or(|kind| wait.kind == kind)).map(Wait::duration_ns).sum()
     }
 }
 
 impl Wait {
-    /// How long, in nanoseconds.
+    /// The duration in nanoseconds.
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 }
 
 impl Schedule {
-    /// Works out what the threads of `trace` did.
+    /// Computes the schedule of `trace`.
     pub fn new(trace: &Trace) -> Self {
         let mut builder = Builder {
             gaps: &trace.gaps,
@@ -115,12 +115,12 @@ impl Schedule {
         builder.finish()
     }
 
-    /// The threads that a pattern names.
+    /// The threads whose names match a pattern.
     pub fn named<'a>(&'a self, pattern: &'a NamePattern) -> impl Iterator<Item = (i32, &'a ThreadSchedule)> {
         self.threads.iter().filter(|(_, thread)| pattern.matches(&thread.name)).map(|(&tid, thread)| (tid, thread))
     }
 
-    /// A thread and all that it made, and what those made.
+    /// A thread and its descendants.
     pub fn descendants(&self, tid: i32) -> Vec<i32> {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
         for (&child, thread) in &self.threads {
@@ -150,7 +150,7 @@ struct Builder<'trace> {
     gaps: &'trace [Gap],
     next_gap: usize,
     states: HashMap<i32, State>,
-    /// By CPU, the thread that it took up last.
+    /// The current thread of each CPU.
     running: HashMap<u32, i32>,
     schedule: Schedule,
 }
@@ -181,7 +181,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Forgets what threads were doing when events of any CPU were lost.
+    /// Discards the state of threads when events of any CPU were lost.
     fn pass_gaps(&mut self, time_ns: u64) {
         while self.gaps.get(self.next_gap).is_some_and(|gap| gap.end_ns <= time_ns) {
             self.next_gap += 1;
@@ -208,7 +208,7 @@ impl Builder<'_> {
         }
     }
 
-    /// A CPU went from one thread to another without an event: when is not known.
+    /// A CPU changed threads without an event, at an unknown time.
     fn miss(&mut self, left_tid: i32, taken_up_tid: i32) {
         self.schedule.unexplained_count += 1;
         if let State::Running { .. } = self.state(left_tid) {
@@ -247,8 +247,8 @@ impl Builder<'_> {
     fn enter(&mut self, time_ns: u64, cpu: u32, tid: i32, name: &Name) {
         let wait = match self.state(tid) {
             State::Waiting { kind, since_ns } => Some(Wait { kind, start_ns: since_ns, end_ns: time_ns }),
-            // Woken in the moment between its decision to sleep and its leaving the CPU. How long it was eligible is not
-            // told by any event; perf and Perfetto count nothing either.
+            // Woken between its decision to sleep and its leaving the CPU. No event tells how long it was runnable;
+            // perf and Perfetto count nothing either.
             State::Sleeping { since_ns } => {
                 self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
                 None
@@ -273,20 +273,20 @@ impl Builder<'_> {
                 self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
                 State::Waiting { kind: WaitKind::Wake, since_ns: time_ns }
             }
-            // A thread that waits after a wakeup is not woken again: it ran and slept in between, unseen.
+            // A waiting thread cannot be woken again: it ran and slept in between, with the events missing.
             State::Waiting { kind: WaitKind::Wake, .. } if self.schedule.unexplained_count > 0 => {
                 self.schedule.invalid_count += 1;
                 self.schedule.threads.entry(tid).or_default().invalid_count += 1;
                 State::Waiting { kind: WaitKind::Wake, since_ns: time_ns }
             }
-            // The first waking wins, and one that meets a running thread means nothing.
+            // The first wakeup counts; a wakeup of a running thread has no effect.
             unchanged @ (State::Waiting { .. } | State::Running { .. }) => unchanged,
         };
         self.states.insert(tid, state);
     }
 
     fn spans_gap(&self, wait: &Wait) -> bool {
-        // Gaps that ended before the wait began were passed already, and the state forgotten with them.
+        // Gaps that ended before the wait began were handled earlier, and the state was discarded.
         self.gaps[self.next_gap..].iter().any(|gap| gap.start_ns < wait.end_ns && wait.start_ns < gap.end_ns)
     }
 
@@ -418,7 +418,7 @@ mod tests {
         let rows = [
             // Woken before the gap, runs after it.
             (vec![waking(10, 7), switch(30, 0, (0, 0), 7)], 15, 20, 0, 1),
-            // Seen on another CPU within the gap.
+            // Scheduled on another CPU within the gap.
             (vec![waking(10, 7), switch(17, 0, (0, 0), 7), switch(30, 0, (7, SLEEPS), 0)], 15, 20, 0, 1),
             // Before the gap, and after it.
             (vec![waking(10, 7), switch(12, 0, (0, 0), 7), waking(20, 8), switch(30, 0, (7, SLEEPS), 8)], 15, 20, 2, 0),
@@ -435,7 +435,7 @@ mod tests {
         let events = [
             switch(1, 0, (0, 0), 7),
             waking(2, 8),
-            // 7 → 8 was missed.
+            // The switch 7 → 8 is missing.
             switch(9, 0, (8, SLEEPS), 9),
             waking(10, 8),
             switch(12, 0, (9, SLEEPS), 8),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn families_follow_who_made_whom() {
+    fn descendants_follow_creation() {
         let make = |parent, tid, clone_flags| Event {
             time_ns: 1,
             cpu: 0,

@@ -1,4 +1,4 @@
-//! `floe lab sched`: the scheduling latency of threads that are running anyway.
+//! `floe lab sched`: the scheduling latency of running threads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use crate::statistics::Summary;
 use crate::trace::{Collector, CollectorOptions, ProcessTree};
 use crate::{Error, Result};
 
-/// A recording is taken out of the kernel's buffers this often.
+/// How often a recording is taken out of the kernel's buffers.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The most waits of one thread that are kept apart; what is more counts in its totals only.
+/// The maximum number of single waits kept per thread; further ones count in its totals only.
 const WAITS_MAX: usize = 1 << 20;
 
-/// What to watch.
+/// The threads to watch.
 #[derive(Clone, Debug)]
 pub struct SchedOptions {
     /// Threads with such names.
@@ -31,57 +31,57 @@ pub struct SchedOptions {
     pub processes: Vec<NamePattern>,
     /// Work items of kernel queues with such names.
     pub workqueues: Vec<NamePattern>,
-    /// For how long; until it is interrupted if `None`.
+    /// The duration; unlimited if `None`.
     pub duration: Option<Duration>,
-    /// How to measure; the best that works if `None`.
+    /// The method of measuring; the best available one if `None`.
     pub tier: Option<Tier>,
 }
 
-/// What was seen.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct SchedReport {
-    /// How it was measured.
+    /// The method of measuring.
     pub tier: Tier,
-    /// How long, in nanoseconds.
+    /// The duration in nanoseconds.
     pub duration_ns: u64,
-    /// A row for each thread, the one that waited longest first.
+    /// A row for each thread, the longest total wait first.
     pub rows: Vec<SchedRow>,
-    /// Trace records lost.
+    /// Lost trace records.
     pub lost_records: u64,
-    /// Switches that the kernel did not show.
+    /// Switches missing from the trace.
     pub unexplained_switches: u64,
-    /// Switches that tracing did not show, and perf events did.
+    /// Switches missing from tracing but present in perf events.
     pub restored_switches: u64,
     /// The machine.
     pub environment: Environment,
-    /// What a reader should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// What one thread, or one kernel queue, did.
+/// The schedule of one thread or one kernel queue.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SchedRow {
     /// Its name.
     pub name: String,
-    /// Its number; `None` for a queue.
+    /// Its thread ID; `None` for a queue.
     pub tid: Option<i32>,
-    /// Each wait in nanoseconds; empty where the tier does not show them.
+    /// Single waits in nanoseconds; empty if the method does not show them.
     pub waits_ns: Vec<u64>,
-    /// Waits, also those that were not kept apart.
+    /// The number of waits, including those not kept singly.
     pub wait_count: u64,
     /// Waits after wakeups, in nanoseconds.
     pub wake_ns: u64,
     /// Waits after preemption, in nanoseconds.
     pub preempt_ns: u64,
-    /// Both.
+    /// The sum of both.
     pub total_ns: u64,
-    /// How long it ran, in nanoseconds.
+    /// Running time in nanoseconds.
     pub running_ns: u64,
-    /// Waits that cannot be known.
+    /// Waits of unknown length.
     pub invalid_count: u64,
 }
 
-/// Watches; `live` is shown the rows so far once a second.
+/// Watches; calls `live` once a second with the rows so far.
 pub fn watch(options: &SchedOptions, interrupt: &Interrupt, live: &mut dyn FnMut(&SchedReport)) -> Result<SchedReport> {
     if options.threads.is_empty() && options.processes.is_empty() && options.workqueues.is_empty() {
         return Err(Error::new("nothing to watch: name threads, processes or kernel queues"));
@@ -103,7 +103,9 @@ pub fn watch(options: &SchedOptions, interrupt: &Interrupt, live: &mut dyn FnMut
             Ok(collector) => Some(collector),
             Err(error) if tier == Some(Tier::Tracing) => return Err(error),
             Err(error) => {
-                report.notes.push(format!("{error}; the kernel's counts instead: totals only, no kernel queues"));
+                report.notes.push(format!(
+                    "{error}; measured by the kernel's per-thread counts: totals only, no kernel queues"
+                ));
                 None
             }
         },
@@ -128,7 +130,7 @@ fn watch_traced(
         .iter()
         .map(|queue| SchedRow { name: format!("work items of {queue}"), ..SchedRow::default() })
         .collect();
-    report.notes.push("waits that go on when a second of recording ends are left out".to_owned());
+    report.notes.push("waits that span the end of a one-second recording are omitted".to_owned());
     while !is_over(options, begin, interrupt) {
         collector.start()?;
         rest(options, begin, interrupt);
@@ -215,7 +217,7 @@ fn totals_of(options: &SchedOptions) -> BTreeMap<i32, ThreadTotals> {
     totals
 }
 
-/// The threads of processes whose first thread has such a name.
+/// The threads of processes whose main thread has such a name.
 fn threads_of(processes: &[NamePattern]) -> HashSet<i32> {
     if processes.is_empty() {
         return HashSet::new();
@@ -231,7 +233,7 @@ fn is_over(options: &SchedOptions, begin: Instant, interrupt: &Interrupt) -> boo
     interrupt.is_requested() || options.duration.is_some_and(|duration| begin.elapsed() >= duration)
 }
 
-/// Waits for the end of a window, or of it all.
+/// Waits for the end of the interval, or of the whole run.
 fn rest(options: &SchedOptions, begin: Instant, interrupt: &Interrupt) {
     let window = Instant::now();
     while window.elapsed() < WINDOW && !is_over(options, begin, interrupt) {
@@ -252,7 +254,7 @@ impl SchedRow {
 }
 
 impl SchedReport {
-    /// A row for each thread, as `perf sched latency` has them.
+    /// A row for each thread, in the format of `perf sched latency`.
     pub fn table(&self, row_count_max: usize) -> Table {
         let head =
             ["thread", "waits", "total (ms)", "wake", "preempt", "average (µs)", "p50", "p99", "maximum", "ran (ms)"];
@@ -285,7 +287,7 @@ impl SchedReport {
         format!("{}\n\n{}\n\n{}\n", self.title(), self.table(usize::MAX), self.lines().join("\n"))
     }
 
-    /// The report as a page that opens without a network.
+    /// The report as a self-contained page.
     pub fn page(&self) -> String {
         let mut page = Page::new("Scheduling latency", &self.title());
         page.table(&self.table(usize::MAX));
@@ -298,7 +300,7 @@ impl SchedReport {
             })
             .collect();
         if !series.is_empty() {
-            page.figure("Single waits of the threads that waited longest.", &tail_plot(&series, "µs"));
+            page.figure("Single waits of the threads with the longest total wait.", &tail_plot(&series, "µs"));
             page.figure("Waits in powers of two.", &histogram(&series, "µs"));
         }
         page.lines(&self.lines());

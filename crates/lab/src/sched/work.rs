@@ -1,42 +1,42 @@
-//! How long the kernel's work items waited for a worker.
+//! How long kernel work items waited for a worker.
 
 use std::collections::HashMap;
 
 use super::pattern::NamePattern;
 use crate::trace::{EventKind, Trace};
 
-/// One run of a work item.
+/// One execution of a work item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkItem {
     /// The worker thread.
     pub tid: i32,
     /// When it was queued, in nanoseconds of the boot clock.
     pub queued_ns: u64,
-    /// When a worker began with it.
+    /// When a worker started it.
     pub start_ns: u64,
-    /// When that was done; `None` if the recording ended before.
+    /// When it finished; `None` if the recording ended before.
     pub end_ns: Option<u64>,
 }
 
-/// The work items of the queues that a pattern names.
+/// The work items of queues that match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkSchedule {
-    /// In the order in which they began.
+    /// In the order of their start.
     pub items: Vec<WorkItem>,
-    /// Items whose wait spans lost events; they are left out.
+    /// Items whose wait spans lost events; they are omitted.
     pub invalid_count: u64,
 }
 
 impl WorkItem {
-    /// From queued to begun, in nanoseconds.
+    /// The total time from queued to started, in nanoseconds.
     pub fn latency_ns(&self) -> u64 {
         self.start_ns.saturating_sub(self.queued_ns)
     }
 }
 
 impl WorkSchedule {
-    /// Matches queueing and beginning of each work item by its address: the names of kernel workers do not tell queues
-    /// apart.
+    /// Matches queueing and start of each work item by its address, because the names of kernel workers do not identify
+    /// queues.
     pub fn new(trace: &Trace, workqueue: &NamePattern) -> Self {
         let mut queued: HashMap<u64, u64> = HashMap::new();
         let mut running: HashMap<u64, usize> = HashMap::new();

@@ -1,20 +1,20 @@
-//! How sure an average is, and a difference of averages, without supposing anything about their distribution.
+//! Confidence intervals of averages and differences by bootstrapping, without assumptions about the distribution.
 
 use serde::Serialize;
 
 use super::summary::{average, percentile};
 
-/// How often the values are drawn anew.
+/// The number of resamples.
 const RESAMPLES: usize = 4000;
-/// Draws begin the same way each time, so that a report can be made again from its values.
+/// A fixed seed, so that a report can be reproduced from its values.
 const SEED: u64 = 0x5eed_f10e;
 
-/// The bounds between which 95 % of the averages of resampled values lie.
+/// The range that contains 95 % of the averages of resampled values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// 2.5 % are below.
+    /// The 2.5th percentile.
     pub low: f64,
-    /// 2.5 % are above.
+    /// The 97.5th percentile.
     pub high: f64,
 }
 
@@ -25,8 +25,8 @@ impl Interval {
         (values.len() > 1).then(|| Self::of(|| resampled_average(values, &mut random)))
     }
 
-    /// The interval of the difference of two averages in percent of the baseline's; `None` for fewer than two values,
-    /// or a baseline of zero.
+    /// The interval of the difference of two averages in percent of the baseline's average; `None` for fewer than two
+    /// values, or a baseline of zero.
     pub fn of_difference_percent(baseline: &[f64], values: &[f64]) -> Option<Self> {
         if baseline.len() < 2 || values.len() < 2 || baseline.iter().all(|&value| value == 0.0) {
             return None;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_about_as_wide_as_theory_says() {
+    fn the_interval_has_the_theoretical_width() {
         let mut random = fastrand::Rng::with_seed(7);
         let values: Vec<f64> = (0..400).map(|_| 100.0 + 20.0 * (random.f64() - 0.5)).collect();
         let interval = Interval::of_average(&values).unwrap();

@@ -1,4 +1,4 @@
-//! From many values to a few that are honest about them.
+//! Summary statistics.
 
 mod bootstrap;
 mod summary;

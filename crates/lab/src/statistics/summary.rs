@@ -1,32 +1,32 @@
-//! What a row of a table says about many values.
+//! Summaries of many values.
 
 use serde::Serialize;
 
-/// Average, spread and percentiles of some values.
+/// The average, spread and percentiles of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many values.
+    /// The number of values.
     pub count: usize,
-    /// Their sum over their number.
+    /// The arithmetic mean.
     pub average: f64,
-    /// The smallest.
+    /// The smallest value.
     pub minimum: f64,
-    /// The largest.
+    /// The largest value.
     pub maximum: f64,
-    /// The standard deviation of the sample (divided by one less than their number).
+    /// The sample standard deviation (divisor n − 1).
     pub standard_deviation: f64,
-    /// The middle one, or the mean of the two in the middle.
+    /// The median.
     pub median: f64,
-    /// 90 % are not above.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 % are not above.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 99.9 % are not above.
+    /// The 99.9th percentile.
     pub p99_9: f64,
 }
 
 impl Summary {
-    /// The summary of `values`; all zero if there are none.
+    /// Summarises `values`; all zero if there are none.
     pub fn new(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -54,7 +54,7 @@ pub fn average(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The value below which `percent` of the sorted values lie, between neighbours in proportion.
+/// The percentile of sorted values, with linear interpolation.
 pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let place = (last as f64 * percent / 100.0).clamp(0.0, last as f64);
@@ -63,7 +63,7 @@ pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     low + (high - low) * (place - place.floor())
 }
 
-/// How much `value` is above `baseline`, in percent of it; `None` if that is zero.
+/// How far `value` is above `baseline`, in percent of `baseline`; `None` if `baseline` is zero.
 pub fn difference_percent(baseline: f64, value: f64) -> Option<f64> {
     (baseline != 0.0).then(|| (value - baseline) / baseline * 100.0)
 }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_published_difference_is_ours() {
-        // Average of the published table: 15253 → 2914 µs, −80.89 %.
+        // The published table's average: 15253 → 2914 µs, −80.89 %.
         assert_eq!((difference_percent(15253.0, 2914.0).unwrap() * 100.0).round(), -8090.0);
         assert_eq!(difference_percent(0.0, 1.0), None);
     }

@@ -1,37 +1,37 @@
-//! Which threads a CPU took up, as perf events tell it, and the switches that tracefs hid.
+//! Thread arrivals on CPUs from perf events, which restore switches missing from tracefs.
 //!
-//! On some virtual machines a CPU leaves its idle task, now and then or always, without telling tracing. The thread that
-//! it takes up says so itself, in a record of its own: that is the second witness.
+//! On some virtual machines, tracing misses switches away from a CPU's idle task, now and then or always. The arriving
+//! thread has a perf record of its own, which serves as a second source.
 
 use std::collections::HashMap;
 
 use super::event::{Event, EventKind, Name, Switch};
 
-/// Records of `linux/perf_event.h`: a switch of one's own threads, and of any on a CPU.
+/// Record types of `linux/perf_event.h`: lost records, and a switch on a CPU.
 const RECORD_LOST: u32 = 2;
 const RECORD_SWITCH: u32 = 15;
-/// The mark of a thread that leaves; the others arrive.
+/// Set if the thread leaves the CPU; otherwise it arrives.
 const MISC_OUT: u16 = 1 << 13;
-/// Record header, the other thread, this thread, the time.
+/// A record: header, the other thread, this thread, the time.
 const HEADER_BYTES: usize = 8;
 const SWITCH_BYTES: usize = HEADER_BYTES + 8 + 8 + 8;
-/// What a thread is taken to do that is woken next: it sleeps.
+/// The assumed state of a thread that is woken next: sleeping.
 const STATE_SLEEPING: i64 = 1;
-/// Stands for a state until it is known.
+/// A state that is not known yet.
 const STATE_UNKNOWN: i64 = i64::MIN;
-/// The priority of a thread that no switch showed: a normal one.
+/// The assumed priority of a thread that no switch shows: normal.
 const PRIORITY_UNKNOWN: i32 = 120;
 
-/// A CPU took up a thread.
+/// The arrival of a thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) time_ns: u64,
     pub(crate) tid: i32,
-    /// The thread that it left for it.
+    /// The thread that the CPU ran before.
     pub(crate) previous_tid: i32,
 }
 
-/// Reads the arrivals in whole perf records; also says how many records the kernel had no room for.
+/// Parses the arrivals in complete perf records; returns how many records were lost.
 pub(crate) fn arrivals(mut bytes: &[u8], found: &mut Vec<Arrival>) -> u64 {
     let mut lost = 0;
     while let Some(header) = bytes.get(..HEADER_BYTES) {
@@ -61,10 +61,11 @@ fn double_word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
-/// Puts the switches of one CPU that are missing from its `events` in their places.
+/// Inserts the switches of one CPU that are missing from its `events`.
 ///
-/// Each switch leaves the thread that the one before took up. Where it does not, the arrivals between the two are taken,
-/// if they lead from the one thread to the other; else the chain stays broken. Returns how many switches were added.
+/// Each switch must leave the thread that the previous switch entered. If it does not, the arrivals between the two are
+/// inserted, provided that they lead from the one thread to the other; otherwise the chain stays broken. Returns the
+/// number of inserted switches.
 pub(crate) fn close_chain(events: &mut Vec<Event>, arrivals: &[Arrival]) -> u64 {
     if arrivals.is_empty() {
         return 0;
@@ -89,7 +90,7 @@ pub(crate) fn close_chain(events: &mut Vec<Event>, arrivals: &[Arrival]) -> u64 
                 let steps = steps((tid, switch.previous_tid), &arrivals[next..next + between]);
                 added_count += steps.len() as u64;
                 whole.extend(steps.iter().map(|step| missing_switch(step, event.cpu, &names)));
-                // Other events of this CPU may lie between: they stay in the order of time.
+                // Other events of this CPU may lie in between; keep them in time order.
                 whole[after_last_switch..].sort_by_key(|event: &Event| event.time_ns);
             }
             running = Some((switch.next_tid, event.time_ns));
@@ -101,11 +102,11 @@ pub(crate) fn close_chain(events: &mut Vec<Event>, arrivals: &[Arrival]) -> u64 
     added_count
 }
 
-/// The arrivals that lead from one thread to another; none if they do not.
+/// The arrivals that lead from one thread to another; empty if they do not.
 fn steps((from, to): (i32, i32), between: &[Arrival]) -> Vec<Arrival> {
     let mut at = from;
     let mut steps = Vec::new();
-    // One that arrives where it is belongs to a switch that tracing showed, a moment earlier.
+    // An arrival of the current thread belongs to a switch that tracing recorded a moment earlier.
     for arrival in between {
         if arrival.tid == at {
             continue;
@@ -132,12 +133,12 @@ fn missing_switch(step: &Arrival, cpu: u32, names: &HashMap<i32, (Name, i32)>) -
         next_name,
         next_priority,
     };
-    // The thread that arrives is running when it says so.
+    // The arriving thread is running when the record is written.
     Event { time_ns: step.time_ns, cpu, tid: step.previous_tid, kind: EventKind::Switch(switch) }
 }
 
-/// Tells from what comes after, in `events` of all CPUs in order, how threads left in switches that were added: one that
-/// is woken next slept; one that runs again without that could have gone on.
+/// Derives the states in which threads left in inserted switches from later `events` of all CPUs, in order: a thread
+/// that is woken next was sleeping; one that runs again without a wakeup was runnable.
 pub(crate) fn resolve_states(events: &mut [Event]) {
     let mut is_woken_next: HashMap<i32, bool> = HashMap::new();
     for event in events.iter_mut().rev() {
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_are_closed_where_the_arrivals_lead_from_end_to_end() {
+    fn chains_are_closed_if_the_arrivals_connect_their_ends() {
         type Row = (&'static str, Vec<Event>, Vec<Arrival>, &'static [(u64, i32, i32)]);
         let rows: Vec<Row> = vec![
             (
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_thread_left_is_told_by_what_comes_after() {
+    fn the_state_of_a_leaving_thread_follows_from_later_events() {
         let rows = [
             (vec![waking(30, 7), switch(31, 0, 7)], false),
             (vec![switch(31, 0, 7), waking(32, 7)], true),

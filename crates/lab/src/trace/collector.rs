@@ -1,4 +1,4 @@
-//! Records the events of all CPUs into memory.
+//! Records the events of all CPUs in memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -20,25 +20,25 @@ use super::page::PageLayout;
 use super::perf_ring_sys::{PerfEvent, PerfRing};
 use super::recording::{CpuRecording, Trace};
 use super::tracefs::{Instance, Tracefs};
-use crate::error::Doing;
+use crate::error::ErrorContext;
 use crate::machine::Undo;
 use crate::{Error, Result};
 
-/// Room for the perf records of each CPU, in bytes; a power of two.
+/// The size of each CPU's perf ring in bytes; a power of two.
 const PERF_RING_BYTES: usize = 1 << 20;
-/// Naps on each CPU that show whether tracing hides switches there.
+/// The number of short sleeps on each CPU that test whether tracing misses switches there.
 const NAP_COUNT: u32 = 5;
-/// How long each is.
+/// The length of each sleep.
 const NAP: Duration = Duration::from_micros(300);
 
-/// How the collector records.
+/// The options of the collector.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectorOptions {
-    /// The kernel's buffer for each CPU, in KiB.
+    /// The kernel's buffer per CPU, in KiB.
     pub buffer_kib: u32,
-    /// How full a buffer is, in percent, when its reader is woken.
+    /// The fill level of a buffer, in percent, at which its reader is woken.
     pub wake_percent: u8,
-    /// The most bytes of trace kept for each CPU and recording; what is more is discarded and counted.
+    /// The maximum trace bytes kept per CPU and recording; further data is discarded and counted.
     pub kept_bytes_max: usize,
 }
 
@@ -48,10 +48,10 @@ impl Default for CollectorOptions {
     }
 }
 
-/// A private tracing instance and a reader for each CPU.
+/// A private tracing instance with a reader for each CPU.
 #[derive(Debug)]
 pub struct Collector {
-    // Dropped in this order: readers close their files before the instance can go.
+    // Dropped in this order: readers must close their files before the instance can be removed.
     readers: Vec<Reader>,
     instance: Instance,
     _tracefs: Tracefs,
@@ -59,14 +59,14 @@ pub struct Collector {
     decoder: Decoder,
     start_ns: u64,
     missing_events: Vec<&'static str>,
-    /// Whether the events are switched off.
+    /// Whether the events are disabled.
     is_resting: bool,
-    /// Whether perf events are asked too: where tracing hides switches.
+    /// Whether perf events are recorded too, because tracing misses switches.
     has_second_witness: bool,
 }
 
 impl Collector {
-    /// Sets everything up; nothing is recorded before [`Collector::start`].
+    /// Sets everything up; recording starts with [`Collector::start`].
     pub fn new(undo: &Undo, options: CollectorOptions) -> Result<Self> {
         let tracefs = Tracefs::open()?;
         tracefs.remove_left_over();
@@ -74,7 +74,7 @@ impl Collector {
         instance.write("tracing_on", "0")?;
         instance.write("trace_clock", "boot")?;
         instance.write("buffer_size_kb", &options.buffer_kib.to_string())?;
-        // Before Linux 5.0 readers are woken by every event.
+        // Before Linux 5.0, every event wakes the readers.
         let _ = instance.write("buffer_percent", &options.wake_percent.to_string());
         let mut formats = Vec::new();
         let mut missing_events = Vec::new();
@@ -101,29 +101,29 @@ impl Collector {
             is_resting: false,
             has_second_witness: false,
         };
-        // Whether it hides any is seen when the recording ends.
+        // The end of this test recording shows whether switches are missing.
         collector.start()?;
         nap_on_each_cpu();
         collector.stop()?;
         Ok(collector)
     }
 
-    /// Whether this machine's tracing hides switches, so that perf events are recorded beside it.
+    /// Whether tracing misses switches on this machine, so that perf events are recorded too.
     pub fn has_second_witness(&self) -> bool {
         self.has_second_witness
     }
 
-    /// Events that this kernel does not have, so that what is told by them is missing.
+    /// Events that this kernel lacks; results that depend on them are missing.
     pub fn missing_events(&self) -> &[&'static str] {
         &self.missing_events
     }
 
-    /// The file into which any process may write lines that become events of the recording.
+    /// The file through which any process can add lines to the recording as events.
     pub fn marker(&self) -> PathBuf {
         self.instance.shared_file("trace_marker")
     }
 
-    /// Takes the tracing out of the kernel's way until the next recording, so that it costs nothing at all.
+    /// Disables tracing until the next recording, so that it costs nothing.
     pub fn rest(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.is_resting, true) {
             return Ok(());
@@ -131,14 +131,14 @@ impl Collector {
         self.instance.write("events/enable", "0")
     }
 
-    /// Begins a recording with empty buffers.
+    /// Starts a recording with empty buffers.
     pub fn start(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_resting) {
             for (group, event, _) in EVENTS {
                 self.instance.enable(group, event)?;
             }
         }
-        // Opening this file for writing, truncated, empties the buffers.
+        // Opening this file for writing with truncation empties the buffers.
         self.instance.write("trace", "")?;
         for reader in &self.readers {
             reader.drain()?;
@@ -146,7 +146,7 @@ impl Collector {
         self.start_ns = boot_time_ns();
         if self.has_second_witness {
             for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
-                perf.record(true).doing(|| "cannot record perf events".to_owned())?;
+                perf.record(true).context(|| "cannot record perf events".to_owned())?;
             }
         }
         self.instance.write("tracing_on", "1")
@@ -158,7 +158,7 @@ impl Collector {
         let end_ns = boot_time_ns();
         if self.has_second_witness {
             for perf in self.readers.iter().filter_map(|reader| reader.perf.as_ref()) {
-                perf.record(false).doing(|| "cannot stop perf events".to_owned())?;
+                perf.record(false).context(|| "cannot stop perf events".to_owned())?;
             }
         }
         let mut recordings = Vec::new();
@@ -173,13 +173,13 @@ impl Collector {
     }
 }
 
-/// Nanoseconds of the boot clock, which the trace uses too.
+/// The boot clock in nanoseconds, which the trace uses too.
 pub(crate) fn boot_time_ns() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::Boottime);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Has each CPU go idle and come back a few times.
+/// Makes each CPU idle and wake up a few times.
 fn nap_on_each_cpu() {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
     for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)) {
@@ -190,18 +190,18 @@ fn nap_on_each_cpu() {
                 (0..NAP_COUNT).for_each(|_| std::thread::sleep(NAP));
             }
         };
-        // Where no thread can be started nothing is found out; recordings will tell.
+        // Without the thread nothing is learnt here; the recordings will show it.
         let _ = std::thread::Builder::new().name("floe-nap".to_owned()).spawn(nap).map(JoinHandle::join);
     }
 }
 
-/// A thread that empties one CPU's buffer.
+/// A thread that drains one CPU's buffer.
 #[derive(Debug)]
 struct Reader {
     cpu: u32,
-    /// Switches perf events of this CPU on and off; `None` where there are none.
+    /// Enables and disables this CPU's perf events; `None` if they are not used.
     perf: Option<PerfEvent>,
-    /// Written to ask for what was read so far.
+    /// Written to request the data read so far.
     request: Arc<OwnedFd>,
     answers: Receiver<Result<CpuRecording>>,
     /// Dropped to end the thread.
@@ -216,9 +216,9 @@ impl Reader {
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
-            .doing(|| format!("cannot open {}", path.display()))?;
+            .context(|| format!("cannot open {}", path.display()))?;
         let request = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let request = Arc::new(request.doing(|| "cannot make an eventfd".to_owned())?);
+        let request = Arc::new(request.context(|| "cannot make an eventfd".to_owned())?);
         let (answer, answers) = channel();
         let (alive, is_alive) = channel::<()>();
         let perf = PerfEvent::context_switches_of_cpu(cpu, PERF_RING_BYTES as u32 / 2).ok();
@@ -228,11 +228,11 @@ impl Reader {
         let thread = std::thread::Builder::new()
             .name(format!("floe-trace/{cpu}"))
             .spawn(move || pump.run(&answer, &is_alive))
-            .doing(|| "cannot start a trace reader".to_owned())?;
+            .context(|| "cannot start a trace reader".to_owned())?;
         Ok(Self { cpu, perf, request, answers, alive: Some(alive), thread: Some(thread) })
     }
 
-    /// Takes what was recorded since the last call.
+    /// Returns what was recorded since the last call.
     fn drain(&self) -> Result<CpuRecording> {
         self.ask()?;
         self.answers.recv().map_err(|_| Error::new(format!("the trace reader of CPU {} has ended", self.cpu)))?
@@ -240,7 +240,7 @@ impl Reader {
 
     fn ask(&self) -> Result<()> {
         let asked = rustix::io::write(&self.request, &1_u64.to_ne_bytes());
-        asked.map(|_| ()).doing(|| "cannot reach a trace reader".to_owned())
+        asked.map(|_| ()).context(|| "cannot reach a trace reader".to_owned())
     }
 }
 
@@ -255,7 +255,7 @@ impl Drop for Reader {
     }
 }
 
-/// What a reader's thread owns.
+/// The state of a reader's thread.
 struct Pump {
     pipe: File,
     ring: Option<PerfRing>,
@@ -267,7 +267,7 @@ struct Pump {
 
 impl Pump {
     fn run(mut self, answer: &Sender<Result<CpuRecording>>, is_alive: &Receiver<()>) {
-        // Losing events under load is worse than running a moment earlier than others; refused without root.
+        // Losing events under load is worse than delaying other threads slightly; fails without root.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
         let mut recording = CpuRecording { cpu: self.cpu, ..CpuRecording::default() };
         let mut page = vec![0; self.layout.page_size()];
@@ -280,7 +280,7 @@ impl Pump {
             }
             let is_asked = !polled[0].revents().is_empty();
             if polled.get(2).is_some_and(|ring| ring.revents().intersects(PollFlags::HUP | PollFlags::ERR)) {
-                // Its CPU is gone; it would wake this thread for ever.
+                // The CPU is gone; it would wake this thread forever.
                 self.ring = None;
             }
             self.read_arrivals(&mut recording);
@@ -306,12 +306,12 @@ impl Pump {
         let mut records = Vec::new();
         ring.drain(&mut records);
         if size_of_val(recording.arrivals.as_slice()) < self.options.kept_bytes_max {
-            // What the kernel had no room for leaves a switch unexplained, and is counted there.
+            // Lost perf records leave a switch unexplained, which is counted there.
             arrivals(&records, &mut recording.arrivals);
         }
     }
 
-    /// Reads pages until there is none, or until one that is still being filled.
+    /// Reads pages until none is left, or until one that is still being filled.
     fn read(&self, recording: &mut CpuRecording, page: &mut [u8], to_the_end: bool) -> Result<()> {
         loop {
             let length = match (&self.pipe).read(page) {

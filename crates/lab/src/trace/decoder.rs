@@ -1,4 +1,4 @@
-//! From records to events.
+//! Decodes records to events.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::event::{Event, EventKind, Name, Switch, Wakeup};
 use super::format::{EventFormat, Field};
 use crate::{Error, Result};
 
-/// The events that the collector asks for: tracefs group, name, and whether it cannot do without.
+/// The events that the collector enables: tracefs group, name, and whether it is required.
 pub const EVENTS: [(&str, &str, bool); 12] = [
     ("sched", "sched_switch", true),
     ("sched", "sched_waking", true),
@@ -22,10 +22,10 @@ pub const EVENTS: [(&str, &str, bool); 12] = [
     ("vmscan", "mm_vmscan_direct_reclaim_end", false),
 ];
 
-/// A preempted task's mark, where the format does not say it.
+/// The mark of a preempted task if the format does not state it.
 const PREEMPTED_FLAG_DEFAULT: i64 = 0x100;
 
-/// Knows the records of the running kernel.
+/// Decodes the records of the running kernel.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     common_type: Field,
@@ -33,7 +33,7 @@ pub struct Decoder {
     records: HashMap<u16, Record>,
 }
 
-/// How one kind of record is read.
+/// The fields of one kind of record.
 #[derive(Clone, Debug)]
 enum Record {
     Switch {
@@ -101,7 +101,7 @@ struct WakeupFields {
 }
 
 impl Decoder {
-    /// A decoder for the kernel whose `formats` these are; formats of other events are left out.
+    /// Creates a decoder for a kernel with these `formats`; ignores formats of other events.
     pub fn new(formats: &[EventFormat]) -> Result<Self> {
         let first = formats.first().ok_or_else(|| Error::new("no event formats"))?;
         let mut records = HashMap::new();
@@ -113,14 +113,14 @@ impl Decoder {
         Ok(Self { common_type: field(first, "common_type")?, common_pid: field(first, "common_pid")?, records })
     }
 
-    /// The event in `bytes`; `None` if it is not one of ours.
+    /// Decodes an event; `None` if it is of another kind.
     pub fn event(&self, time_ns: u64, cpu: u32, bytes: &[u8]) -> Result<Option<Event>> {
         let short = || Error::new(format!("trace record of {} bytes is too short for its kind", bytes.len()));
         let kind = self.common_type.integer(bytes).ok_or_else(short)?;
         let Some(record) = u16::try_from(kind).ok().and_then(|id| self.records.get(&id)) else { return Ok(None) };
         let tid = tid(&self.common_pid, bytes).ok_or_else(short)?;
         if let Record::Print { text } = record {
-            // Anybody may write there: what is not ours is nothing.
+            // Any process may write marks; foreign ones are ignored.
             let kind = text.text(bytes).and_then(decode_mark);
             return Ok(kind.map(|kind| Event { time_ns, cpu, tid, kind }));
         }
@@ -164,7 +164,7 @@ impl Record {
             "workqueue_queue_work" => Self::QueueWork {
                 work: field("work")?,
                 function: field("function")?,
-                // Absent, or a bare pointer, before Linux 5.11.
+                // Missing, or only a pointer, before Linux 5.11.
                 workqueue: field("workqueue").ok().filter(|name| name.text(&[0; 256]).is_some()),
                 asked_cpu: field("req_cpu")?,
                 cpu: field("cpu")?,
@@ -251,7 +251,7 @@ impl Record {
     }
 }
 
-/// Reads `floe_decode NANOSECONDS BYTES`, which Floe writes when asked for `decode-marks`.
+/// Parses `floe_decode NANOSECONDS BYTES`, which Floe writes with the option `decode-marks`.
 fn decode_mark(text: &[u8]) -> Option<EventKind> {
     let mut words = std::str::from_utf8(text).ok()?.strip_prefix("floe_decode ")?.split_whitespace();
     let mut number = || words.next()?.parse().ok();

@@ -1,30 +1,30 @@
-//! What the collector's events say, decoded.
+//! Decoded trace events.
 
 use std::fmt;
 
 /// One event of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in nanoseconds of the boot clock.
+    /// The time in nanoseconds of the boot clock.
     pub time_ns: u64,
-    /// On which CPU.
+    /// The CPU.
     pub cpu: u32,
-    /// The thread that was running there; 0 is the idle task.
+    /// The current thread of that CPU; 0 is the idle task.
     pub tid: i32,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// The kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// `sched_switch`: a CPU goes from one thread to another.
+    /// `sched_switch`: a CPU switches threads.
     Switch(Switch),
-    /// `sched_waking`: the running thread wakes another.
+    /// `sched_waking`: the current thread wakes another.
     Waking(Wakeup),
-    /// `sched_wakeup_new`: a thread becomes eligible to run for the first time.
+    /// `sched_wakeup_new`: a new thread becomes runnable.
     WakeupNew(Wakeup),
-    /// `task_newtask`: the running thread made another thread or process.
+    /// `task_newtask`: the current thread created a thread or process.
     NewTask {
         /// The new thread.
         tid: i32,
@@ -33,7 +33,7 @@ pub enum EventKind {
         /// The flags of clone(2).
         clone_flags: u64,
     },
-    /// `sched_process_exec`: a process runs another program now.
+    /// `sched_process_exec`: a process executes another program.
     Exec {
         /// The process.
         tid: i32,
@@ -47,16 +47,16 @@ pub enum EventKind {
         /// Its priority.
         priority: i32,
     },
-    /// `task_rename`: a thread takes another name.
+    /// `task_rename`: a thread changes its name.
     Rename {
         /// The thread.
         tid: i32,
-        /// The name before.
+        /// The old name.
         old_name: Name,
-        /// The name from now on.
+        /// The new name.
         new_name: Name,
     },
-    /// `workqueue_queue_work`: a work item waits for a worker.
+    /// `workqueue_queue_work`: a work item is queued.
     QueueWork {
         /// The address of the work item.
         work: u64,
@@ -64,58 +64,58 @@ pub enum EventKind {
         function: u64,
         /// The queue's name.
         workqueue: Name,
-        /// The CPU asked for.
+        /// The requested CPU.
         asked_cpu: i32,
-        /// The CPU given.
+        /// The assigned CPU.
         cpu: i32,
     },
-    /// `workqueue_execute_start`: a worker begins with a work item.
+    /// `workqueue_execute_start`: a worker starts a work item.
     WorkStart {
         /// The address of the work item.
         work: u64,
         /// The address of its function.
         function: u64,
     },
-    /// `workqueue_execute_end`: a worker is done with a work item.
+    /// `workqueue_execute_end`: a worker finishes a work item.
     WorkEnd {
         /// The address of the work item.
         work: u64,
         /// The address of its function.
         function: u64,
     },
-    /// `mm_vmscan_direct_reclaim_begin`: the running thread has to free memory before it gets any.
+    /// `mm_vmscan_direct_reclaim_begin`: the current thread has to reclaim memory for an allocation.
     ReclaimBegin {
-        /// Base-2 logarithm of the pages wanted.
+        /// log2 of the requested pages.
         order: i32,
     },
-    /// `print`: the running thread wrote that it has just decompressed a block.
+    /// `print`: the current thread reports that it has just decompressed a block.
     Decode {
-        /// How long that took, in nanoseconds.
+        /// The duration in nanoseconds.
         duration_ns: u64,
-        /// How many bytes it gave.
+        /// The number of decoded bytes.
         byte_count: u64,
     },
-    /// `mm_vmscan_direct_reclaim_end`: it has.
+    /// `mm_vmscan_direct_reclaim_end`: direct reclaim ends.
     ReclaimEnd {
-        /// How many pages it freed.
+        /// The number of reclaimed pages.
         reclaimed_pages: u64,
     },
 }
 
-/// A CPU goes from one thread to another.
+/// A switch of threads on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// The thread that ran until now.
+    /// The thread that leaves the CPU.
     pub previous_tid: i32,
     /// Its name.
     pub previous_name: Name,
-    /// Its priority as the kernel counts: below 100 real-time, 120 normal.
+    /// Its kernel priority: below 100 real-time, 120 normal.
     pub previous_priority: i32,
-    /// Its state as the kernel wrote it.
+    /// Its raw state.
     pub previous_state: i64,
-    /// Whether it could go on: it was preempted, or yielded.
+    /// Whether it is still runnable: it was preempted, or yielded.
     pub previous_is_runnable: bool,
-    /// The thread that runs from now on.
+    /// The thread that enters the CPU.
     pub next_tid: i32,
     /// Its name.
     pub next_name: Name,
@@ -123,7 +123,7 @@ pub struct Switch {
     pub next_priority: i32,
 }
 
-/// A thread becomes eligible to run.
+/// A wakeup of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wakeup {
     /// The thread.
@@ -132,11 +132,11 @@ pub struct Wakeup {
     pub name: Name,
     /// Its priority.
     pub priority: i32,
-    /// The CPU meant for it.
+    /// The target CPU.
     pub target_cpu: i32,
 }
 
-/// A thread's or workqueue's name, which the kernel keeps within 32 bytes.
+/// The name of a thread or workqueue; the kernel limits it to 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
     bytes: [u8; Name::SIZE_MAX],
@@ -144,10 +144,10 @@ pub struct Name {
 }
 
 impl Name {
-    /// The longest name, in bytes; what is longer is cut.
+    /// The longest name in bytes; longer ones are cut.
     pub const SIZE_MAX: usize = 32;
 
-    /// The name in `text`.
+    /// Creates a name.
     pub fn new(text: &[u8]) -> Self {
         let mut bytes = [0; Self::SIZE_MAX];
         let length = text.len().min(Self::SIZE_MAX);
@@ -155,7 +155,7 @@ impl Name {
         Self { bytes, length: u8::try_from(length).unwrap_or(0) }
     }
 
-    /// Its bytes.
+    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }

@@ -1,50 +1,50 @@
-//! Where an event's fields lie: the `format` files of tracefs.
+//! The layout of events: the `format` files of tracefs.
 
 use crate::{Error, Result};
 
-/// One kind of event, as its `format` file describes it.
+/// The format of one kind of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventFormat {
     /// The event's name, without its group: `sched_switch`.
     pub name: String,
-    /// The number that stands in `common_type` of each record.
+    /// The value of `common_type` in its records.
     pub id: u16,
-    /// The fields in the file's order, the common ones included.
+    /// The fields in the file's order, including the common ones.
     pub fields: Vec<Field>,
-    /// The highest flag that the format prints for a task's state, doubled: the mark of a preempted task.
+    /// The highest state flag in the print format, doubled: the mark of a preempted task.
     pub preempted_flag: Option<i64>,
 }
 
 /// One field of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, without brackets.
+    /// The name without brackets.
     pub name: String,
-    /// Where it begins in the record.
+    /// The offset in the record.
     pub offset: usize,
-    /// How many bytes it takes in the record.
+    /// The size in the record in bytes.
     pub size: usize,
-    /// Whether an integer in it is signed.
+    /// Whether an integer is signed.
     pub signed: bool,
-    /// How its bytes are read.
+    /// The type of its contents.
     pub kind: FieldKind,
 }
 
-/// How the bytes of a field are read.
+/// The type of a field's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// An integer of 1, 2, 4 or 8 bytes.
     Integer,
-    /// Bytes up to a NUL, in place.
+    /// Text in place, ended by a NUL.
     Text,
-    /// Offset (low half) and length (high half) of text elsewhere in the record.
+    /// The offset (low half) and length (high half) of text elsewhere in the record.
     TextElsewhere,
-    /// As `TextElsewhere`, the offset counted from the end of this field.
+    /// As `TextElsewhere`, with the offset relative to the end of this field.
     TextAfter,
 }
 
 impl EventFormat {
-    /// Reads the text of a `format` file.
+    /// Parses a `format` file.
     pub fn parse(text: &str) -> Result<Self> {
         let mut name = None;
         let mut id = None;
@@ -68,14 +68,14 @@ impl EventFormat {
         Ok(Self { name, id, fields, preempted_flag })
     }
 
-    /// The field of that name.
+    /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
 }
 
 impl Field {
-    /// Reads `field:int prio; offset:28; size:4; signed:1;`.
+    /// Parses `field:int prio; offset:28; size:4; signed:1;`.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut declaration = None;
         let (mut offset, mut size, mut signed) = (None, None, None);
@@ -108,7 +108,7 @@ impl Field {
         Some(Self { name: name.to_owned(), offset: offset?, size: size?, signed: signed? != 0, kind })
     }
 
-    /// The field of `record` as an integer; `None` if the record is too short or the size odd.
+    /// The field of `record` as an integer; `None` if the record is too short or the size unsupported.
     pub fn integer(&self, record: &[u8]) -> Option<i64> {
         let bytes = record.get(self.offset..self.offset.checked_add(self.size)?)?;
         Some(match (bytes.len(), self.signed) {
@@ -123,11 +123,11 @@ impl Field {
         })
     }
 
-    /// The field of `record` as text, up to its NUL; `None` if it points out of the record.
+    /// The field of `record` as text up to its NUL; `None` if it points outside the record.
     pub fn text<'record>(&self, record: &'record [u8]) -> Option<&'record [u8]> {
         let bytes = match self.kind {
             FieldKind::Integer => return None,
-            // An array without a size goes on to the end.
+            // An array without a size extends to the end.
             FieldKind::Text if self.size == 0 => record.get(self.offset..)?,
             FieldKind::Text => record.get(self.offset..self.offset.checked_add(self.size)?)?,
             FieldKind::TextElsewhere | FieldKind::TextAfter => {
@@ -145,7 +145,7 @@ impl Field {
     }
 }
 
-/// The largest number of the `{ number, "letter" }` pairs that name a task's states.
+/// The largest number in the `{ number, "letter" }` pairs that name a task's states.
 fn highest_state_flag(print_format: &str) -> Option<i64> {
     if !print_format.contains("prev_state") {
         return None;
@@ -171,7 +171,7 @@ mod tests {
     const QUEUE_WORK: &str = include_str!("../../fixtures/format-workqueue_queue_work.txt");
 
     #[test]
-    fn fields_are_found_where_the_kernel_says() {
+    fn fields_are_at_the_offsets_of_the_format() {
         let switch = EventFormat::parse(SWITCH).unwrap();
         assert_eq!((switch.name.as_str(), switch.preempted_flag), ("sched_switch", Some(0x100)));
         let queue = EventFormat::parse(QUEUE_WORK).unwrap();

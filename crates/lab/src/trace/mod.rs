@@ -1,4 +1,4 @@
-//! The kernel's scheduling events, collected with losses counted.
+//! Records the kernel's scheduling events and counts losses.
 
 mod arrival;
 mod collector;

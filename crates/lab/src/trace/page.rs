@@ -1,28 +1,28 @@
-//! Pages of the kernel's trace ring buffer, as `trace_pipe_raw` gives them.
+//! Parses pages of the kernel's trace ring buffer, as read from `trace_pipe_raw`.
 //!
-//! A page begins with the time of its first record and the number of bytes in use (both described by tracefs'
-//! `header_page`), the high bits of which tell of records lost before it. Each record has a header of four bytes: five
-//! bits of type or length and 27 bits of nanoseconds since the record before.
+//! A page begins with the time of its first record and the number of bytes in use, as described by tracefs'
+//! `header_page`. High bits of that number report records lost before the page. Each record has a header of four bytes:
+//! five bits of type or length, and 27 bits of nanoseconds since the previous record.
 
 use super::format::Field;
 use crate::{Error, Result};
 
-/// The bits of the commit field that count bytes in use.
+/// The bits of the commit field that hold the bytes in use.
 const COMMIT_MASK: u64 = 0x000f_ffff;
-/// Records were lost before this page.
+/// Set if records were lost before this page.
 const MISSED_EVENTS: u64 = 1 << 31;
-/// How many were lost stands after the data.
+/// Set if the number of lost records follows the data.
 const MISSED_STORED: u64 = 1 << 30;
 
 const TYPE_PADDING: u32 = 29;
 const TYPE_TIME_EXTEND: u32 = 30;
 const TYPE_TIME_STAMP: u32 = 31;
-/// A delta has 27 bits.
+/// The size of a time delta in bits.
 const DELTA_BITS: u32 = 27;
-/// An absolute time stamp has 59 bits; the rest comes from the time before.
+/// An absolute timestamp has 59 bits; the upper bits come from the previous time.
 const TIME_STAMP_MASK: u64 = (1 << 59) - 1;
 
-/// Where the parts of a page lie, from tracefs' `header_page`.
+/// The layout of a page, from tracefs' `header_page`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageLayout {
     timestamp: Field,
@@ -31,28 +31,28 @@ pub struct PageLayout {
     page_size: usize,
 }
 
-/// The header of a page, read, and its records, not yet.
+/// A page with a parsed header and unparsed records.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'bytes> {
-    /// When the first record was written, in nanoseconds of the trace clock.
+    /// The time of the first record, in nanoseconds of the trace clock.
     pub time_ns: u64,
-    /// What was lost just before this page.
+    /// The losses before this page.
     pub lost: Lost,
     data: &'bytes [u8],
 }
 
-/// Whether records were lost before a page.
+/// Records lost before a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// None were.
+    /// None.
     Nothing,
-    /// This many were.
+    /// This many.
     Counted(u64),
-    /// Some were; the page had no room for their number.
+    /// Some; the page had no room for their number.
     Uncounted,
 }
 
-/// Goes through the records of a page: time in nanoseconds, and bytes.
+/// Iterates over the records of a page: time in nanoseconds, and bytes.
 #[derive(Clone, Debug)]
 pub struct Records<'bytes> {
     time_ns: u64,
@@ -60,7 +60,7 @@ pub struct Records<'bytes> {
 }
 
 impl PageLayout {
-    /// Reads the text of `header_page`.
+    /// Parses `header_page`.
     pub fn parse(text: &str) -> Result<Self> {
         let field = |name: &str| {
             text.lines()
@@ -77,12 +77,12 @@ impl PageLayout {
         })
     }
 
-    /// The size of a page in bytes.
+    /// The page size in bytes.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Reads the header of the page in `bytes`.
+    /// Parses the header of the page in `bytes`.
     pub fn page<'bytes>(&self, bytes: &'bytes [u8]) -> Result<Page<'bytes>> {
         let corrupt = |rule| Error::new(format!("trace page of {} bytes: {rule}", bytes.len()));
         let time_ns = self.timestamp.integer(bytes).ok_or_else(|| corrupt("no timestamp"))?;
@@ -104,7 +104,7 @@ impl PageLayout {
 }
 
 impl<'bytes> Page<'bytes> {
-    /// How many bytes of records it holds.
+    /// The number of bytes of records.
     pub fn used(&self) -> usize {
         self.data.len()
     }
@@ -141,7 +141,7 @@ enum Step<'bytes> {
 }
 
 impl<'bytes> Records<'bytes> {
-    /// Takes one header and what it announces off the front; `None` if the data is too short for it.
+    /// Consumes a header and its data; `None` if the data is too short for a header.
     fn step(&mut self) -> Option<Step<'bytes>> {
         let header = word(self.rest)?;
         let (kind, delta) = (header & 31, u64::from(header >> 5));
@@ -210,17 +210,17 @@ mod tests {
 
     #[test]
     fn each_kind_of_record_is_read() {
-        // Words of the page, then (time after 1000 ns, bytes) of each record.
+        // The words of a page, then time after 1000 ns and length of each record.
         type Row = (&'static [u32], &'static [(u64, usize)]);
         let rows: &[Row] = &[
             (&[], &[]),
             (&[2 | 5 << 5, 7, 8], &[(5, 8)]),
             (&[1, 7, 1 | 1 << 5, 8], &[(0, 4), (1, 4)]),
-            // A long record: its length counts the word that holds it.
+            // A long record: its length includes the word that holds it.
             (&[3 << 5, 12, 7, 8], &[(3, 8)]),
             // Time extended by 2^27 + 4.
             (&[30 | 4 << 5, 1, 1 | 1 << 5, 9], &[((1 << 27) + 5, 4)]),
-            // Discarded record between two.
+            // A discarded record between two others.
             (&[1, 7, 29 | 2 << 5, 8, 0, 1 | 1 << 5, 8], &[(0, 4), (3, 4)]),
             // The rest of the page is empty.
             (&[1, 7, 29, 8, 0, 1], &[(0, 4)]),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told() {
+    fn losses_are_reported() {
         let mut counted = page(0, 4 | MISSED_EVENTS | MISSED_STORED, &[29]);
         counted[20..28].copy_from_slice(&1234_u64.to_ne_bytes());
         let rows = [

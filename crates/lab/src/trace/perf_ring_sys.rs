@@ -1,4 +1,4 @@
-//! The kernel's perf events of one CPU, as far as they tell which thread it took up: a second witness beside tracefs.
+//! A CPU's perf events for thread arrivals: a second source besides tracefs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,20 +6,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A software event that counts nothing: only the records that come with it are wanted.
+/// A software event that counts nothing: only the accompanying records are needed.
 const TYPE_SOFTWARE: u32 = 1;
 const SOFTWARE_DUMMY: u64 = 9;
-/// Each record ends with process and thread, and the time.
+/// Each record ends with process and thread ID, and the time.
 const SAMPLE_TID_AND_TIME: u64 = 2 | 4;
 /// Bits of `perf_event_attr`: disabled, watermark, sample_id_all, use_clockid, context_switch.
 const FLAGS: u64 = 1 | 1 << 14 | 1 << 18 | 1 << 25 | 1 << 26;
 const IOCTL_ENABLE: libc::c_ulong = 0x2400;
 const IOCTL_DISABLE: libc::c_ulong = 0x2401;
-/// Where the first page says how far the kernel has written, and how far we have read.
+/// The offsets in the first page of the kernel's write position and our read position.
 const HEAD_OFFSET: usize = 1024;
 const TAIL_OFFSET: usize = 1032;
 
-/// `struct perf_event_attr` as of Linux 4.9 (`PERF_ATTR_SIZE_VER5`); later kernels take what is missing for zero.
+/// `struct perf_event_attr` of Linux 4.9 (`PERF_ATTR_SIZE_VER5`); later kernels assume zero for missing fields.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -46,13 +46,13 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 112);
 
-/// The switch by which records are asked for.
+/// An open perf event.
 #[derive(Clone, Debug)]
 pub(crate) struct PerfEvent {
     file: Arc<OwnedFd>,
 }
 
-/// The memory into which the kernel writes them. One thread reads it.
+/// The ring into which the kernel writes the records. One thread reads it.
 #[derive(Debug)]
 pub(crate) struct PerfRing {
     event: PerfEvent,
@@ -61,11 +61,11 @@ pub(crate) struct PerfRing {
     data_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and does not depend on the thread that uses it.
+// SAFETY: only this value owns the mapping, which does not depend on the current thread.
 unsafe impl Send for PerfRing {}
 
 impl PerfEvent {
-    /// Asks for the context switches of all threads on one CPU, not yet recording; needs root or CAP_PERFMON.
+    /// Opens an event for the context switches of all threads on one CPU, disabled at first; needs root or CAP_PERFMON.
     pub(crate) fn context_switches_of_cpu(cpu: u32, watermark_bytes: u32) -> io::Result<Self> {
         let attributes = Attributes {
             kind: TYPE_SOFTWARE,
@@ -80,7 +80,7 @@ impl PerfEvent {
         let every_thread: libc::pid_t = -1;
         let no_group: libc::c_int = -1;
         let close_on_exec: libc::c_ulong = 8;
-        // SAFETY: the attributes outlive the call, and their size is in them.
+        // SAFETY: the attributes outlive the call and contain their size.
         let file = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -92,14 +92,14 @@ impl PerfEvent {
             )
         };
         let file = i32::try_from(file).ok().filter(|&file| file >= 0).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: a number that the kernel has just given to us alone.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(Self { file: Arc::new(unsafe { OwnedFd::from_raw_fd(file) }) })
     }
 
-    /// Begins, or ends, to record.
+    /// Enables or disables recording.
     pub(crate) fn record(&self, is_on: bool) -> io::Result<()> {
         let request = if is_on { IOCTL_ENABLE } else { IOCTL_DISABLE };
-        // SAFETY: these requests take a number and touch no memory.
+        // SAFETY: these requests take a number and access no memory.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), request, 0) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -112,7 +112,7 @@ impl AsFd for PerfRing {
 }
 
 impl PerfRing {
-    /// Maps room for `data_bytes` of records, a power of two and a multiple of the page size.
+    /// Maps a ring for `data_bytes` of records, a power of two and a multiple of the page size.
     pub(crate) fn new(event: PerfEvent, data_bytes: usize) -> io::Result<Self> {
         let page_bytes = rustix::param::page_size();
         if !data_bytes.is_power_of_two() || data_bytes < page_bytes {
@@ -129,9 +129,9 @@ impl PerfRing {
         Ok(Self { event, start, page_bytes, data_bytes })
     }
 
-    /// Appends what was written since the last call, whole records, and gives its room back to the kernel.
+    /// Appends the complete records written since the last call, and releases their space to the kernel.
     pub(crate) fn drain(&mut self, records: &mut Vec<u8>) {
-        // The kernel writes the head and reads the tail; both count bytes for ever.
+        // The kernel writes the head and reads the tail; both count bytes without wrapping.
         let (head, tail) = (self.position(HEAD_OFFSET), self.position(TAIL_OFFSET));
         let end = head.load(Ordering::Acquire);
         let begin = tail.load(Ordering::Relaxed);
@@ -140,8 +140,8 @@ impl PerfRing {
         for (offset, length) in
             [(first, length.min(self.data_bytes - first)), (0, length.saturating_sub(self.data_bytes - first))]
         {
-            // SAFETY: within the mapping's data, which follows its first page; the kernel does not write between tail and
-            // head, and the tail moves only below.
+            // SAFETY: within the mapping's data, which follows its first page. The kernel does not write between tail
+            // and head, and only the code below moves the tail.
             let piece =
                 unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(self.page_bytes + offset), length) };
             records.extend_from_slice(piece);
@@ -150,8 +150,8 @@ impl PerfRing {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: an aligned word within the first page of the mapping, which lives as long as `self` and is only used
-        // atomically.
+        // SAFETY: an aligned word within the first page of the mapping, which lives as long as `self` and is only
+        // accessed atomically.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 }

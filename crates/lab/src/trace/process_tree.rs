@@ -1,23 +1,23 @@
-//! Which threads belong to which process.
+//! The processes and threads of the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Processes and threads at a moment, or over a stretch of time.
+/// Processes and threads at a moment, or over a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTree {
-    /// By process number.
+    /// By process ID.
     pub processes: BTreeMap<i32, Process>,
-    /// By thread number.
+    /// By thread ID.
     pub threads: BTreeMap<i32, Thread>,
 }
 
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its parent's number.
+    /// The parent's process ID.
     pub parent_pid: i32,
-    /// Its command line; its name in brackets for kernel threads.
+    /// Its command line; for kernel threads, the name in brackets.
     pub command_line: Vec<String>,
     /// Its owner.
     pub uid: u32,
@@ -33,7 +33,7 @@ pub struct Thread {
 }
 
 impl ProcessTree {
-    /// All processes and threads that `/proc` shows now.
+    /// Reads all processes and threads from `/proc`.
     pub fn read() -> Self {
         let mut tree = Self::default();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -68,11 +68,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_and_its_threads_are_there() {
+    fn this_process_and_its_threads_are_listed() {
         let pid = std::process::id().cast_signed();
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("lab-tree".into()).spawn(move || receive.recv()).unwrap();
-        // A thread names itself when it begins.
+        // A thread sets its name when it starts.
         let named = |tree: &ProcessTree| tree.threads.values().any(|t| t.pid == pid && t.name == "lab-tree");
         assert!((0..100).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! A stretch of time as events in order, and where some are missing.
+//! A recording: events in order, and gaps.
 
 use super::arrival::{Arrival, close_chain, resolve_states};
 use super::decoder::Decoder;
@@ -7,17 +7,17 @@ use super::page::{Lost, PageLayout};
 use super::tracefs::BufferStatistics;
 use crate::Result;
 
-/// The pages that one CPU's reader kept.
+/// The data of one CPU's reader.
 #[derive(Debug, Default)]
 pub(crate) struct CpuRecording {
     pub(crate) cpu: u32,
-    /// Whole pages, one after another.
+    /// Complete pages, one after another.
     pub(crate) pages: Vec<u8>,
-    /// Pages that were read but not kept, for want of room.
+    /// Pages that were read but discarded for lack of space.
     pub(crate) discarded_pages: u64,
-    /// Records in those.
+    /// The number of records in those.
     pub(crate) discarded_records: u64,
-    /// Which threads it took up, by perf events; empty where they were not asked for.
+    /// Thread arrivals from perf events; empty if they are not used.
     pub(crate) arrivals: Vec<Arrival>,
 }
 
@@ -26,41 +26,41 @@ pub(crate) struct CpuRecording {
 pub struct Trace {
     /// The events.
     pub events: Vec<Event>,
-    /// Where events are missing, oldest first.
+    /// Gaps, oldest first.
     pub gaps: Vec<Gap>,
-    /// When recording began, in nanoseconds of the boot clock.
+    /// The start of the recording, in nanoseconds of the boot clock.
     pub start_ns: u64,
-    /// When recording ended.
+    /// The end of the recording.
     pub end_ns: u64,
-    /// The kernel's counts for each CPU, over this recording.
+    /// The kernel's buffer statistics per CPU for this recording.
     pub buffers: Vec<BufferStatistics>,
-    /// Records that were read; with `lost`, all that were written.
+    /// Records read; with `lost`, all records written.
     pub record_count: u64,
-    /// Records that were lost, by the kernel's own count and ours.
+    /// Records lost, by the kernel's count and ours.
     pub lost: u64,
-    /// Times at which a CPU left a thread that it was never seen to take up.
+    /// How often a CPU left a thread that it had not been seen to enter.
     ///
-    /// On some virtual machines tracing misses switches, in the kernel's own reading of its buffers too, and counts none of
-    /// them as lost: all those with which one CPU leaves its idle task, say, until the machine is started anew. What
-    /// such a switch would have told is invalid, unless perf events tell it.
+    /// On some virtual machines, tracing misses switches without counting them as lost, even when the kernel itself
+    /// reads its buffers; for example all switches of one CPU away from its idle task, until the machine restarts.
+    /// Waits that depend on such a switch are invalid, unless perf events restore it.
     pub unexplained_switch_count: u64,
-    /// Switches that tracing missed and perf events told; they are among the events.
+    /// Switches restored from perf events; they are among the events.
     pub restored_switch_count: u64,
 }
 
-/// A time in which a CPU's events are missing.
+/// A period in which a CPU's events are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// The CPU.
     pub cpu: u32,
-    /// The last event before.
+    /// The last event before the gap.
     pub start_ns: u64,
-    /// The first event after.
+    /// The first event after the gap.
     pub end_ns: u64,
 }
 
 impl Trace {
-    /// Decodes and sorts what the readers kept.
+    /// Decodes and sorts the data of the readers.
     pub(crate) fn new(
         recordings: &[CpuRecording],
         layout: &PageLayout,
@@ -84,7 +84,7 @@ impl Trace {
     fn add(&mut self, recording: &CpuRecording, layout: &PageLayout, decoder: &Decoder) -> Result<()> {
         let cpu = recording.cpu;
         let mut last_ns = self.start_ns;
-        // Events between two gaps.
+        // The events between two gaps.
         let mut stretch = Vec::new();
         for bytes in recording.pages.chunks(layout.page_size()) {
             let page = layout.page(bytes)?;
@@ -107,7 +107,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Adds events of one CPU between which none are known to be lost.
+    /// Adds events of one CPU without known losses among them.
     fn add_stretch(&mut self, mut events: Vec<Event>, arrivals: &[Arrival]) {
         self.restored_switch_count += close_chain(&mut events, arrivals);
         let mut running = None;
@@ -121,12 +121,12 @@ impl Trace {
         self.events.extend(events);
     }
 
-    /// Whether the recording is whole.
+    /// Whether no events were lost.
     pub fn is_complete(&self) -> bool {
         self.lost == 0 && self.gaps.is_empty()
     }
 
-    /// How long recording went on, in nanoseconds.
+    /// The duration in nanoseconds.
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }

@@ -1,4 +1,4 @@
-//! The kernel's tracing files, and a private instance among them.
+//! The kernel's tracing files and private instances.
 
 use std::fs;
 use std::io::Read;
@@ -10,19 +10,19 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::format::EventFormat;
 use super::page::PageLayout;
-use crate::error::Doing;
-use crate::machine::{Mark, Promise, Undo};
+use crate::error::ErrorContext;
+use crate::machine::{Change, PendingChange, Undo};
 use crate::{Error, Result};
 
-/// Where tracefs is mounted, if it is.
+/// The usual mount points of tracefs.
 const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Instances of this lab are named so, then the number of its process.
+/// The name prefix of the lab's instances; the process ID follows.
 const INSTANCE_PREFIX: &str = "floe-lab-";
 
-/// Tells instances of one process apart.
+/// Distinguishes the instances of one process.
 static INSTANCE_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A tracefs: the one that is mounted, or one of our own that no directory shows.
+/// A tracefs: the mounted one, or a detached mount.
 #[derive(Debug)]
 pub struct Tracefs {
     root: PathBuf,
@@ -30,7 +30,7 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Opens the tracing files; needs root, as the kernel shows them to nobody else.
+    /// Opens the tracing files; needs root.
     pub fn open() -> Result<Self> {
         for mount_point in MOUNT_POINTS {
             let root = PathBuf::from(mount_point);
@@ -38,12 +38,12 @@ impl Tracefs {
                 return Ok(Self { root, _detached: None });
             }
         }
-        let detached = Self::mount_detached().doing(|| "cannot open tracefs (tracing needs root)".to_owned())?;
+        let detached = Self::mount_detached().context(|| "cannot open tracefs (tracing needs root)".to_owned())?;
         let root = PathBuf::from(format!("/proc/self/fd/{}", detached.as_raw_fd()));
         Ok(Self { root, _detached: Some(detached) })
     }
 
-    /// Mounts a tracefs on no directory, so that there is nothing to unmount.
+    /// Mounts a tracefs detached, so that nothing has to be unmounted.
     fn mount_detached() -> rustix::io::Result<OwnedFd> {
         let context = rustix::mount::fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(&context)?;
@@ -55,7 +55,7 @@ impl Tracefs {
         &self.root
     }
 
-    /// Removes instances whose process is gone; returns their names.
+    /// Removes instances whose process has ended; returns their names.
     pub fn remove_left_over(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.root.join("instances")) else { return Vec::new() };
         let mut removed = Vec::new();
@@ -67,7 +67,7 @@ impl Tracefs {
                 continue;
             }
             let _ = fs::write(entry.path().join("events/enable"), "0");
-            // An instance that somebody reads cannot be removed, and is not ours to remove.
+            // An instance with an open reader cannot be removed, and belongs to that reader.
             if fs::remove_dir(entry.path()).is_ok() {
                 removed.push(name);
             }
@@ -75,22 +75,22 @@ impl Tracefs {
         removed
     }
 
-    /// Makes an instance of our own that records nothing yet; it goes away when dropped.
+    /// Creates an instance that records nothing yet; it is removed when dropped.
     pub fn instance(&self, undo: &Undo) -> Result<Instance> {
         let number = INSTANCE_COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{INSTANCE_PREFIX}{}-{number}", std::process::id());
         let path = self.root.join("instances").join(&name);
-        let promise = undo.promise(Mark::Instance { name: name.clone() })?;
-        fs::create_dir(&path).doing(|| format!("cannot make the tracing instance {name}"))?;
-        Ok(Instance { path, _promise: promise })
+        let change = undo.record(Change::Instance { name: name.clone() })?;
+        fs::create_dir(&path).context(|| format!("cannot make the tracing instance {name}"))?;
+        Ok(Instance { path, _change: change })
     }
 }
 
-/// A tracing instance: buffers and switches of its own.
+/// A tracing instance: buffers and event switches of its own.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 impl Instance {
@@ -99,7 +99,7 @@ impl Instance {
         self.path.join(name)
     }
 
-    /// The path of one of its files, as other processes reach it.
+    /// The path of one of its files for other processes.
     pub fn shared_file(&self, name: &str) -> PathBuf {
         let path = self.file(name);
         let own = format!("/proc/{}", std::process::id());
@@ -108,15 +108,15 @@ impl Instance {
 
     /// Writes one of its files.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
-        fs::write(self.file(name), value).doing(|| format!("cannot set tracing's {name} to {value:?}"))
+        fs::write(self.file(name), value).context(|| format!("cannot set tracing's {name} to {value:?}"))
     }
 
     /// Reads one of its files.
     pub fn read(&self, name: &str) -> Result<String> {
-        read_at_once(&self.file(name)).doing(|| format!("cannot read tracing's {name}"))
+        read_at_once(&self.file(name)).context(|| format!("cannot read tracing's {name}"))
     }
 
-    /// Turns an event on and returns its format; `None` if this kernel does not have it.
+    /// Enables an event and returns its format; `None` if this kernel does not have it.
     pub fn enable(&self, group: &str, event: &str) -> Result<Option<EventFormat>> {
         let directory = format!("events/{group}/{event}");
         if !self.file(&directory).is_dir() {
@@ -132,14 +132,14 @@ impl Instance {
         EventFormat::parse(&self.read(&format!("events/{group}/{event}/format"))?)
     }
 
-    /// How this kernel lays out the pages of its buffers.
+    /// The page layout of this kernel's buffers.
     pub fn page_layout(&self) -> Result<PageLayout> {
         PageLayout::parse(&self.read("events/header_page").or_else(|_| self.read("../../events/header_page"))?)
     }
 
-    /// The numbers of the CPUs that have a buffer.
+    /// The CPUs that have a buffer.
     pub fn cpus(&self) -> Result<Vec<u32>> {
-        let entries = fs::read_dir(self.file("per_cpu")).doing(|| "cannot list tracing's per_cpu".to_owned())?;
+        let entries = fs::read_dir(self.file("per_cpu")).context(|| "cannot list tracing's per_cpu".to_owned())?;
         let mut cpus: Vec<u32> = entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok())
@@ -148,7 +148,7 @@ impl Instance {
         if cpus.is_empty() { Err(Error::new("tracing has no CPUs")) } else { Ok(cpus) }
     }
 
-    /// What the kernel counts for one CPU's buffer.
+    /// The statistics of one CPU's buffer.
     pub fn statistics(&self, cpu: u32) -> Result<BufferStatistics> {
         Ok(BufferStatistics::parse(cpu, &self.read(&format!("per_cpu/cpu{cpu}/stats"))?))
     }
@@ -158,7 +158,7 @@ impl Drop for Instance {
     fn drop(&mut self) {
         let _ = self.write("tracing_on", "0");
         let _ = self.write("events/enable", "0");
-        // The kernel lets go of a reader's buffer a moment after the reader closed it.
+        // The kernel releases a reader's buffer shortly after the reader closed it.
         for _ in 0..100 {
             match fs::remove_dir(&self.path) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -170,20 +170,20 @@ impl Drop for Instance {
     }
 }
 
-/// The kernel's own counts of a CPU's buffer.
+/// The kernel's statistics of a CPU's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BufferStatistics {
     /// The CPU.
     pub cpu: u32,
     /// Records still in the buffer.
     pub entries: u64,
-    /// Records overwritten before anybody read them.
+    /// Records overwritten before they were read.
     pub overrun: u64,
-    /// Records lost to interrupts that came too deep.
+    /// Records lost to deeply nested interrupts.
     pub commit_overrun: u64,
-    /// Records not written for want of room.
+    /// Records not written for lack of space.
     pub dropped: u64,
-    /// Records that were read.
+    /// Records read.
     pub read: u64,
 }
 
@@ -204,13 +204,13 @@ impl BufferStatistics {
         statistics
     }
 
-    /// Records that were lost in any way.
+    /// Records lost for any reason.
     pub fn lost(&self) -> u64 {
         self.overrun + self.commit_overrun + self.dropped
     }
 }
 
-/// Reads a file in pieces as large as they come: `header_page` ends after the first read, however short.
+/// Reads a file with one call per piece: `header_page` ends after the first read, however short.
 fn read_at_once(path: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(path)?;
     let mut text = Vec::new();

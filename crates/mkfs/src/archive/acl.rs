@@ -1,21 +1,21 @@
-//! Access control lists as archives hold them: a text with names, which becomes the attribute that the kernel reads.
+//! Converts access control lists from the text form of archives to the attributes that the kernel reads.
 
 use std::{collections::HashMap, fs, path::Path, sync::OnceLock};
 
 use super::extensions::decimal;
 
-/// The attributes of lists.
+/// The xattr names of access control lists.
 pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
 pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// The version of the attribute's form.
+/// The version of the attribute's format.
 const VERSION: u32 = 2;
-/// What stands for a number in an entry that has none.
+/// The id of an entry without one.
 const NO_ID: u32 = u32::MAX;
-/// How many entries a list may have; with more the attribute would be longer than 65535 bytes.
+/// The maximum number of entries in a list; with more, the attribute would exceed 65535 bytes.
 const ENTRIES_MAX: usize = 8191;
 
-/// The kinds of entries, in their order, by the numbers that they have in the attribute.
+/// The tags of entries in the attribute, in their required order.
 const USER_OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OWNER: u16 = 0x04;
@@ -23,7 +23,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The numbers of users and groups by their names, as this machine has them in `/etc/passwd` and `/etc/group`.
+/// User and group ids by name, from `/etc/passwd` and `/etc/group` of this machine.
 #[derive(Default)]
 pub(super) struct Accounts {
     users: OnceLock<HashMap<Vec<u8>, u32>>,
@@ -40,7 +40,7 @@ impl Accounts {
     }
 }
 
-/// Names and numbers are the first and third field in both files.
+/// In both files the first field is the name and the third the id.
 fn read_accounts(path: &Path) -> HashMap<Vec<u8>, u32> {
     let text = fs::read(path).unwrap_or_default();
     let account = |line: &[u8]| {
@@ -51,13 +51,13 @@ fn read_accounts(path: &Path) -> HashMap<Vec<u8>, u32> {
     text.split(|byte| *byte == b'\n').filter_map(account).collect()
 }
 
-/// An access control list: its entries by kind and number, with their rights.
+/// An access control list: permissions by tag and id.
 pub(super) struct Acl {
     entries: Vec<(u16, u32, u8)>,
 }
 
 impl Acl {
-    /// The list that decides on access to what has these permissions, and the permissions that go with it.
+    /// Parses an access list. Returns it with the permissions that correspond to it.
     pub(super) fn access(text: &[u8], permissions: u16, accounts: &Accounts) -> Result<(Self, u16), String> {
         let mut acl = Self::parse(text, accounts)?;
         for (tag, shift) in [(USER_OWNER, 6), (GROUP_OWNER, 3), (OTHER, 0)] {
@@ -72,7 +72,7 @@ impl Acl {
         Ok((acl, permissions))
     }
 
-    /// The list that what is made in a directory gets.
+    /// Parses the default list of a directory.
     pub(super) fn default(text: &[u8], accounts: &Accounts) -> Result<Self, String> {
         let mut acl = Self::parse(text, accounts)?;
         if !acl.entries.is_empty() {
@@ -81,12 +81,12 @@ impl Acl {
         Ok(acl)
     }
 
-    /// Whether it says what permissions say, and no more.
+    /// Whether the list says no more than the permission bits.
     pub(super) fn is_plain(&self) -> bool {
         self.entries.iter().all(|(tag, ..)| matches!(*tag, USER_OWNER | GROUP_OWNER | OTHER))
     }
 
-    /// Whether it says nothing at all.
+    /// Whether the list has no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -104,9 +104,9 @@ impl Acl {
 
     fn parse(text: &[u8], accounts: &Accounts) -> Result<Self, String> {
         let mut entries = Vec::new();
-        // GNU tar writes a line for each entry, others put commas between them.
+        // GNU tar writes a line per entry; other programs separate entries by commas.
         for line in text.split(|byte| *byte == b'\n') {
-            // What follows are the rights that the mask leaves.
+            // A comment follows: the effective permissions under the mask.
             let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
             for entry in line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {
                 if entries.len() == ENTRIES_MAX {
@@ -118,7 +118,7 @@ impl Acl {
         Ok(Self { entries })
     }
 
-    /// Puts the entries in order, and adds the mask where there has to be one.
+    /// Sorts the entries and adds the mask if one is required.
     fn complete(&mut self) -> Result<(), String> {
         let has_names = self.entries.iter().any(|(tag, ..)| matches!(*tag, USER | GROUP));
         if has_names && self.rights(MASK).is_none() {
@@ -128,10 +128,14 @@ impl Acl {
         }
         self.entries.sort_unstable();
         if self.entries.windows(2).any(|pair| matches!(pair, [left, right] if (left.0, left.1) == (right.0, right.1))) {
-            return Err("its access control list has two entries of the same kind for the same number".into());
+            return Err("its access control list has two entries with the same tag and id".into());
         }
         let is_whole = [USER_OWNER, GROUP_OWNER, OTHER].iter().all(|tag| self.rights(*tag).is_some());
-        if is_whole { Ok(()) } else { Err("its access control list lacks the owner, the group or the others".into()) }
+        if is_whole {
+            Ok(())
+        } else {
+            Err("its access control list lacks the entry of the owner, the group or others".into())
+        }
     }
 
     fn rights(&self, wanted: u16) -> Option<u8> {
@@ -139,10 +143,11 @@ impl Acl {
     }
 }
 
-/// An entry: `user:lisa:rw-`, perhaps with `default:` in front, and with the number of the name behind.
+/// Parses an entry: `user:lisa:rw-`, optionally with the prefix `default:`, and optionally followed by the id of the
+/// name.
 fn parse_entry(entry: &[u8], accounts: &Accounts) -> Result<(u16, u32, u8), String> {
     let shown = || entry.escape_ascii().take(100).map(char::from).collect::<String>();
-    let broken = || format!("its access control list has an entry that is none: {}", shown());
+    let broken = || format!("invalid entry in its access control list: {}", shown());
     let mut fields: Vec<&[u8]> = entry.split(|byte| *byte == b':').map(<[u8]>::trim_ascii).collect();
     if matches!(fields.first(), Some(&(b"default" | b"d"))) {
         fields.remove(0);
@@ -173,8 +178,8 @@ fn parse_entry(entry: &[u8], accounts: &Accounts) -> Result<(u16, u32, u8), Stri
         None => accounts.number(tag, name).ok_or_else(|| {
             let what = if tag == USER { "user" } else { "group" };
             format!(
-                "its access control list names a {what} whose number is not known here ({}): add the {what}, or make \
-                 the archive with tar --xattrs --xattrs-include='*', which keeps numbers",
+                "its access control list names a {what} that this machine does not have ({}): add the {what}, or make \
+                 the archive with tar --xattrs --xattrs-include='*', which stores ids",
                 shown()
             )
         })?,
@@ -198,7 +203,7 @@ fn rights_of(text: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// The entries of a list, and the permissions that follow from it.
+    /// The entries of a list, and the corresponding permissions.
     type Parsed = (Vec<(u16, u32, u8)>, u16);
 
     fn entries(text: &str, permissions: u16) -> Result<Parsed, String> {
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_from_the_mode_and_the_entries() {
+    fn missing_entries_come_from_the_mode_and_the_other_entries() {
         let expected = vec![(1, NO_ID, 6), (2, 7, 5), (4, NO_ID, 4), (16, NO_ID, 5), (32, NO_ID, 1)];
         assert_eq!(entries("user:7:r-x", 0o641), Ok((expected, 0o651)));
         let (acl, permissions) =
@@ -229,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_lists_are_refused() {
         for (text, words) in [
-            ("user:nobody-of-this-name:rwx", "a user whose number is not known"),
-            ("group:nobody-of-this-name:rwx:", "a group whose number is not known"),
-            ("user:1:rwz", "an entry that is none"),
-            ("user:1", "an entry that is none"),
-            ("user:1:rwx:x", "an entry that is none"),
-            ("user:4294967295:rwx", "an entry that is none"),
-            ("everyone@:rwx::allow", "an entry that is none"),
+            ("user:nobody-of-this-name:rwx", "a user that this machine does not have"),
+            ("group:nobody-of-this-name:rwx:", "a group that this machine does not have"),
+            ("user:1:rwz", "invalid entry"),
+            ("user:1", "invalid entry"),
+            ("user:1:rwx:x", "invalid entry"),
+            ("user:4294967295:rwx", "invalid entry"),
+            ("everyone@:rwx::allow", "invalid entry"),
             ("user:1:rwx,user:1:r--", "two entries"),
         ] {
             let said = entries(text, 0o644).expect_err(text);

@@ -1,4 +1,4 @@
-//! What stands before a member for what its header has no room for: pax records, and the long names of GNU.
+//! Extended headers of members: pax records and the long names of GNU tar.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use floe_image::Timestamp;
 
 use crate::tree::Xattr;
 
-/// What is said of a member, or with a global header of all that follow.
+/// The extended headers of a member, or those of global headers, which apply to all following members.
 #[derive(Clone, Default)]
 pub(super) struct Extensions {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// The records of the sparse form 0.0, which stand there once for each run.
+    /// The records of sparse format 0.0, which repeat for each run.
     pub(super) sparse_numbers: Vec<u64>,
-    /// The long name of a GNU archive.
+    /// The long name in a GNU archive.
     pub(super) long_name: Option<Vec<u8>>,
-    /// The same of what a link leads to.
+    /// The long link target in a GNU archive.
     pub(super) long_link: Option<Vec<u8>>,
     /// Whether there are pax records.
     pub(super) is_pax: bool,
 }
 
-/// The kinds of records that hold extended attributes, as their names are written: as they are, or with `%XX`, the
-/// value in base 64.
+/// The prefixes of records that hold xattrs. The first is followed by the plain name; the second by a name with `%XX`
+/// escapes, and its value is in base 64.
 const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 const XATTR_PREFIX_CODED: &[u8] = b"LIBARCHIVE.xattr.";
-/// The record with the label of SELinux, which GNU tar writes.
+/// The record with the SELinux label, written by GNU tar.
 const SELINUX: &[u8] = b"RHT.security.selinux";
 
 impl Extensions {
-    /// Takes the records of an extended header; says which rule they break.
+    /// Adds the records of an extended header; an error names the violated rule.
     pub(super) fn add(&mut self, mut data: &[u8]) -> Result<(), &'static str> {
         self.is_pax = true;
-        let broken = "an extended header has a record that is not 'length name=value'";
+        let broken = "an extended header has a record that is not of the form 'length name=value'";
         while !data.is_empty() {
             if data.iter().all(|byte| *byte == 0) {
                 return Ok(());
@@ -53,13 +53,13 @@ impl Extensions {
         } else if let Some(name) = name.strip_prefix(XATTR_PREFIX_CODED) {
             let name = percent_decoded(name);
             let value = base64_decoded(value).ok_or("an extended attribute is not in base 64")?;
-            // The same attribute may be there in the other form.
+            // A record in the other form takes precedence.
             self.xattrs.entry(name.into()).or_insert_with(|| value.into());
         } else if name == SELINUX {
             let value = [value, b"\0"].concat();
             self.xattrs.entry(b"security.selinux"[..].into()).or_insert_with(|| value.into());
         } else if name == b"GNU.sparse.offset" || name == b"GNU.sparse.numbytes" {
-            self.sparse_numbers.push(decimal(value).ok_or("a sparse file has a place that is no number")?);
+            self.sparse_numbers.push(decimal(value).ok_or("the map of a sparse file has an invalid number")?);
         } else if value.is_empty() {
             self.records.remove(name);
         } else {
@@ -68,14 +68,14 @@ impl Extensions {
         Ok(())
     }
 
-    /// How many bytes the records have.
+    /// The total length of the records in bytes.
     pub(super) fn len(&self) -> usize {
         let records: usize = self.records.iter().map(|(name, value)| name.len() + value.len()).sum();
         let xattrs: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
         records + xattrs + size_of_val(self.sparse_numbers.as_slice())
     }
 
-    /// Adds what is said of all members, where nothing is said of this one.
+    /// Adds the global records that this member does not override.
     pub(super) fn complete(&mut self, globals: &Self) {
         for (name, value) in &globals.records {
             self.records.entry(name.clone()).or_insert_with(|| value.clone());
@@ -85,30 +85,30 @@ impl Extensions {
         }
     }
 
-    /// A record's value.
+    /// The value of a record.
     pub(super) fn text(&self, name: &str) -> Option<&[u8]> {
         self.records.get(name.as_bytes()).map(Vec::as_slice)
     }
 
-    /// A record's value as a number; an error if it is none.
+    /// The value of a record as a number; an error if it is not a number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, &'static str> {
-        let value = |text| decimal(text).ok_or("an extended header has a value that is not the number it should be");
+        let value = |text| decimal(text).ok_or("an extended header has an invalid number");
         self.text(name).map(value).transpose()
     }
 
-    /// The time of the last change, with parts of a second.
+    /// The modification time, with fractions of a second.
     pub(super) fn modified(&self) -> Result<Option<Timestamp>, &'static str> {
-        let broken = "an extended header has a time that is no number";
+        let broken = "an extended header has an invalid time";
         self.text("mtime").map(|text| timestamp(text).ok_or(broken)).transpose()
     }
 
-    /// The extended attributes, in the order of their names.
+    /// The xattrs in the order of their names.
     pub(super) fn into_xattrs(self) -> Vec<Xattr> {
         self.xattrs.into_iter().collect()
     }
 }
 
-/// A decimal number without a sign.
+/// Parses an unsigned decimal number.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     if is_number { std::str::from_utf8(text).ok()?.parse().ok() } else { None }

@@ -1,15 +1,15 @@
-//! The 512 bytes before each member.
+//! Tar headers: the 512 bytes before each member.
 
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
-/// The size of a header, and what data is padded to, in bytes.
+/// The size of a header and the alignment of data, in bytes.
 pub(super) const BLOCK_SIZE: u64 = 512;
-/// The same as a length.
+/// [`BLOCK_SIZE`] as a buffer length.
 pub(super) const BLOCK_LEN: usize = 512;
-/// Where in a header its checksum stands.
+/// The checksum field of a header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// Whether the bytes have the checksum that they say. Some old programs added them up as signed.
+/// Whether the checksum of a header is right. Some old programs computed it over signed bytes.
 pub(super) fn is_whole(block: &[u8; BLOCK_LEN]) -> bool {
     let Some(expected) = number(&block[CHECKSUM]) else { return false };
     let counted = || block.iter().enumerate().map(|(at, byte)| if CHECKSUM.contains(&at) { b' ' } else { *byte });
@@ -18,12 +18,12 @@ pub(super) fn is_whole(block: &[u8; BLOCK_LEN]) -> bool {
     expected == unsigned || expected == signed
 }
 
-/// A number of a header: octal digits, or with the first bit set a big-endian number in two's complement. What is blank
-/// is 0; `None` is no number.
+/// Parses a numeric field: octal digits, or a big-endian number in two's complement if the first bit is set. A blank
+/// field is 0; `None` if the field is invalid.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     match field {
         [first, rest @ ..] if first & 0x80 != 0 => {
-            // The second bit is the sign.
+            // The second bit is the sign bit.
             let sign = if first & 0x40 != 0 { -1 } else { 0 };
             let first = if sign < 0 { i64::from(first.cast_signed()) } else { i64::from(first & 0x3f) };
             let mut value = first;
@@ -43,7 +43,7 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// The numbers of the device that a header names.
+/// The device numbers of a header.
 pub(super) fn device(header: &Header) -> Option<(i64, i64)> {
     if let Some(ustar) = header.as_ustar() {
         return Some((number(&ustar.dev_major)?, number(&ustar.dev_minor)?));
@@ -52,7 +52,7 @@ pub(super) fn device(header: &Header) -> Option<(i64, i64)> {
     Some((number(&gnu.dev_major)?, number(&gnu.dev_minor)?))
 }
 
-/// The places and lengths in a sparse header, up to the first one that is empty, and whether there can be more.
+/// The offsets and lengths in a sparse header up to the first empty entry, and whether more may follow.
 pub(super) fn sparse_runs(headers: &[GnuSparseHeader]) -> Option<(Vec<(u64, u64)>, bool)> {
     let mut runs = Vec::new();
     for header in headers {
@@ -64,7 +64,7 @@ pub(super) fn sparse_runs(headers: &[GnuSparseHeader]) -> Option<(Vec<(u64, u64)
     Some((runs, true))
 }
 
-/// A block of further places of a sparse file.
+/// Parses a continuation block of a sparse map.
 pub(super) fn sparse_block(block: &[u8; BLOCK_LEN]) -> GnuExtSparseHeader {
     let mut header = GnuExtSparseHeader::new();
     header.as_mut_bytes().copy_from_slice(block);

@@ -1,4 +1,4 @@
-//! Putting the members of an archive into a tree.
+//! Imports the members of an archive into a tree.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,7 +23,7 @@ use crate::{
     whiteout::Whiteout,
 };
 
-/// After how many members progress is told.
+/// Progress is reported once for this many members.
 const REPORT_INTERVAL: u64 = 1024;
 /// The longest name of an entry, in bytes.
 const NAME_LEN_MAX: usize = 255;
@@ -31,14 +31,14 @@ const NAME_LEN_MAX: usize = 255;
 const PATH_LEN_MAX: usize = 1 << 16;
 /// The longest target of a symbolic link, in bytes.
 const LINK_TARGET_LEN_MAX: usize = 4095;
-/// How many symbolic links may stand in the way to a member.
+/// How many symbolic links a member's path may cross.
 const LINKS_MAX: usize = 40;
-/// What a directory that no member names is like.
+/// The permissions of directories that have no member of their own.
 const IMPLIED_PERMISSIONS: u16 = 0o755;
 
 impl Archive {
-    /// Puts the members into the tree. What is in the tree already stays, unless a member has the same path or a
-    /// whiteout removes it; a whiteout says nothing of members of the same archive. Gives what is left out.
+    /// Imports the members into the tree. Existing nodes stay, unless a member has the same path or a whiteout removes
+    /// them; whiteouts do not affect members of the same archive. Returns warnings about omitted data.
     pub(crate) fn import(
         &self,
         tree: &mut Tree,
@@ -73,7 +73,7 @@ struct Importer<'a> {
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
-    /// Members that are left out, which may have other names that are not.
+    /// Excluded members, which may have hard links that are not excluded.
     hidden: HashMap<PathBuf, NodeId>,
     warnings: Vec<String>,
 }
@@ -100,7 +100,7 @@ impl Importer<'_> {
         let components = self.components(&path, &path)?;
         let Some((name, parents)) = components.split_last() else {
             let MemberKind::Directory = kind else {
-                return Err(self.archive.unfit(&path, "what stands for the root is no directory"));
+                return Err(self.archive.unfit(&path, "its root is not a directory"));
             };
             let root = self.tree.node_mut(Tree::ROOT);
             (root.metadata, root.xattrs) = (metadata, xattrs);
@@ -122,7 +122,7 @@ impl Importer<'_> {
                 let Some(parent) = self.directory(parents, Some(metadata.modified), &path)? else { return Ok(()) };
                 let before = self.tree.lookup(parent, name);
                 if let Some(before) = before.filter(|id| matches!(self.tree.node(*id).body, Body::Directory(_))) {
-                    // Whiteouts were put before.
+                    // Whiteouts were applied before.
                     let whiteouts = self.options.whiteouts;
                     let node = self.tree.node_mut(before);
                     if whiteouts == Whiteouts::Overlay {
@@ -139,7 +139,7 @@ impl Importer<'_> {
             MemberKind::File(content) => Body::File(content),
             MemberKind::Symlink(target) => {
                 if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX || target.contains(&0) {
-                    let reason = "the target of the link is empty, has a zero byte or is longer than 4095 bytes";
+                    let reason = "its link target is empty, contains a zero byte or is longer than 4095 bytes";
                     return Err(self.archive.unfit(&path, reason));
                 }
                 Body::Symlink(target)
@@ -151,7 +151,7 @@ impl Importer<'_> {
         self.name(&components, node, modified, &path)
     }
 
-    /// The metadata and attributes of a member, with its access control lists among them.
+    /// The metadata and xattrs of a member, including its access control lists.
     fn protection(&mut self, member: &Member) -> Result<(Metadata, Vec<Xattr>)> {
         let Member { path, kind, .. } = member;
         let mut metadata = member.metadata;
@@ -162,7 +162,7 @@ impl Importer<'_> {
         let accounts = &self.archive.accounts;
         let unfit = |reason: String| self.archive.unfit(path, &reason);
         let has = |xattrs: &[Xattr], wanted: &[u8]| xattrs.iter().any(|(name, _)| **name == *wanted);
-        // The attribute itself says more: it has numbers.
+        // The binary attribute takes precedence, because it contains ids.
         if let Some(text) = member.access_acl.as_ref().filter(|_| !has(&xattrs, acl::ACCESS)) {
             let (acl, permissions) = Acl::access(text, metadata.permissions, accounts).map_err(unfit)?;
             metadata.permissions = permissions;
@@ -182,17 +182,17 @@ impl Importer<'_> {
             _ => has(&xattrs, acl::DEFAULT),
         };
         if is_misplaced {
-            return Err(unfit("it has an access control list that what it is cannot have".into()));
+            return Err(unfit("it has an access control list that its file type does not support".into()));
         }
         if member.has_nfs_acl {
-            let reason = unfit("its access control list is one of NFS, and is left out".into());
+            let reason = unfit("its NFSv4 access control list is not supported and was omitted".into());
             self.warnings.push(reason.to_string());
         }
         xattrs.sort();
         Ok((metadata, xattrs))
     }
 
-    /// Gives a node its name, unless that is left out.
+    /// Adds the name of a node, unless it is excluded.
     fn name(&mut self, components: &[&[u8]], node: NodeId, modified: Timestamp, path: &[u8]) -> Result<()> {
         if self.is_excluded(components) {
             self.hidden.insert(inner_path(components), node);
@@ -205,7 +205,7 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// What a hard link leads to.
+    /// The node that a hard link refers to.
     fn linked(&mut self, target: &[u8], path: &[u8]) -> Result<NodeId> {
         let components = self.components(target, path)?;
         if let Some(node) = self.hidden.get(&inner_path(&components)) {
@@ -221,7 +221,7 @@ impl Importer<'_> {
         let node = found.ok_or_else(|| {
             let target =
                 String::from_utf8_lossy(target).chars().take(200).flat_map(char::escape_debug).collect::<String>();
-            self.archive.unfit(path, &format!("it is a link to {target}, which does not stand before it"))
+            self.archive.unfit(path, &format!("it is a hard link to {target}, which does not precede it"))
         })?;
         match self.tree.node(node).body {
             Body::Directory(_) => Err(self.archive.unfit(path, "it is a hard link to a directory")),
@@ -229,8 +229,8 @@ impl Importer<'_> {
         }
     }
 
-    /// The directory that the components lead to, by symbolic links too, none of which leads out of the root. With
-    /// `create` what is missing is made; otherwise nothing is found where something is missing.
+    /// The directory at a path, following symbolic links within the root. With `create`, missing directories are
+    /// created; otherwise returns `None` if one is missing.
     fn directory(&mut self, components: &[&[u8]], create: Option<Timestamp>, path: &[u8]) -> Result<Option<NodeId>> {
         let mut way = vec![Tree::ROOT];
         let mut ahead: VecDeque<Vec<u8>> = components.iter().map(|name| name.to_vec()).collect();
@@ -257,7 +257,7 @@ impl Importer<'_> {
                 Body::Symlink(target) => {
                     links += 1;
                     if links > LINKS_MAX {
-                        return Err(self.archive.unfit(path, "there are more than 40 symbolic links on the way to it"));
+                        return Err(self.archive.unfit(path, "its path crosses more than 40 symbolic links"));
                     }
                     if target.starts_with(b"/") {
                         way.truncate(1);
@@ -265,31 +265,31 @@ impl Importer<'_> {
                     let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
                     let parts: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
                     if parts.iter().any(|part| part.len() > NAME_LEN_MAX) {
-                        return Err(self.archive.unfit(path, "a symbolic link on the way to it leads nowhere"));
+                        return Err(self.archive.unfit(path, "its path crosses a dangling symbolic link"));
                     }
                     for part in parts.into_iter().rev() {
                         ahead.push_front(part);
                     }
                 }
                 _ if create.is_none() => return Ok(None),
-                _ => return Err(self.archive.unfit(path, "what should be its directory is none")),
+                _ => return Err(self.archive.unfit(path, "its path crosses a file that is not a directory")),
             }
         }
         Ok(way.last().copied())
     }
 
-    /// The parts of a path that an archive gives, counted from the root; `of` is the member that an error names.
+    /// Splits a path of the archive, relative to the root; `of` is the member that an error names.
     fn components<'p>(&self, path: &'p [u8], of: &[u8]) -> Result<Vec<&'p [u8]>> {
         if path.len() > PATH_LEN_MAX {
             return Err(self.archive.unfit(of, "its path is longer than 65536 bytes"));
         }
         if path.contains(&0) {
-            return Err(self.archive.unfit(of, "there is a zero byte in its path"));
+            return Err(self.archive.unfit(of, "its path contains a zero byte"));
         }
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         let parts: Vec<&[u8]> = parts.collect();
         if parts.contains(&&b".."[..]) {
-            return Err(self.archive.unfit(of, "its path has '..' in it, which may lead out of the root"));
+            return Err(self.archive.unfit(of, "its path contains '..', which may leave the root"));
         }
         if parts.iter().any(|part| part.len() > NAME_LEN_MAX) {
             return Err(self.archive.unfit(of, "a name in its path is longer than 255 bytes"));
@@ -297,7 +297,7 @@ impl Importer<'_> {
         Ok(parts)
     }
 
-    /// Whether a path or something above it is left out.
+    /// Whether a path or one of its parents is excluded.
     fn is_excluded(&self, components: &[&[u8]]) -> bool {
         self.excludes.has_within(&inner_path(components))
     }

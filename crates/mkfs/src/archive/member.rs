@@ -1,4 +1,4 @@
-//! Going through an archive, member by member.
+//! Iterates over the members of an archive.
 
 use std::sync::Arc;
 
@@ -17,36 +17,36 @@ use crate::{
     tree::{Metadata, Xattr},
 };
 
-/// How long an extended header or a long name may be, in bytes.
+/// The longest extended header or long name, in bytes.
 const EXTENSION_LEN_MAX: u64 = 16 << 20;
-/// How much headers may say of all members, in bytes: each of them is given all of it.
+/// The maximum size of global records in bytes: every member gets a copy.
 const GLOBALS_LEN_MAX: usize = 64 << 10;
 
-/// What an archive says of one path.
+/// A member of an archive.
 pub(super) struct Member {
-    /// As it stands there.
+    /// The path as recorded.
     pub(super) path: Vec<u8>,
     pub(super) kind: MemberKind,
     pub(super) metadata: Metadata,
     pub(super) xattrs: Vec<Xattr>,
-    /// Access control lists as texts: that of the member, that for what is made in it.
+    /// Access control lists as text: the access list and the default list.
     pub(super) access_acl: Option<Vec<u8>>,
     pub(super) default_acl: Option<Vec<u8>>,
-    /// Whether there is a list of NFS, which has no place in an image.
+    /// Whether the member has an NFSv4 access control list, which images cannot store.
     pub(super) has_nfs_acl: bool,
 }
 
-/// What is at a path.
+/// The type of a member with its data.
 pub(super) enum MemberKind {
     Directory,
     File(Content),
-    /// Another name of a member before it.
+    /// A hard link to an earlier member.
     HardLink(Vec<u8>),
     Symlink(Vec<u8>),
     Special(FileType, DeviceNumber),
 }
 
-/// The members of an archive, in order.
+/// Iterates over the members of an archive.
 pub(super) struct Members<'a> {
     archive: &'a Archive,
     position: u64,
@@ -58,7 +58,7 @@ impl<'a> Members<'a> {
         Self { archive, position: 0, globals: Extensions::default() }
     }
 
-    /// The next member; `None` at the end mark.
+    /// Reads the next member; `None` at the end marker.
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
         let mut extensions = Extensions::default();
         loop {
@@ -69,7 +69,7 @@ impl<'a> Members<'a> {
                 return Ok(None);
             }
             if !header::is_whole(&block) {
-                let rule = "its checksum is wrong";
+                let rule = "wrong checksum";
                 return Err(self.archive.broken(start, rule));
             }
             self.position += BLOCK_SIZE;
@@ -77,19 +77,19 @@ impl<'a> Members<'a> {
             let archive = self.archive;
             let broken = |rule: &str| archive.broken(start, rule);
             let own_size = number(&header.as_old().size).and_then(|size| u64::try_from(size).ok());
-            let own_size = own_size.ok_or_else(|| broken("its size is no number"))?;
+            let own_size = own_size.ok_or_else(|| broken("invalid size"))?;
             match header.entry_type().as_byte() {
                 b'x' | b'X' => extensions.add(&self.extension(own_size, start)?).map_err(broken)?,
                 b'g' => {
                     let data = self.extension(own_size, start)?;
                     self.globals.add(&data).map_err(broken)?;
                     if self.globals.len() > GLOBALS_LEN_MAX {
-                        return Err(broken("the headers for all members have more than 64 KiB"));
+                        return Err(broken("global extended headers exceed 64 KiB"));
                     }
                 }
                 b'L' => extensions.long_name = Some(self.extension(own_size, start)?),
                 b'K' => extensions.long_link = Some(self.extension(own_size, start)?),
-                // The name of a volume.
+                // A volume label.
                 b'V' => self.skip(own_size)?,
                 _ => {
                     extensions.complete(&self.globals);
@@ -118,18 +118,18 @@ impl<'a> Members<'a> {
                 let (content, end) = self.content(header, &extensions, stored_len, &path, start)?;
                 (MemberKind::File(content), Some(end))
             }
-            // Where there are pax records, data may follow a link.
+            // With pax records, data may follow a hard link.
             EntryType::Link => (MemberKind::HardLink(link), if extensions.is_pax { Some(after_data()?) } else { None }),
             EntryType::Symlink => (MemberKind::Symlink(link), None),
             EntryType::Directory => (MemberKind::Directory, None),
             EntryType::Fifo => (MemberKind::Special(FileType::Fifo, DeviceNumber::default()), None),
             EntryType::Char => (self.device(FileType::CharacterDevice, header, &extensions, &path, start)?, None),
             EntryType::Block => (self.device(FileType::BlockDevice, header, &extensions, &path, start)?, None),
-            // A directory of an incremental dump, with a list of what was in it.
+            // A directory in an incremental dump, followed by a list of its former entries.
             other if other.as_byte() == b'D' => (MemberKind::Directory, Some(after_data()?)),
             other => {
                 let letter = char::from(other.as_byte()).escape_default();
-                return Err(self.archive.unfit(&path, &format!("it is of the type '{letter}', which is not known")));
+                return Err(self.archive.unfit(&path, &format!("it has the unknown type '{letter}'")));
             }
         };
         if let Some(end) = end {
@@ -149,21 +149,18 @@ impl<'a> Members<'a> {
                 Some(id) => u32::try_from(id).ok(),
                 None => number(field).and_then(|id| u32::try_from(id).ok()),
             };
-            id.ok_or_else(|| broken("its owner or group is not a number up to 4294967295"))
+            id.ok_or_else(|| broken("invalid owner or group"))
         };
-        let mode = number(&old.mode).ok_or_else(|| broken("its mode is no number"))?;
+        let mode = number(&old.mode).ok_or_else(|| broken("invalid mode"))?;
         let modified = match extensions.modified().map_err(broken)? {
             Some(modified) => modified,
-            None => Timestamp {
-                seconds: number(&old.mtime).ok_or_else(|| broken("its time is no number"))?,
-                nanoseconds: 0,
-            },
+            None => Timestamp { seconds: number(&old.mtime).ok_or_else(|| broken("invalid time"))?, nanoseconds: 0 },
         };
         let permissions = u16::try_from(mode & 0o7777).unwrap_or(0);
         Ok(Metadata { permissions, uid: id("uid", &old.uid)?, gid: id("gid", &old.gid)?, modified })
     }
 
-    /// The content of a file, and where in the archive its data ends.
+    /// The content of a file, and where its data ends in the archive.
     fn content(
         &self,
         header: &Header,
@@ -181,11 +178,11 @@ impl<'a> Members<'a> {
                 let (places, data) = SparseMap::of_gnu(archive, gnu, position, path)?;
                 end = data.checked_add(stored_len).ok_or_else(|| archive.truncated())?;
                 let size = number(&gnu.realsize).and_then(|size| u64::try_from(size).ok());
-                let size = size.ok_or_else(|| archive.broken(start, "its size is no number"))?;
+                let size = size.ok_or_else(|| archive.broken(start, "invalid size"))?;
                 Some(SparseMap::new(&places, size, data, stored_len).map_err(unfit)?)
             }
             None if header.entry_type() == EntryType::GNUSparse => {
-                return Err(archive.broken(start, "a sparse file needs a header of GNU tar"));
+                return Err(archive.broken(start, "a sparse file without a GNU header"));
             }
             None => match SparseMap::of_pax(archive, extensions, position, stored_len, path)? {
                 None => None,
@@ -216,21 +213,21 @@ impl<'a> Members<'a> {
         start: u64,
     ) -> Result<MemberKind> {
         let broken = |rule: &'static str| self.archive.broken(start, rule);
-        let own = header::device(header).ok_or_else(|| broken("its device is no number"))?;
+        let own = header::device(header).ok_or_else(|| broken("invalid device number"))?;
         let part = |name: &str, own: i64| -> Result<u32> {
             let number = extensions.number(name).map_err(broken)?.or(u64::try_from(own).ok());
             Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX))
         };
         let number = DeviceNumber { major: part("SCHILY.devmajor", own.0)?, minor: part("SCHILY.devminor", own.1)? };
         if DeviceNumber::from_encoded(number.encoded()) != number {
-            return Err(self.archive.unfit(path, "its device numbers are beyond 4095 and 1048575"));
+            return Err(self.archive.unfit(path, "its device numbers exceed 4095 and 1048575"));
         }
         Ok(MemberKind::Special(file_type, number))
     }
 
     fn extension(&mut self, len: u64, start: u64) -> Result<Vec<u8>> {
         if len > EXTENSION_LEN_MAX {
-            return Err(self.archive.broken(start, "an extended header has more than 16 MiB"));
+            return Err(self.archive.broken(start, "extended header exceeds 16 MiB"));
         }
         if self.position + len > self.archive.len {
             return Err(self.archive.truncated());
@@ -246,7 +243,7 @@ impl<'a> Members<'a> {
     }
 
     fn go_to(&mut self, end: u64) -> Result<()> {
-        // Never back, or to where it is: a walk through an archive ends.
+        // The position must advance, so that the iteration ends.
         let is_ahead = self.position <= end && end <= self.archive.len;
         let next = end.checked_next_multiple_of(BLOCK_SIZE).filter(|_| is_ahead);
         self.position = next.ok_or_else(|| self.archive.truncated())?;
@@ -254,7 +251,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// A name without the zeros that may stand behind it.
+/// The name without trailing zero bytes.
 fn trimmed(name: &[u8]) -> Vec<u8> {
     let end = name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     name[..end].to_vec()

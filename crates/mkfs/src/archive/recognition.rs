@@ -1,4 +1,4 @@
-//! Whether a file is a tar archive, and what it is otherwise.
+//! Recognises tar archives, and other files commonly mistaken for them.
 
 use super::{
     Archive,
@@ -6,12 +6,12 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// An archive without members has zeros alone, and no more of them than one record of the largest size that is usual.
+/// An archive without members consists of zeros only, at most one record of the largest usual size.
 const EMPTY_LEN_MAX: u64 = 1 << 20;
-/// How much is read at once, in bytes.
+/// The read size in bytes.
 const READ_LEN: usize = 64 << 10;
 
-/// What files begin with that are often taken for a source: where, which bytes, what they are.
+/// Magic numbers of files that are often given by mistake: offset, bytes, description.
 const MAGICS: [(u64, &[u8], &str); 20] = [
     (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "an EROFS image"),
     (0, b"hsqs", "a SquashFS image"),
@@ -36,7 +36,7 @@ const MAGICS: [(u64, &[u8], &str); 20] = [
 ];
 
 impl Archive {
-    /// Fails unless there is the header of a member at the beginning, or nothing but zeros.
+    /// Fails unless the file begins with a member header or consists of zeros only.
     pub(super) fn recognize(self) -> Result<Self> {
         let mut block = [0; BLOCK_LEN];
         if self.len < block.len() as u64 {
@@ -44,7 +44,7 @@ impl Archive {
         }
         self.read_at(0, &mut block)?;
         if block == [0; BLOCK_LEN] {
-            // An image, too, may begin with zeros.
+            // An image may begin with zeros too.
             return if self.is_empty()? {
                 Ok(self)
             } else {
@@ -71,7 +71,7 @@ impl Archive {
         Ok(true)
     }
 
-    /// What the file is by its magic number.
+    /// The type of the file by its magic number.
     fn magic(&self) -> Option<&'static str> {
         let has = |offset: u64, magic: &[u8]| {
             let mut there = vec![0; magic.len()];
@@ -84,7 +84,7 @@ impl Archive {
         let rule = "it is neither a directory nor a tar archive";
         let reason = match what {
             "" => rule.to_owned(),
-            what => format!("{rule} but {what}: give what is in it, as a directory or an archive"),
+            what => format!("{rule} but {what}: extract it and give the directory"),
         };
         Error::unfit(&*self.path, reason)
     }

@@ -1,4 +1,4 @@
-//! Where the data of a sparse member belongs.
+//! The data of sparse members.
 
 use super::{
     Archive,
@@ -7,20 +7,20 @@ use super::{
 };
 use crate::{content::Run, error::Result};
 
-/// How long the map of the form 1.0 may be, in bytes.
+/// The longest map of format 1.0, in bytes.
 const MAP_LEN_MAX: u64 = 64 << 20;
-/// The longest number in the map of the form 1.0, in digits.
+/// The longest number in a map of format 1.0, in digits.
 const NUMBER_LEN_MAX: usize = 20;
-/// The largest size a sparse file may claim, in bytes.
+/// The largest accepted size of a sparse file, in bytes.
 const SIZE_MAX: u64 = 1 << 44;
 
-/// What an error says of a map that cannot be read.
-const NO_NUMBER: &str = "a sparse file has a place that is no number";
+/// The error for an unreadable map.
+const NO_NUMBER: &str = "the map of a sparse file has an invalid number";
 
-/// Places in a file and their lengths; and where in the archive their data begins.
+/// Offsets and lengths in a file, and where their data begins in the archive.
 type Places = (Vec<(u64, u64)>, u64);
 
-/// A sparse member: where its data belongs, and where in the archive it is.
+/// A sparse member: its runs of data and their location in the archive.
 pub(super) struct SparseMap {
     /// The size of the file.
     pub(super) size: u64,
@@ -28,7 +28,8 @@ pub(super) struct SparseMap {
 }
 
 impl SparseMap {
-    /// The map in a GNU header and the blocks behind it, the first of which is at `position`; gives where the data is.
+    /// Reads the map in a GNU header and its continuation blocks, the first of which is at `position`; returns where
+    /// the data begins.
     pub(super) fn of_gnu(archive: &Archive, header: &tar::GnuHeader, mut position: u64, path: &[u8]) -> Result<Places> {
         let Some((mut places, _)) = header::sparse_runs(&header.sparse) else {
             return Err(archive.unfit(path, NO_NUMBER));
@@ -48,8 +49,8 @@ impl SparseMap {
         Ok((places, position))
     }
 
-    /// The map in pax records; `None` where the member is not sparse. The form 1.0 has it in front of the data, which
-    /// is `stored_len` bytes from `position` on; gives where the rest is.
+    /// Reads the map in pax records; `None` if the member is not sparse. In format 1.0 the map precedes the data, both
+    /// within the `stored_len` bytes at `position`; returns where the data begins.
     pub(super) fn of_pax(
         archive: &Archive,
         extensions: &Extensions,
@@ -73,13 +74,14 @@ impl SparseMap {
         Ok(Some((numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(), position)))
     }
 
-    /// The map of the form 1.0: a decimal number in each line, how many runs there are and then each one.
+    /// Reads a map of format 1.0: one decimal number per line, first the number of runs, then offset and length of
+    /// each.
     fn of_data(archive: &Archive, position: u64, stored_len: u64, path: &[u8]) -> Result<Places> {
         let (mut numbers, mut line, mut at) = (Vec::new(), Vec::new(), 0);
         let mut wanted = 1;
         while numbers.len() < wanted {
             if at >= stored_len || at >= MAP_LEN_MAX {
-                return Err(archive.unfit(path, "the map of a sparse file does not end"));
+                return Err(archive.unfit(path, "the map of a sparse file is cut off"));
             }
             let mut block = [0; BLOCK_LEN];
             archive.read_at(position + at, &mut block)?;
@@ -107,7 +109,7 @@ impl SparseMap {
         Ok((places, position + at))
     }
 
-    /// The map, if the places make sense for a file of `size` bytes with `stored_len` bytes at `position`.
+    /// Validates a map for a file of `size` bytes with `stored_len` bytes of data at `position`.
     pub(super) fn new(
         places: &[(u64, u64)],
         size: u64,
@@ -124,12 +126,12 @@ impl SparseMap {
                 return Err("the parts of a sparse file overlap");
             }
             end =
-                offset.checked_add(len).filter(|end| *end <= size).ok_or("a part of a sparse file is past its end")?;
+                offset.checked_add(len).filter(|end| *end <= size).ok_or("a part of a sparse file exceeds its end")?;
             runs.push(Run { offset, len, place });
             place += len;
         }
         if place - position != stored_len {
-            return Err("the parts of a sparse file are not as long as its data");
+            return Err("the parts of a sparse file do not match the length of its data");
         }
         Ok(Self { size, runs })
     }

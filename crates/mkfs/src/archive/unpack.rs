@@ -1,4 +1,4 @@
-//! Decompressing an archive into a temporary file.
+//! Decompresses an archive into a temporary file.
 
 use std::{
     fs::File,
@@ -12,30 +12,30 @@ use crate::{
     progress::{Phase, Progress, report},
 };
 
-/// How many bytes tell how an archive is compressed.
+/// How many bytes identify the compression of an archive.
 pub(super) const MAGIC_LEN: usize = 6;
-/// How much is decompressed at once, in bytes.
+/// The read size in bytes.
 const BUFFER_LEN: usize = 1 << 20;
-/// The most memory that decoding xz may take, in bytes; the highest preset needs 65 MiB.
+/// The largest memory for decoding xz, in bytes; the highest preset needs 65 MiB.
 const XZ_MEMORY_MAX: u64 = 1 << 30;
 
-/// How an archive is compressed.
+/// The compression of an archive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Packing {
     Plain,
     Gzip,
     Xz,
     Zstd,
-    /// In a way that is not known here, but has a name.
+    /// A known format that is not supported.
     Other(&'static str),
 }
 
-/// Whether an archive that begins like this is not compressed.
+/// Whether an archive with this beginning is uncompressed.
 pub(super) fn is_plain(head: &[u8]) -> bool {
     Packing::of(head) == Packing::Plain
 }
 
-/// Copies an archive to a temporary file beside the image `output`, decompressed; gives its length too.
+/// Decompresses an archive to a temporary file next to the image `output`; returns it with its length.
 pub(super) fn unpacked(
     mut input: impl Read,
     path: &Path,
@@ -62,7 +62,7 @@ pub(super) fn unpacked(
         let written = file.write_all(&buffer[..read]);
         written.map_err(|error| Error::Output {
             path: output.to_path_buf(),
-            action: "unpack the source beside",
+            action: "unpack the source next to",
             error,
         })?;
         len += read as u64;
@@ -97,7 +97,7 @@ impl Packing {
             }
             Self::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed)?),
             Self::Other(name) => {
-                let reason = format!("it is compressed with {name}, which is not known here: decompress it first");
+                let reason = format!("it is compressed with {name}, which is not supported: decompress it first");
                 return Err(Error::unfit(path, reason));
             }
         })

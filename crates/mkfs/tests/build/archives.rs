@@ -1,4 +1,4 @@
-//! Images of tar archives: equal to those of the directories that the archives were made of.
+//! An image of a tar archive equals the image of the directory from which the archive was made.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
     sample_tree::{self, noise, text},
 };
 
-/// One image of these sources.
+/// Builds an image of these sources and returns its bytes.
 fn image(output: &Path, sources: &[Source], change: impl FnOnce(&mut Options)) -> Result<Vec<u8>, Error> {
     let mut options = Options::new(output);
     options.compression = Some(Compression::Lz4 { window_bytes: LZ4_WINDOW_MAX });
@@ -28,7 +28,7 @@ fn image(output: &Path, sources: &[Source], change: impl FnOnce(&mut Options)) -
     Ok(bytes)
 }
 
-/// An archive of a directory, made by the program tar.
+/// Archives a directory with the program tar.
 fn archive(directory: &Path, name: &str, arguments: &[&str], source: &Path) -> PathBuf {
     let path = directory.join(name);
     let output = Command::new("tar")
@@ -52,7 +52,7 @@ fn an_archive_gives_the_image_of_its_directory() {
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();
     sample_tree::make(&source);
-    // There is no type for it in an archive.
+    // Archives cannot represent sockets.
     fs::remove_file(source.join("special/socket")).unwrap();
     let output = directory.path().join("image");
     let expected = image(&output, &[Source::Directory(source.clone())], |_| {}).unwrap();
@@ -83,7 +83,7 @@ fn the_kernel_shows_a_gnu_archive_as_its_directory() {
     fs::create_dir(&source).unwrap();
     sample_tree::make(&source);
     fs::remove_file(source.join("special/socket")).unwrap();
-    // GNU headers have whole seconds and no attributes.
+    // GNU headers store whole seconds and no xattrs.
     let leave = Leave { times: true, xattrs: true, ..Leave::default() };
     let expected = walk(&source, leave);
     for (name, more) in [("gnu.tar", &["--format=gnu"][..]), ("sparse.tar", &["--format=gnu", "--sparse"])] {
@@ -95,7 +95,7 @@ fn the_kernel_shows_a_gnu_archive_as_its_directory() {
     }
 }
 
-/// Makes an archive with the crate `tar`.
+/// Creates an archive with the crate `tar`.
 fn handmade(path: &Path, fill: impl FnOnce(&mut Builder<File>)) -> Source {
     let mut builder = Builder::new(File::create(path).unwrap());
     fill(&mut builder);
@@ -103,7 +103,7 @@ fn handmade(path: &Path, fill: impl FnOnce(&mut Builder<File>)) -> Source {
     Source::Tar(path.into())
 }
 
-/// Puts a member with this content into an archive; its name is taken as it is.
+/// Adds a member with this content to an archive; its name is stored unchanged.
 fn put(builder: &mut Builder<File>, kind: EntryType, name: &str, link: &str, data: &[u8]) {
     let mut header = Header::new_ustar();
     header.set_entry_type(kind);
@@ -118,7 +118,7 @@ fn put(builder: &mut Builder<File>, kind: EntryType, name: &str, link: &str, dat
     builder.append(&header, data).unwrap();
 }
 
-/// What of a mounted image the tables name: paths, with the content of files.
+/// A mounted image in the form of the tables: paths, with the content of files.
 fn listing(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];
@@ -143,11 +143,11 @@ fn listing(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// A layer: names with what they are, a directory where a name ends with a slash, a link where a text begins with ->.
+/// A layer: names with content; a trailing slash marks a directory, the prefix -> a link.
 type Layer = &'static [(&'static str, &'static str)];
 
 #[test]
-fn layers_are_merged_and_whiteouts_apply_to_what_is_below() {
+fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
     if !can_mount() {
         return;
     }
@@ -252,7 +252,7 @@ fn directories_have_whiteouts_too() {
     assert_eq!(found, ["d", "d/z"]);
 }
 
-/// Fails unless the archive gives one line with these words, and nothing under any name.
+/// Fails unless the archive gives a one-line error with these words and no output file.
 fn check_refused(what: &str, source: Source, output: &Path, words: &[&str]) {
     let before = fs::read_dir(output.parent().unwrap()).unwrap().count();
     let error = image(output, &[source], |_| {}).err().unwrap_or_else(|| panic!("{what} gives an image"));
@@ -275,8 +275,8 @@ fn hostile_members_are_refused() {
         ("up", |b| put(b, EntryType::Regular, "../x", "", b""), &["../x", "'..'"]),
         ("up within", |b| put(b, EntryType::Regular, "a/../../x", "", b""), &["'..'"]),
         ("a link up", |b| put(b, EntryType::Link, "x", "../etc/passwd", b""), &["x: ", "'..'"]),
-        ("a link to nothing", |b| put(b, EntryType::Link, "x", "y", b""), &["a link to y", "does not stand before"]),
-        ("a link to itself", |b| put(b, EntryType::Link, "x", "x", b""), &["a link to x"]),
+        ("a link to nothing", |b| put(b, EntryType::Link, "x", "y", b""), &["hard link to y", "does not precede"]),
+        ("a link to itself", |b| put(b, EntryType::Link, "x", "x", b""), &["hard link to x"]),
         (
             "a link to a directory",
             |b| {
@@ -300,12 +300,12 @@ fn hostile_members_are_refused() {
                 put(b, EntryType::Regular, "a", "", b"");
                 put(b, EntryType::Regular, "a/x", "", b"");
             },
-            &["a/x", "what should be its directory is none"],
+            &["a/x", "not a directory"],
         ),
-        ("the root is a file", |b| put(b, EntryType::Regular, ".", "", b""), &["the root is no directory"]),
+        ("the root is a file", |b| put(b, EntryType::Regular, ".", "", b""), &["root is not a directory"]),
         ("an unknown type", |b| put(b, EntryType::new(b'Q'), "x", "", b""), &["type 'Q'"]),
         ("a line break", |b| put(b, EntryType::Link, "x\ny", "z", b""), &["x\\ny"]),
-        ("a link without a target", |b| put(b, EntryType::Symlink, "x", "", b""), &["target of the link is empty"]),
+        ("a link without a target", |b| put(b, EntryType::Symlink, "x", "", b""), &["link target is empty"]),
         ("a broken record", |b| put(b, EntryType::XHeader, "x", "", b"12 path=\n"), &["byte 0", "length name=value"]),
         (
             "sparse parts that overlap",
@@ -323,7 +323,7 @@ fn hostile_members_are_refused() {
                     .unwrap();
                 put(b, EntryType::Regular, "x", "", b"abc");
             },
-            &["past its end"],
+            &["exceeds its end"],
         ),
         (
             "less data than its parts",
@@ -332,7 +332,7 @@ fn hostile_members_are_refused() {
                     .unwrap();
                 put(b, EntryType::Regular, "x", "", b"abc");
             },
-            &["not as long as its data"],
+            &["do not match the length of its data"],
         ),
         (
             "a large size",
@@ -372,7 +372,7 @@ fn broken_archives_are_refused() {
     check("bzip2", b"BZh91AY&SY", &["bzip2", "decompress it first"]);
     for at in [0, 124, 148, 156, 257] {
         let mut bytes = whole.clone();
-        // Behind the first header and its extended one.
+        // After the first header and its extended header.
         let header = bytes.windows(2).position(|pair| pair == b"./").unwrap();
         bytes[header + at] ^= 1;
         check("a changed header", &bytes, &[]);
@@ -397,7 +397,7 @@ fn broken_archives_are_refused() {
 }
 
 #[test]
-fn what_is_left_out_may_have_other_names() {
+fn excluded_members_may_have_other_links() {
     if !can_mount() {
         return;
     }

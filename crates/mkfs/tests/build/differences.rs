@@ -1,4 +1,4 @@
-//! Comparing two trees on disk.
+//! Compares two directory trees.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is compared of an inode.
+/// The compared properties of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     mode: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Seen {
     content: Option<Vec<u8>>,
 }
 
-/// What may differ.
+/// Properties that may differ.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Leave {
     pub(crate) times: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Leave {
     pub(crate) link_counts: bool,
 }
 
-/// All inodes below a directory, itself included, by path.
+/// All inodes below a directory, including itself, by path.
 pub(crate) fn walk(root: &Path, leave: Leave) -> BTreeMap<PathBuf, Seen> {
     let mut seen = BTreeMap::new();
     let mut open = vec![PathBuf::new()];
@@ -96,7 +96,7 @@ fn brief(seen: Option<&Seen>) -> String {
     format!("{:?} hash {hash:?}", Seen { content: None, ..seen.clone() })
 }
 
-/// Puts the first path in the place of each inode number.
+/// Replaces each inode number by its first path.
 fn name_links(seen: &mut BTreeMap<PathBuf, Seen>) {
     let mut first: HashMap<PathBuf, PathBuf> = HashMap::new();
     for (path, found) in seen.iter_mut() {

@@ -1,4 +1,4 @@
-//! What the machine has: the right to mount, the reference extractor.
+//! What the tests need of the machine: the right to mount, the reference extractor.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,13 +10,13 @@ use floe_testkit::{
     skip::{Need, ready},
 };
 
-/// A mount of an image by the kernel, ended when dropped.
+/// A kernel mount of an image, unmounted when dropped.
 pub(crate) struct KernelMount {
     directory: tempfile::TempDir,
 }
 
 impl KernelMount {
-    /// Mounts an image; with `device` as its extra device.
+    /// Mounts an image, with `device` as its extra device.
     pub(crate) fn new(image: &Path, device: Option<&Path>) -> Result<Self, String> {
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut options = String::from("ro");
@@ -48,12 +48,12 @@ impl Drop for KernelMount {
     }
 }
 
-/// Whether images can be mounted here; says so where they cannot.
+/// Whether images can be mounted here; prints a skip message if not.
 pub(crate) fn can_mount() -> bool {
     ready(&[Need::Root, Need::KernelErofs])
 }
 
-/// The extractor of erofs-utils, if it knows all that images are built with here; says so where there is none.
+/// The extractor of erofs-utils, if it supports all features of the test images; prints a skip message if not.
 pub(crate) fn fsck() -> Option<PathBuf> {
     ready(&[Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]).then(|| peer("fsck.erofs")).flatten()
 }

@@ -1,4 +1,4 @@
-//! What goes wrong on the way: a clear message, and no image under the final name.
+//! Failed builds give a clear message and leave no image under the final name.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn options(output: &Path) -> Options {
     options
 }
 
-/// Fails unless building gives an error with these words and leaves the directory as it was.
+/// Fails unless building gives an error with these words and leaves the directory unchanged.
 fn check(options: &Options, source: &Path, progress: &mut dyn Progress, words: &[&str]) -> Error {
     let directory = options.output.parent().unwrap();
     let before = names(directory);
@@ -38,7 +38,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Does something to the source once the tree is listed.
+/// Changes the source after the tree was listed.
 struct Meddler<F: FnMut()>(F);
 
 impl<F: FnMut()> Progress for Meddler<F> {
@@ -85,7 +85,7 @@ fn files_that_change_meanwhile_are_named() {
     ] {
         let victim = source.join("b");
         let mut options = options(&directory.path().join("image"));
-        // Comparing files comes between listing and storing them.
+        // Files are compared between listing and storing.
         options.dedupe = true;
         options.strict = true;
         let mut meddler = Meddler(|| change(&victim).unwrap());
@@ -118,21 +118,21 @@ fn archives_that_change_meanwhile_are_named() {
 }
 
 #[test]
-fn an_image_that_is_there_stays_until_the_new_one_is_whole() {
+fn an_existing_image_stays_until_the_new_one_is_complete() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), noise(1_000_000, 1)).unwrap();
     let output = directory.path().join("image");
     fs::write(&output, b"the image before").unwrap();
-    check(&options(&output), &source, &mut Stop, &["stopped before"]);
+    check(&options(&output), &source, &mut Stop, &["cancelled before"]);
     assert_eq!(fs::read(&output).unwrap(), b"the image before");
     build(&options(&output), &[Source::Directory(source)], &mut NoProgress).unwrap();
     assert!(fs::metadata(&output).unwrap().len() > 1_000_000);
 }
 
 #[test]
-fn no_space_left_is_told() {
+fn a_full_disk_is_reported() {
     if !can_mount() {
         return;
     }
@@ -150,7 +150,7 @@ fn no_space_left_is_told() {
     result.unwrap();
 }
 
-/// Builds in a process of its own, for the test below; does nothing otherwise.
+/// Builds an image in a child process for the test below; does nothing if run directly.
 #[test]
 fn build_for_the_killer() {
     let Some(directory) = std::env::var_os("FLOE_MKFS_TO_BE_KILLED") else { return };
@@ -160,7 +160,7 @@ fn build_for_the_killer() {
 }
 
 #[test]
-fn a_kill_leaves_nothing_behind() {
+fn a_killed_build_leaves_no_files() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("source")).unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();
@@ -184,7 +184,7 @@ fn a_kill_leaves_nothing_behind() {
             [] => killed += 1,
             [image] => {
                 assert_eq!(image, "image");
-                // A whole image has all the data: it does not compress.
+                // A complete image contains all data, which is incompressible.
                 assert!(fs::metadata(directory.path().join("out/image")).unwrap().len() > 40_000_000);
                 fs::remove_file(directory.path().join("out/image")).unwrap();
                 whole += 1;

@@ -1,4 +1,4 @@
-//! Images built here, read by the kernel and by the reference tools, compared with their sources.
+//! Images built here are read by the kernel and the reference tools and compared with their sources.
 
 mod archives;
 mod differences;

@@ -1,4 +1,4 @@
-//! The matrix of options, each image compared with its source three ways.
+//! The matrix of options; each image is compared with its source in three ways.
 
 use std::{num::NonZeroU32, path::Path, process::Command};
 
@@ -18,7 +18,7 @@ const LZMA: Option<Compression> = Some(Compression::MicroLzma { level: 6, dictio
 const DEFLATE: Option<Compression> = Some(Compression::Deflate { level: 6 });
 const ZSTD: Option<Compression> = Some(Compression::Zstd { level: 3, window_log2: 19 });
 
-/// One row of the matrix: a name and what it changes.
+/// A row of the matrix: a name and the options that it changes.
 type Row = (&'static str, fn(&mut Options));
 
 const ROWS: &[Row] = &[
@@ -167,7 +167,7 @@ const ROWS: &[Row] = &[
     }),
 ];
 
-/// Rows that the reference tool extracts wrongly: it cuts off holes at the end where there are chunk indexes.
+/// Rows that the reference tool extracts wrongly: it drops trailing holes of files with chunk indexes.
 const KERNEL_ONLY: &[&str] = &["chunks-large-indexes"];
 
 fn big(options: &mut Options, pcluster_bytes: u32) {
@@ -222,7 +222,7 @@ fn the_reference_tool_extracts_each_image_as_its_source() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", row.0);
-        // The tool gives up on the attributes of an inode at an empty value, and sets no times of links.
+        // The tool stops reading xattrs of an inode at an empty value, and does not set times of links.
         let leave = Leave { xattrs: true, times: true, ..leave(&options) };
         check_equal(&walk(&source, leave), &walk(&target, leave), row.0);
         std::fs::remove_dir_all(&target).unwrap();

@@ -1,4 +1,4 @@
-//! Files that have parts in common at any place: stored once, and read as they were.
+//! Files with common data at arbitrary offsets: it is stored once and read back correctly.
 
 use std::{fs, num::NonZeroUsize, path::Path, process::Command};
 
@@ -16,7 +16,7 @@ const ZSTD: Compression = Compression::Zstd { level: 3, window_log2: 18 };
 const DEFLATE: Compression = Compression::Deflate { level: 3 };
 const LZMA: Compression = Compression::MicroLzma { level: 1, dictionary_bytes: 1 << 18 };
 
-/// One row: a name and what it changes.
+/// A row: a name and the options that it changes.
 type Row = (&'static str, fn(&mut Options));
 
 const ROWS: &[Row] = &[
@@ -54,7 +54,7 @@ const ROWS: &[Row] = &[
     }),
 ];
 
-/// Numbers that look like chance and are always the same.
+/// Deterministic pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -64,7 +64,7 @@ impl Numbers {
     }
 }
 
-/// Files that are put together from what is new and from parts of what they have in common.
+/// Writes files composed of new data and parts of common data.
 fn make(root: &Path, seed: u64) {
     let mut numbers = Numbers(seed);
     let mixed = [text(70_000, seed + 1), noise(30_001, seed + 2), text(45_678, seed + 3)].concat();
@@ -86,7 +86,7 @@ fn make(root: &Path, seed: u64) {
         }
         fs::write(root.join(format!("{file:02}")), content).unwrap();
     }
-    // A whole segment and little more before what is repeated.
+    // Slightly more than a segment precedes the repeated data.
     let before = text((4 << 20) + 1000, seed + 8);
     fs::write(root.join("a-segment-before"), [&before[..], &common[0]].concat()).unwrap();
     let own = text(150_000, seed + 6);

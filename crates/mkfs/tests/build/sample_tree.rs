@@ -1,4 +1,4 @@
-//! A tree with what is awkward in trees.
+//! A tree with many special cases.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 
-/// Makes the tree in an empty directory.
+/// Creates the tree in an empty directory.
 pub(crate) fn make(root: &Path) {
     let text = |len: usize, seed: u64| text(len, seed);
     fs::create_dir(root.join("sizes")).unwrap();
@@ -79,7 +79,7 @@ fn attributes(root: &Path) {
         let path = root.join(format!("attributes/{number}"));
         fs::write(&path, text(100 * number, 40)).unwrap();
         let set = |name: &str, value: &[u8]| {
-            // The file system under the test may not take every kind.
+            // The file system may not support every xattr.
             let _ = rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty());
         };
         set("user.common", b"the same in all");
@@ -119,7 +119,7 @@ fn modes_and_times(root: &Path) {
     }
 }
 
-/// Bytes that compress about as text does.
+/// Bytes that compress about as well as text.
 pub(crate) fn text(len: usize, seed: u64) -> Vec<u8> {
     let mut random = random(seed);
     let words: Vec<Vec<u8>> =

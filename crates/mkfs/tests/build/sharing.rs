@@ -1,4 +1,4 @@
-//! What files have in common, beyond whole files: stored once, and read as it was.
+//! Data that files share apart from whole files: it is stored once and read back correctly.
 
 use std::{fs, num::NonZeroUsize, path::Path};
 
@@ -10,9 +10,9 @@ use crate::{
     sample_tree::{noise, text},
 };
 
-/// How long what files have in common at their beginnings is.
+/// The length of the common beginnings.
 const BEGINNING_LEN: usize = 600_000;
-/// How long it is at their ends.
+/// The length of the common ends.
 const END_LEN: usize = 50_000;
 
 fn make(root: &Path) {
@@ -32,7 +32,7 @@ fn make(root: &Path) {
 }
 
 #[test]
-fn what_files_have_in_common_is_stored_once() {
+fn common_data_is_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();

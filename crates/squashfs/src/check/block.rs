@@ -1,4 +1,4 @@
-//! Blocks that are left to be decoded.
+//! Blocks that the caller decodes.
 
 use std::sync::Arc;
 
@@ -6,34 +6,34 @@ use floe_image::{DecodedLen, Error, Nid, Place, StoredBlock};
 
 use super::Finding;
 
-/// A data or fragment block that a check has found and not decoded.
+/// A data or fragment block that the check has found but not decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockToDecode {
-    /// The block. All of it is to be decoded, into [`DecodedLen::bytes`] bytes.
+    /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes.
     pub block: StoredBlock,
-    /// How many bytes files need of it; for a data block, all.
+    /// How many bytes of it files use; for a data block, all.
     pub needed_bytes: u32,
-    /// An inode that needs it.
+    /// An inode that uses it.
     pub nid: Option<Nid>,
-    /// The path by which that was reached first.
+    /// The first path to that inode.
     pub path: Option<Arc<[u8]>>,
 }
 
 impl BlockToDecode {
-    /// What is wrong, given the number of bytes that the block decoded to, or why it did not.
+    /// The finding for a decode result, if the result shows a fault: the number of decoded bytes or the error.
     pub fn judge(&self, decoded: Result<usize, &Error>) -> Option<Finding> {
         let place = Place { nid: self.nid, device: self.block.device, offset: Some(self.block.offset) };
         let finding = match decoded {
-            Err(error) => Finding { place, ..Finding::of(error) },
+            Err(error) => Finding { place, ..Finding::from(error) },
             Ok(len) => {
                 let len = u32::try_from(len).unwrap_or(u32::MAX);
                 let is_other = matches!(self.block.decoded_len, DecodedLen::Exact(exact) if exact != len);
                 if !is_other && len >= self.needed_bytes {
                     return None;
                 }
-                Finding::error("block decodes to fewer bytes than files need of it", place)
+                Finding::error("block decodes to fewer bytes than files use", place)
             }
         };
-        Some(Finding { path: self.path.as_ref().map(|path| path.to_vec()), ..finding })
+        Some(finding.with_path(self.path.as_ref().map(|path| path.to_vec())))
     }
 }

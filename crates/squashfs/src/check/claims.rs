@@ -1,17 +1,17 @@
-//! Which metadata was read for what.
+//! Which structure each part of a metadata table belongs to.
 
 use floe_image::{ByteRange, ByteRangeSet, Error, Place, Result};
 
 use crate::read::MetadataPosition;
 
-/// The parts of a table of metadata that belong to what was read so far. Each byte belongs to one inode, directory or
-/// attribute set: if they could share them, a small image would have more than anybody can go through.
+/// The parts of a metadata table that belong to structures read so far. Each byte belongs to one inode, directory or
+/// attribute set. If structures could overlap, a small image could have more of them than a walk could ever finish.
 #[derive(Default)]
 pub(super) struct Claims {
     taken: ByteRangeSet,
 }
 
-/// A part of a table that is claimed while it is read.
+/// A part of a table, claimed while it is read.
 pub(super) struct Claim<'run> {
     claims: &'run mut Claims,
     at: u64,
@@ -20,14 +20,14 @@ pub(super) struct Claim<'run> {
 }
 
 impl Claims {
-    /// Begins a claim at a position; `rule` is what is broken where a part of it is claimed already.
+    /// Begins a claim at a position; `rule` is the fault reported if a part of it is claimed already.
     pub(super) fn begin(&mut self, from: MetadataPosition, rule: &'static str, place: Place) -> Claim<'_> {
         Claim { claims: self, at: linear(from), rule, place }
     }
 }
 
 impl Claim<'_> {
-    /// Claims what precedes a position.
+    /// Claims the bytes before a position.
     pub(super) fn advance(&mut self, to: MetadataPosition) -> Result<()> {
         let range = ByteRange::between(self.at, linear(to));
         self.at = range.end();
@@ -35,7 +35,7 @@ impl Claim<'_> {
     }
 }
 
-/// A number that grows as positions in a table go on. It skips some at the end of each block.
+/// Maps positions to increasing numbers. Skips some numbers at the end of each block.
 fn linear(position: MetadataPosition) -> u64 {
     position.block.saturating_mul(1 << 16).saturating_add(u64::from(position.offset))
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_claimed_once_is_refused() {
+    fn claiming_twice_is_refused() {
         let mut claims = Claims::default();
         let position = |block, offset| MetadataPosition { block, offset };
         for (from, steps, expected) in [

@@ -1,4 +1,4 @@
-//! Directories: their dirents and indexes.
+//! Checks directories: dirents and indexes.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use floe_image::{Error, Place, Result};
 use super::{Finding, Reached, tree::Tree};
 use crate::read::{DirectoryInode, Inode, InodeData, ListedInode, ListingPosition, Name};
 
-/// Each directory has itself and its parent's dirent.
+/// The links of a directory without subdirectories: its own `.`, and the dirent in its parent.
 const OWN_LINKS: u32 = 2;
 
 impl Tree<'_, '_> {
-    /// Lists a directory and goes to everything in it.
+    /// Checks the entries of a directory and the inodes they refer to.
     pub(super) fn check_directory(&mut self, directory: Reached, inode: &Inode) {
         let InodeData::Directory(data) = &inode.data else { return };
         let mut headers = HashMap::new();
@@ -20,18 +20,18 @@ impl Tree<'_, '_> {
             Ok(subdirectory_count) => {
                 let expected = subdirectory_count.saturating_add(OWN_LINKS);
                 if inode.link_count != expected {
-                    let rule = format!("{} links are counted where {expected} are expected", inode.link_count);
-                    self.complain(directory, Finding::warning(rule, Place::inode(directory.nid)));
+                    let rule = format!("link count is {}, expected {expected}", inode.link_count);
+                    self.add_finding(directory, Finding::warning(rule, Place::inode(directory.nid)));
                 }
                 if let Err(error) = self.check_index(directory, data, &headers) {
-                    self.complain_of(directory, &error);
+                    self.add_error(directory, &error);
                 }
             }
-            Err(error) => self.complain_of(directory, &error),
+            Err(error) => self.add_error(directory, &error),
         }
     }
 
-    /// Goes to each dirent's inode; gives the number of subdirectories.
+    /// Checks each dirent with its inode; returns the number of subdirectories.
     fn check_dirents(
         &mut self,
         directory: Reached,
@@ -43,7 +43,7 @@ impl Tree<'_, '_> {
         let mut listing = squashfs.listing(directory.nid, data, start);
         let mut name = Name::new();
         let mut subdirectory_count = 0_u32;
-        let rule = "directory that shares its listing with another one";
+        let rule = "directory shares its listing with another one";
         let mut claimed = start.metadata;
         while let Some(listed) = listing.next(&mut name)? {
             let end = listing.position();
@@ -63,7 +63,7 @@ impl Tree<'_, '_> {
         Ok(subdirectory_count)
     }
 
-    /// Compares a dirent with the inode that it names; tells whether that is a directory.
+    /// Compares a dirent with its inode; returns whether the inode is a directory.
     fn check_dirent(&mut self, directory: Reached, child: Reached, listed: &ListedInode) -> bool {
         let inode = match self.reach(child) {
             Some(inode) => inode,
@@ -74,19 +74,19 @@ impl Tree<'_, '_> {
         };
         let place = Place::inode(child.nid);
         if inode.file_type() != listed.file_type {
-            self.complain(child, Finding::error("dirent of another type than its inode", place));
+            self.add_finding(child, Finding::error("dirent type differs from that of its inode", place));
         }
         if inode.number != listed.number {
-            self.complain(child, Finding::error("dirent with another number than its inode", place));
+            self.add_finding(child, Finding::error("dirent's inode number differs from that of its inode", place));
         }
         let InodeData::Directory(data) = &inode.data else { return false };
         if Some(data.parent) != self.number_of(directory.nid) {
-            self.complain(child, Finding::error("directory whose parent is another directory", place));
+            self.add_finding(child, Finding::error("directory's parent is not the directory that lists it", place));
         }
         true
     }
 
-    /// Compares an index with the headers that it leads to.
+    /// Compares an index with the headers that it refers to.
     fn check_index(
         &mut self,
         directory: Reached,
@@ -96,15 +96,12 @@ impl Tree<'_, '_> {
         let mut entries = self.squashfs.index_entries(directory.nid, data);
         let mut name = Name::new();
         let place = Place::inode(directory.nid);
-        let mut claim = self.inode_claims.begin(data.index, "inode that overlaps another one", place);
+        let mut claim = self.inode_claims.begin(data.index, "inode overlaps another one", place);
         while let Some(entry) = entries.next(&mut name)? {
             claim.advance(entries.position())?;
             let header = headers.get(&entry.offset);
             if !header.is_some_and(|(position, first)| *position == entry && **first == *name.as_bytes()) {
-                return Err(Error::corrupt(
-                    "directory index that does not lead to a header",
-                    Place::inode(directory.nid),
-                ));
+                return Err(Error::corrupt("directory index does not lead to a header", Place::inode(directory.nid)));
             }
         }
         Ok(())

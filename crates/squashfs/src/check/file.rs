@@ -1,4 +1,4 @@
-//! Regular files: their blocks and fragments.
+//! Checks regular files: blocks and fragments.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -10,19 +10,19 @@ use floe_image::{ByteRange, Error, ExtentData, Place, Result, StoredBlock};
 use super::{BlockToDecode, Finding, Reached, tree::Tree};
 use crate::read::{Inode, RegularInode, SizeWord};
 
-/// How many size words of a list are claimed at a time.
+/// How many size words of a list one claim covers.
 const WORDS_PER_CLAIM: u64 = 64;
 
-/// What is remembered of regular files.
+/// The blocks and fragments that regular files use.
 #[derive(Default)]
 pub(super) struct Files {
-    /// The data blocks that were handed out, with what is needed of each.
+    /// The data blocks passed to the caller, with the number of bytes that files use.
     blocks: HashSet<(StoredBlock, u32)>,
-    /// What is needed of each fragment.
+    /// The use of each fragment.
     fragments: HashMap<u32, Need>,
 }
 
-/// What is needed of a fragment, and the file that needs most of it.
+/// How many bytes of a fragment files use, and the file that uses most.
 struct Need {
     bytes: u32,
     file: Reached,
@@ -31,14 +31,14 @@ struct Need {
 impl Files {
     pub(super) fn check(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, inode: &Inode, file: &RegularInode) {
         if inode.is_extended && file.sparse > file.size {
-            let finding = Finding::error("file with more bytes in holes than it has", Place::inode(reached.nid));
-            tree.complain(reached, finding);
+            let finding = Finding::error("file has more bytes in holes than its size", Place::inode(reached.nid));
+            tree.add_finding(reached, finding);
         }
         if let Err(error) = self.check_blocks(tree, reached, file) {
-            tree.complain_of(reached, &error);
+            tree.add_error(reached, &error);
         }
         if let Err(error) = self.check_tail(tree, reached, file) {
-            tree.complain_of(reached, &error.for_inode(reached.nid));
+            tree.add_error(reached, &error.for_inode(reached.nid));
         }
     }
 
@@ -48,7 +48,7 @@ impl Files {
         let mut left = file.size;
         let mut path: Option<Option<Arc<[u8]>>> = None;
         let mut list = squashfs.block_list(reached.nid, file, 0)?;
-        let rule = "inode that overlaps another one";
+        let rule = "inode overlaps another one";
         let mut claim = tree.inode_claims.begin(file.block_list, rule, Place::inode(reached.nid));
         while let Some(block) = list.next()? {
             if block.index.is_multiple_of(WORDS_PER_CLAIM) || block.index.saturating_add(1) == file.block_count {
@@ -62,7 +62,7 @@ impl Files {
             let end = block.offset.saturating_add(u64::from(block.size.stored_len()));
             let place = Place::inode_at(reached.nid, block.offset);
             if block.size != SizeWord::Hole && end > squashfs.inode_table.start {
-                return Err(Error::corrupt("data block that runs into the tables", place));
+                return Err(Error::corrupt("data block overlaps the tables", place));
             }
             let data = squashfs.block_data(reached.nid, &block, u64::from(len))?;
             if let ExtentData::Encoded { block, .. } = data
@@ -91,7 +91,7 @@ impl Files {
         Ok(())
     }
 
-    /// Hands out the fragment blocks, once for all the files in each.
+    /// Passes the fragment blocks to the caller, each once for all files in it.
     pub(super) fn check_fragments(self, tree: &mut Tree<'_, '_>) {
         let squashfs = tree.squashfs;
         let mut given = HashSet::new();
@@ -99,17 +99,17 @@ impl Files {
             if tree.report.is_cancelled() {
                 return;
             }
-            // What cannot be read was found with the tables.
+            // Unreadable entries were reported when the tables were checked.
             let Ok(fragment) = squashfs.fragment(index) else { continue };
             let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
             if end > squashfs.inode_table.start {
                 let place = Place::at(fragment.offset);
-                tree.report.add(Finding::error("fragment block that runs into the tables", place));
+                tree.report.add(Finding::error("fragment block overlaps the tables", place));
                 continue;
             }
             let Some(block) = squashfs.fragment_block(&fragment) else { continue };
             let need = self.fragments.get(&index);
-            // What several entries name is decoded once, for what is needed of it.
+            // If several entries refer to one block, it is decoded once for each needed length.
             if !given.insert((block.offset, block.stored_len, need.map_or(0, |need| need.bytes))) {
                 continue;
             }

@@ -1,30 +1,30 @@
-//! Paths of directories, kept as one name each.
+//! Paths of directories, stored as one name each.
 
-/// The longest path that is told: longer ones cannot be opened, and make many findings slow to tell.
+/// The longest path in a finding. Longer paths cannot be opened, and make many findings slow to report.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Which directory's path.
+/// Identifies the path of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PathId(usize);
 
-/// The paths of the directories that were reached.
+/// The paths of the directories reached so far.
 #[derive(Default)]
 pub(super) struct Paths {
     names: Vec<(Option<PathId>, Box<[u8]>)>,
 }
 
 impl Paths {
-    /// Adds what `parent` has under `name`; without a parent, the root.
+    /// Adds the entry `name` of `parent`; without a parent, the root.
     pub(super) fn add(&mut self, parent: Option<PathId>, name: &[u8]) -> PathId {
         self.names.push((parent, name.into()));
         PathId(self.names.len().saturating_sub(1))
     }
 
-    /// The whole path, beginning with `/`; `None` where it is too long to be told.
+    /// The full path, starting with `/`; `None` if it is too long to report.
     pub(super) fn path(&self, id: PathId) -> Option<Vec<u8>> {
         let (mut names, mut len) = (Vec::new(), 0_usize);
         let mut next = Some(id);
-        // A parent was added before its children, so that this ends.
+        // A parent is added before its children, so the loop ends.
         while let Some((parent, name)) = next.and_then(|id| self.names.get(id.0)) {
             len = len.saturating_add(name.len()).saturating_add(1);
             if len > PATH_BYTES_MAX {

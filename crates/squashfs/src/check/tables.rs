@@ -1,4 +1,4 @@
-//! The superblock and the tables, apart from the tree.
+//! Checks the superblock and all tables except the tree.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
             return;
         }
         if let Err(error) = squashfs.fragment(index) {
-            report.add(Finding::of(&error));
+            report.add(Finding::from(&error));
         }
     }
     let Some(sets) = squashfs.xattr_sets() else { return };
@@ -29,7 +29,7 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
         }
         let checked = sets.entry(&squashfs.metadata, index).and_then(|set| seen.check(squashfs, &set, report));
         if let Err(error) = checked {
-            report.add(Finding::of(&error));
+            report.add(Finding::from(&error));
         }
     }
 }
@@ -59,18 +59,18 @@ fn check_superblock(squashfs: &Squashfs, report: &mut Report<'_>) {
     );
 }
 
-/// What was read of the attributes.
+/// The attributes read so far.
 #[derive(Default)]
 struct SeenXattrs {
-    /// The sets, by where their attributes stand and how many there are.
+    /// The sets, by position and number of their attributes.
     sets: HashSet<(u64, u32)>,
     claims: Claims,
-    /// The lengths of values that stand elsewhere: many attributes may share one.
+    /// The lengths of out-of-line values: many attributes may share one.
     values: HashMap<u64, usize>,
 }
 
 impl SeenXattrs {
-    /// Reads a set of attributes, names and values. What several sets share is read once.
+    /// Reads a set of attributes, names and values. Reads shared parts only once.
     fn check(&mut self, squashfs: &Squashfs, set: &XattrId, report: &mut Report<'_>) -> Result<()> {
         if !self.sets.insert((set.xattr, set.count)) {
             return Ok(());
@@ -79,7 +79,7 @@ impl SeenXattrs {
         let mut names = HashSet::new();
         let mut bytes = Some(0_u64);
         let mut attributes = squashfs.xattr_list(set)?;
-        let mut claim = self.claims.begin(attributes.position(), "attribute set that overlaps another one", place);
+        let mut claim = self.claims.begin(attributes.position(), "attribute set overlaps another one", place);
         while let Some(attribute) = attributes.next()? {
             claim.advance(attributes.position())?;
             if report.is_cancelled() {
@@ -89,7 +89,7 @@ impl SeenXattrs {
                 report.add(Finding::warning("attribute with an unknown prefix, which is not shown", place));
             }
             if attribute.name.is_empty() || attribute.name.contains(&0) {
-                report.add(Finding::error("attribute whose name is empty or holds a NUL", place));
+                report.add(Finding::error("attribute name is empty or contains NUL", place));
             }
             let reference = attribute.value_reference()?;
             let known = reference.and_then(|reference| self.values.get(&reference).copied());
@@ -105,11 +105,11 @@ impl SeenXattrs {
             bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
             let prefix = attribute.kind & format::XATTR_PREFIX_MASK;
             if !names.insert((prefix, attribute.name)) {
-                report.add(Finding::error("attribute that an inode has twice", place));
+                report.add(Finding::error("duplicate attribute", place));
             }
         }
         if let Some(bytes) = bytes.filter(|bytes| *bytes != u64::from(set.size)) {
-            let rule = format!("attributes that take {bytes} bytes where their set says {}", set.size);
+            let rule = format!("attributes take {bytes} bytes, but their set states {}", set.size);
             report.add(Finding::warning(rule, place));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The tree, from the root down, and what says the same as it does.
+//! Checks the tree from the root, and compares it with the tables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,27 +10,27 @@ use crate::{
     read::{Inode, InodeData, MetadataPosition},
 };
 
-/// What is remembered of an inode.
+/// What the check remembers about an inode.
 struct Seen {
     number: u32,
     link_count: u32,
-    /// How many dirents name it.
+    /// The number of dirents that refer to it.
     dirent_count: u32,
     is_directory: bool,
     path: super::path::PathId,
 }
 
-/// A check of the tree under way.
+/// The state of a tree check.
 pub(super) struct Tree<'run, 'report> {
     pub(super) squashfs: &'run Squashfs,
     pub(super) report: &'run mut Report<'report>,
     pub(super) paths: Paths,
     inodes: HashMap<Nid, Seen>,
-    /// Inodes that something was found wrong with.
+    /// Inodes with faults.
     faulty: HashSet<Nid>,
     pending: Vec<(Reached, Inode)>,
     files: Files,
-    /// What of the inode table belongs to which inode, and of the directory table to which directory.
+    /// Which parts of the inode table belong to inodes, and which parts of the directory table to directories.
     pub(super) inode_claims: Claims,
     pub(super) listing_claims: Claims,
 }
@@ -60,21 +60,20 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
 }
 
 impl Tree<'_, '_> {
-    /// Goes to an inode that a dirent names, or the root; gives it the first time. Directories go on the list of those
-    /// to be listed.
+    /// Checks the root or an inode that a dirent refers to. Returns the inode the first time. Queues directories.
     pub(super) fn reach(&mut self, reached: Reached) -> Option<Inode> {
         let Reached { nid, path } = reached;
         if let Some(seen) = self.inodes.get_mut(&nid) {
             seen.dirent_count = seen.dirent_count.saturating_add(1);
             if seen.is_directory {
-                self.complain(reached, Finding::error("directory that is listed twice", Place::inode(nid)));
+                self.add_finding(reached, Finding::error("directory is listed twice", Place::inode(nid)));
             }
             return None;
         }
         let inode = match self.squashfs.inode(nid) {
             Ok(inode) => inode,
             Err(error) => {
-                self.complain_of(reached, &error);
+                self.add_error(reached, &error);
                 return None;
             }
         };
@@ -97,7 +96,7 @@ impl Tree<'_, '_> {
 
     fn check_inode(&mut self, reached: Reached, inode: &Inode) {
         if let Err(error) = self.squashfs.attr(reached.nid) {
-            self.complain_of(reached, &error);
+            self.add_error(reached, &error);
         }
         match &inode.data {
             InodeData::Regular(file) => {
@@ -107,15 +106,15 @@ impl Tree<'_, '_> {
             }
             InodeData::Symlink { size: 0, .. } => {
                 let finding = Finding::error("symbolic link without a target", Place::inode(reached.nid));
-                self.complain(reached, finding);
+                self.add_finding(reached, finding);
             }
             InodeData::Symlink { target, size } => {
                 let place = Place::inode(reached.nid);
-                let mut claim = self.inode_claims.begin(*target, "inode that overlaps another one", place);
+                let mut claim = self.inode_claims.begin(*target, "inode overlaps another one", place);
                 let end = MetadataPosition { offset: target.offset.saturating_add(*size), ..*target };
                 let read = claim.advance(end).and_then(|()| self.squashfs.read_link(reached.nid));
                 if let Err(error) = read {
-                    self.complain_of(reached, &error);
+                    self.add_error(reached, &error);
                 }
             }
             _ => {}
@@ -129,9 +128,9 @@ impl Tree<'_, '_> {
                 break;
             }
             if !seen.is_directory && seen.link_count != seen.dirent_count {
-                let rule = format!("{} links are counted where {} dirents are", seen.link_count, seen.dirent_count);
+                let rule = format!("link count is {}, but there are {} dirents", seen.link_count, seen.dirent_count);
                 let reached = Reached { nid: *nid, path: seen.path };
-                self.complain(reached, Finding::error(rule, Place::inode(*nid)));
+                self.add_finding(reached, Finding::error(rule, Place::inode(*nid)));
             }
         }
         self.inodes = inodes;
@@ -147,8 +146,8 @@ impl Tree<'_, '_> {
             }
             let reached = Reached { nid: *nid, path: seen.path };
             if !numbers.insert(seen.number) {
-                let finding = Finding::error("inode number that another inode has too", Place::inode(*nid));
-                self.complain(reached, finding);
+                let finding = Finding::error("duplicate inode number", Place::inode(*nid));
+                self.add_finding(reached, finding);
             }
             let Some(export) = &self.squashfs.export else { continue };
             let cursor = export.cursor_at(&self.squashfs.metadata, seen.number.saturating_sub(1));
@@ -156,15 +155,15 @@ impl Tree<'_, '_> {
                 Ok(reference) if reference == nid.0 => {}
                 Ok(_) => {
                     let finding = Finding::error("export table leads to another inode", Place::inode(*nid));
-                    self.complain(reached, finding);
+                    self.add_finding(reached, finding);
                 }
-                Err(error) => self.complain_of(reached, &error),
+                Err(error) => self.add_error(reached, &error),
             }
         }
         self.inodes = inodes;
     }
 
-    /// Looks for inodes that no directory names.
+    /// Finds inodes that no directory refers to.
     fn check_inode_table(&mut self) {
         let squashfs = self.squashfs;
         let mut scanned_count = 0_u64;
@@ -185,32 +184,32 @@ impl Tree<'_, '_> {
                         _ => None,
                     };
                     if nid.is_none_or(|nid| !self.faulty.contains(&nid)) {
-                        self.report.add(Finding::of(&error));
+                        self.report.add(Finding::from(&error));
                     }
                 }
             }
         }
         let place = Place::at(squashfs.inode_table.start);
         if unreached_count > 0 {
-            let rule = format!("{unreached_count} inodes that no directory names");
+            let rule = format!("{unreached_count} inodes are not in any directory");
             self.report.add(Finding::warning(rule, place));
         }
         let counted = u64::from(squashfs.superblock.inode_count);
         if scanned_count != counted && self.faulty.is_empty() {
-            let rule = format!("{scanned_count} inodes where the superblock counts {counted}");
+            let rule = format!("{scanned_count} inodes found, but the superblock states {counted}");
             self.report.add(Finding::error(rule, place));
         }
     }
 
-    /// Reports what is wrong with an inode.
-    pub(super) fn complain(&mut self, reached: Reached, finding: Finding) {
+    /// Reports a fault of an inode.
+    pub(super) fn add_finding(&mut self, reached: Reached, finding: Finding) {
         self.faulty.insert(reached.nid);
-        let path = if self.report.tells() { self.paths.path(reached.path) } else { None };
-        self.report.add(Finding { path, ..finding });
+        let path = if self.report.is_reporting() { self.paths.path(reached.path) } else { None };
+        self.report.add(finding.with_path(path));
     }
 
-    /// Reports why an inode cannot be read.
-    pub(super) fn complain_of(&mut self, reached: Reached, error: &Error) {
-        self.complain(reached, Finding::of(error));
+    /// Reports that an inode cannot be read.
+    pub(super) fn add_error(&mut self, reached: Reached, error: &Error) {
+        self.add_finding(reached, Finding::from(error));
     }
 }

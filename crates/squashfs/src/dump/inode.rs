@@ -1,4 +1,4 @@
-//! One inode and where its bytes are.
+//! Describes an inode and the extents of its file.
 
 use std::fmt;
 
@@ -9,34 +9,34 @@ use crate::{
     read::{Inode, InodeData},
 };
 
-/// How many extents of a file are described; the rest are not mapped.
+/// The maximum number of described extents of a file; the rest are not mapped.
 const EXTENTS_MAX: usize = 65_536;
 
-/// How much of a file one step maps, in blocks.
+/// How many blocks of a file one step maps.
 const STEP_BLOCKS: u64 = 1024;
 
-/// An inode in words.
+/// A description of an inode.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InodeDescription {
-    /// What `stat` says of it.
+    /// Its attributes.
     pub attr: Attr,
-    /// Whether it is of an extended kind.
+    /// Whether the inode has an extended type.
     pub is_extended: bool,
-    /// The names of its attributes.
+    /// The names of its xattrs.
     pub xattr_names: Vec<Vec<u8>>,
-    /// Of a symbolic link, the target.
+    /// The target of a symbolic link.
     pub target: Option<Vec<u8>>,
-    /// Of a regular file, where its bytes are: the first 65,536 extents.
+    /// The extents of a regular file: the first 65,536.
     pub extents: Vec<Extent>,
-    /// The fields that only the inode's kind has, each with its name.
+    /// The fields that are specific to the inode's type, with their names.
     pub fields: Vec<(&'static str, u64)>,
 }
 
 /// Describes an inode.
 ///
 /// # Errors
-/// There is no such inode, or it cannot be read or breaks the format.
+/// The inode does not exist, cannot be read or breaks the format.
 pub fn describe_inode(squashfs: &Squashfs, nid: Nid) -> Result<InodeDescription> {
     let inode = squashfs.inode(nid)?;
     let attr = squashfs.attr(nid)?;
@@ -51,10 +51,10 @@ pub fn describe_inode(squashfs: &Squashfs, nid: Nid) -> Result<InodeDescription>
     })
 }
 
-/// How many bytes of a regular file are holes, as its inode says; 0 for other inodes.
+/// The number of bytes in holes that the inode of a regular file states; 0 for other inodes.
 ///
 /// # Errors
-/// There is no such inode, or it cannot be read or breaks the format.
+/// The inode does not exist, cannot be read or breaks the format.
 pub fn hole_bytes(squashfs: &Squashfs, nid: Nid) -> Result<u64> {
     Ok(match squashfs.inode(nid)?.data {
         InodeData::Regular(file) => file.sparse,
@@ -69,7 +69,7 @@ fn extents(squashfs: &Squashfs, inode: &Inode) -> Result<Vec<Extent>> {
     let mut position = 0;
     while position < file.size && extents.len() < EXTENTS_MAX {
         squashfs.map_file(inode.nid, file, ByteRange::new(position, step), &mut extents)?;
-        // Each step maps at least one byte, so that this ends.
+        // Each step maps at least one byte, so the loop ends.
         position = extents.last().map_or(file.size, |last| last.range.end());
     }
     extents.truncate(EXTENTS_MAX);

@@ -1,4 +1,4 @@
-//! The superblock in words.
+//! Describes the superblock and the tables.
 
 use std::{fmt, sync::Arc};
 
@@ -7,27 +7,27 @@ use crate::{
     read::{LocationList, TableRange},
 };
 
-/// What an image says of itself, and where its tables are.
+/// A description of an image and the locations of its tables.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Overview {
     /// The superblock.
     pub superblock: Superblock,
-    /// The compressor's options, where they are stored.
+    /// The compressor's options, if they are stored.
     pub options: Option<CompressorOptions>,
-    /// The tables that there are, in the order in which they stand in the image.
+    /// The tables in image order.
     pub tables: Vec<TablePlace>,
 }
 
-/// Where a table is.
+/// The location of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TablePlace {
     /// Its name.
     pub name: &'static str,
-    /// The first byte of its metadata blocks.
+    /// The start of its metadata blocks.
     pub start: u64,
-    /// The byte after the last of them.
+    /// The end of its metadata blocks.
     pub end: u64,
 }
 
@@ -36,7 +36,7 @@ pub fn describe_image(squashfs: &Squashfs) -> Overview {
     Overview { superblock: squashfs.superblock, options: squashfs.options, tables: table_places(squashfs) }
 }
 
-/// The tables that an image has, in the order in which they stand in it.
+/// The tables of an image, in image order.
 pub(super) fn table_places(squashfs: &Squashfs) -> Vec<TablePlace> {
     let listed = |list: &Option<Arc<LocationList>>| list.as_deref().map(LocationList::range);
     let tables = [

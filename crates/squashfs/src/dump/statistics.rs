@@ -1,4 +1,4 @@
-//! Numbers of an image.
+//! Statistics of an image.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -13,71 +13,71 @@ use crate::{
     read::{InodeData, RegularInode, SizeWord},
 };
 
-/// Numbers of an image.
+/// Statistics of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// What its inodes are.
+    /// The inodes.
     pub inodes: InodeStatistics,
-    /// What its files take.
+    /// The space that files take.
     pub data: DataStatistics,
-    /// What its tables take, in the order in which they stand in the image.
+    /// The space that tables take, in image order.
     pub tables: Vec<TableStatistics>,
 }
 
-/// How many inodes there are of each kind.
+/// The number of inodes by type.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct InodeStatistics {
-    /// By type and whether the inode is extended.
+    /// Counts by type and whether the inode is extended.
     pub counts: BTreeMap<(FileType, bool), u64>,
 }
 
-/// What files take. What several files share is counted for each of them.
+/// The space that files take. Shared blocks count for each file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DataStatistics {
-    /// The sizes of all regular files together, in bytes.
+    /// The total size of all regular files, in bytes.
     pub file_bytes: u64,
     /// Blocks that are holes.
     pub hole_block_count: u64,
-    /// Blocks that are stored as they are.
+    /// Blocks that are stored uncompressed.
     pub uncompressed_block_count: u64,
-    /// What those take, in bytes.
+    /// The space that those take, in bytes.
     pub uncompressed_stored_bytes: u64,
     /// Blocks that are compressed.
     pub compressed_block_count: u64,
-    /// What those take, in bytes.
+    /// The space that those take, in bytes.
     pub compressed_stored_bytes: u64,
-    /// What those decode to, in bytes.
+    /// Their decoded length, in bytes.
     pub compressed_decoded_bytes: u64,
     /// Files with a tail end in a fragment.
     pub tail_count: u64,
-    /// Those tail ends, in bytes.
+    /// The total length of those tail ends, in bytes.
     pub tail_bytes: u64,
     /// Fragment blocks.
     pub fragment_count: u64,
-    /// What those take, in bytes.
+    /// The space that those take, in bytes.
     pub fragment_stored_bytes: u64,
-    /// The bytes between the superblock and the inode table: all that data take, shared or not.
+    /// The bytes between the superblock and the inode table: all data, shared or not.
     pub area_bytes: u64,
 }
 
-/// What a table's metadata blocks take.
+/// The space that a table's metadata blocks take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TableStatistics {
     /// Its name.
     pub name: &'static str,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub block_count: u64,
-    /// What they take, in bytes, with their length words.
+    /// Their stored length in bytes, including length words.
     pub stored_bytes: u64,
-    /// What they decode to, in bytes.
+    /// Their decoded length in bytes.
     pub decoded_bytes: u64,
 }
 
-/// Counts what is in an image. Reads all metadata and no data.
+/// Computes the statistics of an image. Reads all metadata and no data.
 ///
 /// # Errors
 /// Metadata cannot be read or breaks the format.
@@ -111,7 +111,7 @@ pub fn count(squashfs: &Squashfs) -> Result<Statistics> {
 fn count_table(squashfs: &Squashfs, place: TablePlace) -> Result<TableStatistics> {
     let mut table = TableStatistics { name: place.name, block_count: 0, stored_bytes: 0, decoded_bytes: 0 };
     let mut position = place.start;
-    // Each block ends behind its beginning, so that this ends.
+    // Each block ends after its start, so the loop ends.
     while position < place.end {
         let (bytes, end) = squashfs.metadata.block(position)?;
         add(&mut table.block_count, 1);
@@ -178,7 +178,7 @@ impl fmt::Display for Statistics {
             data.fragment_count, data.fragment_stored_bytes, data.tail_count, data.tail_bytes,
         )?;
         let ratio = percent(data.area_bytes, data.file_bytes);
-        writeln!(formatter, "data take {} bytes, {ratio} of what is in files", data.area_bytes)?;
+        writeln!(formatter, "data takes {} bytes, {ratio} of the file contents", data.area_bytes)?;
         for table in &self.tables {
             writeln!(
                 formatter,

@@ -3,7 +3,7 @@
 use super::{Field, Raw, raw_structs};
 
 raw_structs! {
-    /// What every inode begins with (section "Inodes").
+    /// The header of every inode (section "Inodes").
     pub struct BaseInode: 16 {
         /// `…_TYPE`.
         pub inode_type: u16,
@@ -13,19 +13,19 @@ raw_structs! {
         pub uid: u16,
         /// The group, as an index into the id table.
         pub guid: u16,
-        /// The time of the last change, in seconds since 1970.
+        /// The modification time in seconds since 1970.
         pub mtime: u32,
-        /// The number of the inode, from 1 on.
+        /// The inode number, starting at 1.
         pub inode_number: u32,
     }
 
-    /// The rest of a basic pipe's or socket's inode.
+    /// The rest of a basic FIFO or socket inode.
     pub struct IpcInode: 4 {
         /// Hard links.
         pub nlink: u32,
     }
 
-    /// The rest of an extended pipe's or socket's inode.
+    /// The rest of an extended FIFO or socket inode.
     pub struct LIpcInode: 8 {
         /// Hard links.
         pub nlink: u32,
@@ -33,7 +33,7 @@ raw_structs! {
         pub xattr: u32,
     }
 
-    /// The rest of a basic device's inode.
+    /// The rest of a basic device inode.
     pub struct DevInode: 8 {
         /// Hard links.
         pub nlink: u32,
@@ -41,7 +41,7 @@ raw_structs! {
         pub rdev: u32,
     }
 
-    /// The rest of an extended device's inode.
+    /// The rest of an extended device inode.
     pub struct LDevInode: 12 {
         /// Hard links.
         pub nlink: u32,
@@ -51,7 +51,8 @@ raw_structs! {
         pub xattr: u32,
     }
 
-    /// The rest of a symbolic link's inode. The target follows; in an extended one, the attribute set follows that.
+    /// The rest of a symbolic link inode. The target follows; in an extended inode, the attribute set follows the
+    /// target.
     pub struct SymlinkInode: 8 {
         /// Hard links.
         pub nlink: u32,
@@ -59,63 +60,63 @@ raw_structs! {
         pub symlink_size: u32,
     }
 
-    /// The rest of a basic regular file's inode. The block list follows.
+    /// The rest of a basic regular file inode. The block list follows.
     pub struct RegInode: 16 {
-        /// The first data block.
+        /// The position of the first data block.
         pub start_block: u32,
         /// The fragment of the tail end, or [`ABSENT_FRAGMENT`](super::ABSENT_FRAGMENT).
         pub fragment: u32,
-        /// Where in the decoded fragment the tail end begins.
+        /// The offset of the tail end in the decoded fragment.
         pub offset: u32,
         /// The size in bytes.
         pub file_size: u32,
     }
 
-    /// The rest of an extended regular file's inode. The block list follows.
+    /// The rest of an extended regular file inode. The block list follows.
     pub struct LRegInode: 40 {
-        /// The first data block.
+        /// The position of the first data block.
         pub start_block: u64,
         /// The size in bytes.
         pub file_size: u64,
-        /// How many of those bytes are in holes.
+        /// The number of bytes in holes.
         pub sparse: u64,
         /// Hard links.
         pub nlink: u32,
         /// The fragment of the tail end, or [`ABSENT_FRAGMENT`](super::ABSENT_FRAGMENT).
         pub fragment: u32,
-        /// Where in the decoded fragment the tail end begins.
+        /// The offset of the tail end in the decoded fragment.
         pub offset: u32,
         /// The attribute set.
         pub xattr: u32,
     }
 
-    /// The rest of a basic directory's inode.
+    /// The rest of a basic directory inode.
     pub struct DirInode: 16 {
         /// The metadata block of the listing, relative to the directory table.
         pub start_block: u32,
         /// Hard links.
         pub nlink: u32,
-        /// The length of the listing, and [`DIRECTORY_SIZE_EXTRA`](super::DIRECTORY_SIZE_EXTRA).
+        /// The length of the listing plus [`DIRECTORY_SIZE_EXTRA`](super::DIRECTORY_SIZE_EXTRA).
         pub file_size: u16,
-        /// Where in the decoded block the listing begins.
+        /// The offset of the listing in the decoded block.
         pub offset: u16,
         /// The inode number of the parent.
         pub parent_inode: u32,
     }
 
-    /// The rest of an extended directory's inode. The index follows.
+    /// The rest of an extended directory inode. The index follows.
     pub struct LDirInode: 24 {
         /// Hard links.
         pub nlink: u32,
-        /// The length of the listing, and [`DIRECTORY_SIZE_EXTRA`](super::DIRECTORY_SIZE_EXTRA).
+        /// The length of the listing plus [`DIRECTORY_SIZE_EXTRA`](super::DIRECTORY_SIZE_EXTRA).
         pub file_size: u32,
         /// The metadata block of the listing, relative to the directory table.
         pub start_block: u32,
         /// The inode number of the parent.
         pub parent_inode: u32,
-        /// How many index entries follow.
+        /// The number of index entries that follow.
         pub i_count: u16,
-        /// Where in the decoded block the listing begins.
+        /// The offset of the listing in the decoded block.
         pub offset: u16,
         /// The attribute set.
         pub xattr: u32,

@@ -1,4 +1,4 @@
-//! Compressors' options (section "Compressor options").
+//! Compressor options (section "Compressor options").
 
 use super::{Field, Raw, raw_structs};
 
@@ -9,7 +9,7 @@ raw_structs! {
         pub compression_level: u32,
         /// log2 of the window, 8 to 15.
         pub window_size: u16,
-        /// The strategies that were tried, a bit for each.
+        /// The strategies tried during compression, a bit for each.
         pub strategies: u16,
     }
 
@@ -23,15 +23,15 @@ raw_structs! {
 
     /// The options of the xz compressor.
     pub struct XzOptions: 8 {
-        /// The dictionary in bytes.
+        /// The dictionary size in bytes.
         pub dictionary_size: u32,
-        /// The branch filters that were tried, a bit for each.
+        /// The branch filters tried during compression, a bit for each.
         pub flags: u32,
     }
 
     /// The options of the lz4 compressor.
     pub struct Lz4Options: 8 {
-        /// 1: a raw block.
+        /// 1: raw blocks.
         pub version: u32,
         /// Bit 0: high compression; bit 1: a level or an acceleration follows.
         pub flags: u32,
@@ -39,7 +39,7 @@ raw_structs! {
 
     /// The options of the zstd compressor.
     pub struct ZstdOptions: 4 {
-        /// The level; below 0 for the fast ones.
+        /// The level; negative for the fast levels.
         pub compression_level: i32,
     }
 }

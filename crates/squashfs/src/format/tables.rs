@@ -5,31 +5,31 @@ use super::{Field, Raw, raw_structs};
 raw_structs! {
     /// An entry of the fragment table (section "Fragments").
     pub struct FragmentEntry: 16 {
-        /// The first byte of the block.
+        /// The start of the block.
         pub start_block: u64,
         /// Its size word.
         pub size: u32,
-        /// Nothing.
+        /// Unused.
         pub unused: u32,
     }
 
-    /// What stands before the attribute id table's list of blocks (section "Attributes").
+    /// The header of the attribute id table, which precedes its list of blocks (section "Attributes").
     pub struct XattrIdTable: 16 {
-        /// The first metadata block of the attributes.
+        /// The start of the attributes' metadata blocks.
         pub xattr_table_start: u64,
-        /// How many sets there are.
+        /// The number of sets.
         pub xattr_ids: u32,
-        /// Nothing.
+        /// Unused.
         pub unused: u32,
     }
 
     /// An entry of the attribute id table: a set.
     pub struct XattrId: 16 {
-        /// The reference of the first attribute, the block relative to `xattr_table_start`.
+        /// The reference of the first attribute; its block is relative to `xattr_table_start`.
         pub xattr: u64,
-        /// How many attributes there are.
+        /// The number of attributes.
         pub count: u32,
-        /// What they take, as the kernel counts it into `st_blocks`.
+        /// Their length as the kernel adds it to `st_blocks`.
         pub size: u32,
     }
 
@@ -43,7 +43,7 @@ raw_structs! {
 
     /// An attribute's value. Its bytes follow, or a reference to an [`XattrVal`] elsewhere.
     pub struct XattrVal: 4 {
-        /// The length of what follows.
+        /// The length of the bytes that follow.
         pub vsize: u32,
     }
 }

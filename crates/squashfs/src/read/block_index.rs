@@ -1,4 +1,4 @@
-//! What is remembered of long block lists, so that their ends are found as fast as their beginnings.
+//! Checkpoints in long block lists, so that positions near the end are found as fast as near the beginning.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,29 +6,29 @@ use floe_image::Nid;
 
 use super::metadata::MetadataPosition;
 
-/// How many locks the indexes are spread over.
+/// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 16;
 
-/// How many files have an index, for each lock.
+/// The maximum number of indexed files per shard.
 const FILES_PER_SHARD_MAX: usize = 8;
 
-/// A file's checkpoints are at least this many blocks apart: 32 MiB of data at the usual block size. A file of fewer
-/// blocks needs no index.
+/// The minimum distance of checkpoints in blocks: 32 MiB of data with the usual block size. A file with fewer blocks
+/// needs no index.
 const STRIDE_BLOCKS_MIN: u64 = 256;
 
-/// A file has at most this many checkpoints, so that all indexes together take at most 3 MiB.
+/// The maximum number of checkpoints per file, so that all indexes together take at most 3 MiB.
 const CHECKPOINTS_MAX: u64 = 1024;
 
-/// A place in a block list.
+/// A position in a block list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Checkpoint {
-    /// The block's size word.
+    /// The position of the block's size word.
     pub(super) position: MetadataPosition,
-    /// The block's first stored byte.
+    /// The offset of the block's data in the image.
     pub(super) data_offset: u64,
 }
 
-/// The indexes of the long files that were read last: a bounded number of them, the oldest making room.
+/// The indexes of the most recently read long files. Their number is bounded; new ones replace the oldest.
 #[derive(Default)]
 pub(super) struct BlockIndexes {
     shards: [Mutex<Shard>; SHARD_COUNT],
@@ -40,26 +40,26 @@ struct Shard {
     oldest: usize,
 }
 
-/// What is known of one block list: a checkpoint at each multiple of the stride, up to where the list was walked.
+/// The checkpoints of one block list: one at each multiple of the stride, up to the farthest position read so far.
 ///
-/// A walk adds to it what it passes. No lock is held while a list is read; two walks may pass the same checkpoint, and
-/// one of them finds it known.
+/// A walk of the list adds the checkpoints that it passes. No lock is held while a list is read; if two walks pass the
+/// same checkpoint, the second finds it present.
 struct BlockIndex {
     stride: u64,
     checkpoints: Mutex<Vec<Checkpoint>>,
 }
 
-/// One file's index.
+/// The index of one file.
 #[derive(Clone)]
 pub(super) struct SharedBlockIndex(Arc<BlockIndex>);
 
 impl BlockIndexes {
-    /// The index of file `nid`; `None` where its list of `block_count` blocks is too short for one.
+    /// The index of file `nid`; `None` if its list of `block_count` blocks is too short to need one.
     pub(super) fn of(&self, nid: Nid, block_count: u64) -> Option<SharedBlockIndex> {
         if block_count <= STRIDE_BLOCKS_MIN {
             return None;
         }
-        // The upper bits of the product depend on all bits of the number.
+        // The upper bits of the product depend on all bits of the nid.
         let spread = nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_shr(32);
         let shard = usize::try_from(spread).unwrap_or_default() % SHARD_COUNT;
         let mut shard = lock(self.shards.get(shard)?);
@@ -85,7 +85,7 @@ impl Shard {
 }
 
 impl SharedBlockIndex {
-    /// The last checkpoint that is not behind block `index`, and its block.
+    /// The last checkpoint at or before block `index`, with its block number.
     pub(super) fn nearest(&self, index: u64) -> Option<(u64, Checkpoint)> {
         let wanted = index.checked_div(self.0.stride)?;
         let checkpoints = lock(&self.0.checkpoints);
@@ -94,7 +94,7 @@ impl SharedBlockIndex {
         Some((known.saturating_mul(self.0.stride), *checkpoint))
     }
 
-    /// Takes down where block `index` is, if it is the one after the last that is known.
+    /// Adds the checkpoint of block `index` if it is the next missing one.
     pub(super) fn learn(&self, index: u64, checkpoint: Checkpoint) {
         if index == 0 || !index.is_multiple_of(self.0.stride) {
             return;
@@ -108,7 +108,7 @@ impl SharedBlockIndex {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is under these locks is whole at every step.
+    // Data under these locks is consistent at every step, so poisoning is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

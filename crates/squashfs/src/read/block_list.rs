@@ -1,4 +1,4 @@
-//! Lists of the blocks of regular files.
+//! Block lists of regular files.
 
 use floe_image::{Error, Nid, Place, Result};
 
@@ -9,19 +9,19 @@ use super::{
 };
 use crate::format::{BLOCK_UNCOMPRESSED, BLOCK_WORD_MAX};
 
-/// What a block's size word says (section "Data blocks").
+/// A block's size word (section "Data blocks").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SizeWord {
-    /// Nothing is stored; the data are zero.
+    /// A hole: nothing is stored, the data is zero.
     Hole,
-    /// This many bytes are stored as they are.
+    /// This many bytes, uncompressed.
     Uncompressed(u32),
-    /// This many bytes are stored, compressed.
+    /// This many bytes, compressed.
     Compressed(u32),
 }
 
 impl SizeWord {
-    /// Parses a word of a block list or of the fragment table.
+    /// Parses a size word of a block list or of the fragment table.
     pub(crate) fn parse(word: u32, block_size: u32, place: Place) -> Result<Self> {
         if word == 0 {
             return Ok(Self::Hole);
@@ -31,16 +31,16 @@ impl SizeWord {
         }
         let stored_len = word & !BLOCK_UNCOMPRESSED;
         if stored_len == 0 {
-            return Err(Error::corrupt("block of no bytes", place));
+            return Err(Error::corrupt("empty block", place));
         }
         if stored_len > block_size {
-            return Err(Error::corrupt("block is stored in more bytes than a block has", place));
+            return Err(Error::corrupt("stored block exceeds the block size", place));
         }
         let is_compressed = word & BLOCK_UNCOMPRESSED == 0;
         Ok(if is_compressed { Self::Compressed(stored_len) } else { Self::Uncompressed(stored_len) })
     }
 
-    /// How many bytes are stored.
+    /// The stored length in bytes.
     pub(crate) const fn stored_len(self) -> u32 {
         match self {
             Self::Hole => 0,
@@ -52,14 +52,14 @@ impl SizeWord {
 /// A block of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockWord {
-    /// Which block of the file.
+    /// The index of the block in the file.
     pub(crate) index: u64,
-    /// Its first stored byte.
+    /// The position of its stored bytes.
     pub(crate) offset: u64,
     pub(crate) size: SizeWord,
 }
 
-/// Reads a block list from some block on.
+/// Reads a block list from a given block on.
 pub(crate) struct BlockList<'image> {
     cursor: MetadataCursor<'image>,
     nid: Nid,
@@ -72,8 +72,8 @@ pub(crate) struct BlockList<'image> {
 }
 
 impl Squashfs {
-    /// The block list of file `nid` from block `index` on. Costs the same for each block, once the list was walked: see
-    /// [`SharedBlockIndex`].
+    /// The block list of file `nid` from block `index` on. Once the list has been walked, the cost does not depend on
+    /// `index`: see [`SharedBlockIndex`].
     pub(crate) fn block_list(&self, nid: Nid, file: &RegularInode, index: u64) -> Result<BlockList<'_>> {
         let shared_index = self.block_indexes.of(nid, file.block_count);
         let known = shared_index.as_ref().and_then(|shared| shared.nearest(index));
@@ -95,7 +95,7 @@ impl Squashfs {
 }
 
 impl BlockList<'_> {
-    /// Where the next size word stands.
+    /// The position of the next size word.
     pub(crate) const fn position(&self) -> MetadataPosition {
         self.cursor.position()
     }
@@ -140,9 +140,9 @@ mod tests {
             (1, Ok(SizeWord::Compressed(1))),
             (4096, Ok(SizeWord::Compressed(4096))),
             (1 << 24 | 4096, Ok(SizeWord::Uncompressed(4096))),
-            (4097, Err("block is stored in more bytes than a block has")),
-            (1 << 24 | 4097, Err("block is stored in more bytes than a block has")),
-            (1 << 24, Err("block of no bytes")),
+            (4097, Err("stored block exceeds the block size")),
+            (1 << 24 | 4097, Err("stored block exceeds the block size")),
+            (1 << 24, Err("empty block")),
             (1 << 25, Err("unknown bits in the size of a block")),
             (u32::MAX, Err("unknown bits in the size of a block")),
         ] {

@@ -7,24 +7,24 @@ use floe_image::{Encoding, Error, Padding, Place, Result};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::format::{GzipOptions, Lz4Options, LzoOptions, METADATA_BYTES, XzOptions, ZstdOptions};
 
-/// The largest dictionary of an xz stream that is accepted: no block decodes to more.
+/// The largest accepted dictionary of an xz stream: no block decodes to more.
 const XZ_DICTIONARY_BYTES_MAX: u32 = 1 << 20;
 
-/// How far back a match of an LZ4 block may reach.
+/// The largest match distance of an LZ4 block.
 const LZ4_WINDOW_BYTES: u32 = 1 << 16;
 
-/// The version of the only LZ4 options that there are.
+/// The only known version of LZ4 options.
 const LZ4_VERSION_RAW: u32 = 1;
 
-/// In LZ4 options: a level or an acceleration follows.
+/// LZ4 option flag: a level or an acceleration follows.
 const LZ4_FLAG_LEVEL: u32 = 2;
 
-/// What compressed the blocks of an image.
+/// The compressor of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Compression {
     /// zlib streams.
     Gzip,
-    /// The legacy .lzma form.
+    /// The legacy .lzma format.
     Lzma,
     /// LZO1X.
     Lzo,
@@ -37,7 +37,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compressor of this number in the superblock.
+    /// The compressor with this id in the superblock.
     pub const fn from_id(id: u16) -> Option<Self> {
         Some(match id {
             1 => Self::Gzip,
@@ -50,7 +50,7 @@ impl Compression {
         })
     }
 
-    /// The name that mksquashfs knows it by.
+    /// The name that mksquashfs uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -62,7 +62,7 @@ impl Compression {
         }
     }
 
-    /// How blocks are decoded, where `block_size` is the most that one decodes to.
+    /// The encoding of blocks that decode to at most `block_size` bytes.
     pub fn encoding(self, options: Option<&CompressorOptions>, block_size: u32) -> Encoding {
         let largest = block_size.max(METADATA_BYTES);
         match self {
@@ -91,16 +91,16 @@ impl fmt::Display for Compression {
     }
 }
 
-/// How the compressor was told to work; only xz and lz4 need any of it to decode (section "Compressor options").
+/// The compressor's options; only those of xz and lz4 affect decoding (section "Compressor options").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressorOptions {
     /// Of gzip.
     Gzip {
         /// 1 to 9.
         level: u32,
-        /// log2 of the window.
+        /// log2 of the window size.
         window_log2: u16,
-        /// A bit for each strategy that was tried.
+        /// The strategies tried during compression, a bit for each.
         strategies: u16,
     },
     /// Of lzo.
@@ -112,24 +112,24 @@ pub enum CompressorOptions {
     },
     /// Of xz.
     Xz {
-        /// The dictionary in bytes.
+        /// The dictionary size in bytes.
         dictionary_bytes: u32,
-        /// A bit for each branch filter that was tried.
+        /// The branch filters tried during compression, a bit for each.
         filters: u32,
     },
     /// Of lz4.
     Lz4 {
-        /// Whether the slow and thorough form was used.
+        /// Whether high compression was used.
         high_compression: bool,
-        /// Its level, or the acceleration of the fast form.
+        /// Its level, or the acceleration of fast compression.
         level: Option<u32>,
     },
     /// Of zstd.
     Zstd {
-        /// The level; below 0 for the fast ones.
+        /// The level; negative for the fast levels.
         level: i32,
     },
-    /// Of a compressor that has none.
+    /// The compressor has no options.
     None,
 }
 
@@ -174,7 +174,7 @@ impl CompressorOptions {
     }
 }
 
-/// Whether the kernel takes a dictionary of this size.
+/// Whether the kernel accepts this dictionary size.
 fn is_xz_dictionary(bytes: u32) -> bool {
     let lowest = bytes & bytes.wrapping_neg();
     bytes != 0 && (bytes == lowest || bytes == lowest | lowest.wrapping_shl(1))
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_parsed_and_told_in_words() {
+    fn options_are_parsed_and_formatted() {
         let rows: [(Compression, &[u8], &str); 11] = [
             (Compression::Gzip, &[9, 0, 0, 0, 15, 0, 5, 0], "level 9, window 2^15, strategies default huffman_only"),
             (Compression::Lzo, &[4, 0, 0, 0, 7, 0, 0, 0], "lzo1x_999, level 7"),

@@ -1,4 +1,4 @@
-//! Listings of directories.
+//! Directory listings.
 
 use floe_image::{Error, FileType, Nid, Place, Result};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::format::{self, DirEntry, DirHeader, NAME_BYTES_MAX};
 
-/// A name in a reused buffer.
+/// A name in a reusable buffer.
 pub(crate) struct Name {
     bytes: [u8; NAME_BYTES_MAX],
     len: usize,
@@ -30,7 +30,7 @@ impl Name {
         }
     }
 
-    /// Reads a name whose length less 1 is `len_less_1`.
+    /// Reads a name of `len_less_1` + 1 bytes.
     pub(super) fn read(&mut self, cursor: &mut MetadataCursor<'_>, len_less_1: u32) -> Result<()> {
         let len = usize::try_from(len_less_1).unwrap_or(usize::MAX).saturating_add(1);
         let Some(output) = self.bytes.get_mut(..len) else {
@@ -42,28 +42,28 @@ impl Name {
     }
 }
 
-/// A dirent, without its name.
+/// A dirent without its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListedInode {
-    /// The inode's reference.
+    /// The reference of the inode.
     pub(crate) nid: Nid,
-    /// The inode's number, as the dirent says it.
+    /// The inode number recorded in the dirent.
     pub(crate) number: u32,
-    /// The inode's type, as the dirent says it.
+    /// The file type recorded in the dirent.
     pub(crate) file_type: FileType,
 }
 
-/// A header in a listing.
+/// The position of a header in a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ListingPosition {
-    /// Its metadata.
+    /// Its metadata position.
     pub(crate) metadata: MetadataPosition,
-    /// How many bytes of the listing precede it.
+    /// Its offset in the listing.
     pub(crate) offset: u32,
 }
 
-/// Reads a listing: headers and the dirents under each (section "Directories"). Names must ascend, for searches rely on
-/// it.
+/// Reads a listing: headers, each followed by its dirents (section "Directories"). Names must ascend, because searches
+/// rely on the order.
 pub(crate) struct Listing<'image> {
     cursor: MetadataCursor<'image>,
     directory: Nid,
@@ -85,14 +85,14 @@ impl DirectoryInode {
 }
 
 impl Squashfs {
-    /// Where the listing of a directory begins.
+    /// The start of a directory's listing.
     pub(crate) fn listing_start(&self, directory: &DirectoryInode) -> ListingPosition {
         let block = self.directory_table.start.saturating_add(u64::from(directory.start_block));
         let metadata = MetadataPosition { block, offset: u32::from(directory.offset) };
         ListingPosition { metadata, offset: 0 }
     }
 
-    /// The listing of directory `nid` from a header on.
+    /// Reads the listing of directory `nid` from a header on.
     pub(crate) fn listing(&self, nid: Nid, directory: &DirectoryInode, from: ListingPosition) -> Listing<'_> {
         Listing {
             cursor: self.metadata.cursor(self.directory_table, from.metadata),
@@ -110,17 +110,17 @@ impl Squashfs {
 }
 
 impl Listing<'_> {
-    /// How many bytes of the listing precede what comes next.
+    /// The offset in the listing of the next header or dirent.
     pub(crate) const fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Where what comes next stands.
+    /// The position of the next header or dirent.
     pub(crate) const fn position(&self) -> MetadataPosition {
         self.cursor.position()
     }
 
-    /// Where the header of the last dirent is.
+    /// The position of the last dirent's header.
     pub(crate) const fn header(&self) -> ListingPosition {
         self.header_position
     }
@@ -130,12 +130,12 @@ impl Listing<'_> {
         self.starts_header
     }
 
-    /// Says what an index says of the first name.
+    /// Sets the first name that the index states, for comparison.
     pub(super) fn expect_first(&mut self, name: Option<Name>) {
         self.expected_first = name;
     }
 
-    /// The next dirent, its name put into `name`; `None` at the end.
+    /// Reads the next dirent and copies its name to `name`; `None` at the end.
     pub(crate) fn next(&mut self, name: &mut Name) -> Result<Option<ListedInode>> {
         if self.offset >= self.len && self.left_under_header == 0 {
             return Ok(None);
@@ -156,11 +156,11 @@ impl Listing<'_> {
         name.read(&mut self.cursor, u32::from(entry.size))?;
         check_name(name.as_bytes(), place)?;
         if name.as_bytes() <= self.previous.as_bytes() {
-            return Err(Error::corrupt("directory is not sorted, or has a name twice", place));
+            return Err(Error::corrupt("directory is not sorted or has duplicate names", place));
         }
         self.previous.copy_from(name);
         if self.expected_first.take().is_some_and(|expected| expected.as_bytes() != name.as_bytes()) {
-            return Err(Error::corrupt("directory index that does not lead to a header", place));
+            return Err(Error::corrupt("directory index does not lead to a header", place));
         }
         let Some(file_type) = file_type(entry.kind) else {
             return Err(Error::corrupt("dirent of an unknown type", place));
@@ -201,7 +201,7 @@ impl Listing<'_> {
 
 fn check_name(name: &[u8], place: Place) -> Result<()> {
     if name.contains(&b'/') || name.contains(&0) {
-        return Err(Error::corrupt("name with a slash or a NUL in it", place));
+        return Err(Error::corrupt("name contains a slash or NUL", place));
     }
     if matches!(name, b"." | b"..") {
         return Err(Error::corrupt("directory lists . or ..", place));
@@ -209,7 +209,7 @@ fn check_name(name: &[u8], place: Place) -> Result<()> {
     Ok(())
 }
 
-/// The type that a dirent gives.
+/// The file type of a dirent.
 const fn file_type(kind: u16) -> Option<FileType> {
     Some(match kind {
         format::DIR_TYPE => FileType::Directory,

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::format::{DirIndex, METADATA_BYTES};
 
-/// Reads the index of a directory: an entry for about each metadata block of the listing (section "Directory index").
+/// Reads the index of a directory, which has about one entry per metadata block of the listing (section "Directory
+/// index").
 pub(crate) struct IndexEntries<'image> {
     cursor: MetadataCursor<'image>,
     directory: Nid,
@@ -33,8 +34,8 @@ impl Squashfs {
         }
     }
 
-    /// The listing from the last header on that the index knows and for which `is_before` holds, given the header's
-    /// offset in the listing and the first name under it; where there is none, the whole listing.
+    /// The listing from the last indexed header for which `is_before` holds, given the header's offset in the listing
+    /// and its first name; the whole listing if there is none.
     pub(crate) fn listing_from(
         &self,
         nid: Nid,
@@ -59,12 +60,12 @@ impl Squashfs {
 }
 
 impl IndexEntries<'_> {
-    /// Where the next entry stands.
+    /// The position of the next entry.
     pub(crate) const fn position(&self) -> MetadataPosition {
         self.cursor.position()
     }
 
-    /// The next header that the index knows, the first name under it put into `name`; `None` at the end.
+    /// Reads the next indexed header and copies its first name to `name`; `None` at the end.
     pub(crate) fn next(&mut self, name: &mut Name) -> Result<Option<ListingPosition>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
@@ -81,7 +82,7 @@ impl IndexEntries<'_> {
         }
         self.previous = Some(entry.index);
         let block = self.table_start.saturating_add(u64::from(entry.start_block));
-        // Every block of the listing but the last decodes to this many bytes.
+        // Every block of the listing except the last decodes to this many bytes.
         let offset = self.listing_offset.saturating_add(entry.index) % METADATA_BYTES;
         Ok(ListingPosition { metadata: MetadataPosition { block, offset }, offset: entry.index })
     }

@@ -1,4 +1,4 @@
-//! Where the bytes of files are.
+//! Maps file ranges to extents.
 
 use floe_image::{
     ByteRange, DecodedLen, DeviceId, Error, Extent, ExtentData, Nid, Place, Result, StoredBlock, StoredLen,
@@ -51,7 +51,7 @@ impl Squashfs {
         Ok(())
     }
 
-    /// Where the `len` bytes of a data block are.
+    /// The location of a data block's `len` bytes.
     pub(crate) fn block_data(&self, nid: Nid, block: &BlockWord, len: u64) -> Result<ExtentData> {
         let device = DeviceId(0);
         let decoded_len = u32::try_from(len).unwrap_or(u32::MAX);
@@ -61,7 +61,7 @@ impl Squashfs {
                 Ok(ExtentData::Plain { device, offset: block.offset })
             }
             SizeWord::Uncompressed(_) => {
-                let rule = "uncompressed data block is not as long as its part of the file";
+                let rule = "uncompressed data block has the wrong length";
                 Err(Error::corrupt(rule, Place::inode_at(nid, block.offset)))
             }
             SizeWord::Compressed(stored_len) => {
@@ -74,7 +74,7 @@ impl Squashfs {
         }
     }
 
-    /// Where the `len` bytes of a tail end are.
+    /// The location of a tail end's `len` bytes.
     fn tail_data(&self, tail: FragmentTail, len: u64) -> Result<ExtentData> {
         let fragment = self.fragment(tail.index)?;
         let end = u64::from(tail.offset).saturating_add(len);
@@ -94,7 +94,7 @@ impl Squashfs {
         }
     }
 
-    /// The fragment block of this index (section "Fragments").
+    /// Reads entry `index` of the fragment table (section "Fragments").
     pub(crate) fn fragment(&self, index: u32) -> Result<FragmentBlock> {
         let Some(fragments) = &self.fragments else {
             return Err(Error::corrupt("tail end in an image without fragments", Place::UNKNOWN));
@@ -103,7 +103,7 @@ impl Squashfs {
         let place = Place::at(entry.start_block);
         let size = SizeWord::parse(entry.size, self.superblock.block_size(), place)?;
         if size == SizeWord::Hole {
-            return Err(Error::corrupt("block of no bytes", place));
+            return Err(Error::corrupt("empty block", place));
         }
         let end = entry.start_block.checked_add(u64::from(size.stored_len()));
         if end.is_none_or(|end| end > self.superblock.bytes_used) {
@@ -112,8 +112,8 @@ impl Squashfs {
         Ok(FragmentBlock { offset: entry.start_block, size })
     }
 
-    /// What is decoded to get at a fragment; `None` where it is stored as it is. All of it is decoded, whatever part a
-    /// file needs, for it holds other files' parts too.
+    /// The stored block of a compressed fragment; `None` if it is uncompressed. It is always decoded whole, because it
+    /// holds parts of other files too.
     pub(crate) fn fragment_block(&self, fragment: &FragmentBlock) -> Option<StoredBlock> {
         let SizeWord::Compressed(stored_len) = fragment.size else { return None };
         Some(StoredBlock {
@@ -126,7 +126,7 @@ impl Squashfs {
     }
 }
 
-/// Appends an extent, or lengthens the last one of those from `first` on where it goes on with it.
+/// Appends an extent, or extends the last one if the two are contiguous. Leaves extents before `first` unchanged.
 fn push(extents: &mut Vec<Extent>, first: usize, extent: Extent) {
     let is_own = extents.len() > first;
     if let Some(last) = extents.last_mut().filter(|last| is_own && last.range.end() == extent.range.offset()) {

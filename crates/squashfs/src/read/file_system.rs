@@ -1,4 +1,4 @@
-//! The contract of formats, for SquashFS.
+//! Implements [`FileSystem`] for SquashFS.
 
 use std::{cmp::Ordering, collections::HashSet, ops::ControlFlow, sync::Arc};
 
@@ -10,16 +10,16 @@ use floe_image::{
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
 use crate::format::{self, XattrId};
 
-/// The bytes of the shortest dirent, whose name has one byte.
+/// The length of the shortest dirent in bytes: its name has one byte.
 const ENTRY_BYTES_MIN: u64 = 9;
 
-/// Names no inode: `..` of a directory whose parent cannot be found.
+/// Identifies no inode; used as `..` of a directory whose parent cannot be found.
 const NO_NID: Nid = Nid(u64::MAX);
 
-/// The cursor behind `.`; the numbers are those of the kernel's `telldir`.
+/// The cursor after `.`; the values are those of the kernel's `telldir`.
 const AFTER_DOT: u64 = 1;
 
-/// The cursor behind `..`. Behind a dirent, it is this and the bytes of the listing up to there.
+/// The cursor after `..`. The cursor after a dirent adds the bytes of the listing up to its end.
 const AFTER_DOT_DOT: u64 = 3;
 
 impl FileSystem for Squashfs {
@@ -140,7 +140,7 @@ impl FileSystem for Squashfs {
         let bytes = self.metadata.cursor(self.inode_table, target).take(size);
         let bytes = bytes.map_err(|error| error.for_inode(nid))?;
         if bytes.contains(&0) {
-            return Err(Error::corrupt("symbolic link with a NUL in it", Place::inode_at(nid, target.block)));
+            return Err(Error::corrupt("symbolic link target contains NUL", Place::inode_at(nid, target.block)));
         }
         Ok(bytes)
     }
@@ -182,7 +182,7 @@ impl FileSystem for Squashfs {
         while let Some(attribute) = attributes.next().map_err(named)? {
             let Some(name) = attribute.full_name() else { continue };
             bytes.add_name(&name)?;
-            // Of two of one name, the first is the one that is found.
+            // The first of two attributes with the same name counts.
             if seen.contains(&name) {
                 continue;
             }
@@ -206,10 +206,10 @@ impl FileSystem for Squashfs {
 }
 
 impl Squashfs {
-    /// How many bytes the directory table decodes to, as far as it can be read.
+    /// The decoded length of the directory table, as far as it is readable.
     fn directory_table_bytes(&self) -> u64 {
         let (mut position, mut bytes) = (self.directory_table.start, 0_u64);
-        // Each block ends behind its beginning, so that this ends.
+        // Each block ends after its start, so the loop ends.
         while position < self.directory_table.end
             && let Ok((block, end)) = self.metadata.block(position)
         {
@@ -219,13 +219,13 @@ impl Squashfs {
         bytes
     }
 
-    /// The id that an inode's index stands for.
+    /// The user or group id for an inode's index.
     fn id(&self, inode: &Inode, index: u16) -> Result<u32> {
         let id = self.ids.get(usize::from(index)).copied();
         id.ok_or(Error::corrupt("id index past the id table", Place::inode(inode.nid)))
     }
 
-    /// The two entries that no listing holds.
+    /// The entries `.` and `..`, which listings omit.
     fn dots(&self, inode: &Inode, directory: &DirectoryInode) -> Result<[Dirent<'static>; 2]> {
         let entry = |name, nid, number, next| Dirent {
             name,
@@ -234,16 +234,16 @@ impl Squashfs {
             file_type: FileType::Directory,
             next: DirectoryCursor(next),
         };
-        // A directory can be listed although its parent is lost; only going there fails.
+        // A directory can be listed although its parent is lost; only `..` itself then fails.
         let parent = match self.parent(inode.nid, directory) {
-            Err(error) if error.is_passing() => return Err(error),
+            Err(error) if error.is_transient() => return Err(error),
             parent => parent.unwrap_or(NO_NID),
         };
         Ok([entry(b".", inode.nid, inode.number, AFTER_DOT), entry(b"..", parent, directory.parent, AFTER_DOT_DOT)])
     }
 }
 
-/// As the kernel counts them: data without holes, and what the attributes take (section "What stat shows").
+/// `st_blocks` as the kernel counts it: data without holes, plus the attributes (section "What stat shows").
 fn blocks_512(inode: &Inode, xattrs: Option<&XattrId>) -> u64 {
     let data = match &inode.data {
         InodeData::Regular(file) => stored_bytes(file).div_ceil(512),
@@ -253,6 +253,6 @@ fn blocks_512(inode: &Inode, xattrs: Option<&XattrId>) -> u64 {
 }
 
 fn stored_bytes(file: &RegularInode) -> u64 {
-    // Wraps where the inode claims more holes than it has bytes, as in the kernel.
+    // Wraps if the inode states more bytes in holes than it has, as in the kernel.
     file.size.wrapping_sub(file.sparse)
 }

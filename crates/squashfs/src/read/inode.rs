@@ -1,4 +1,4 @@
-//! Inodes, parsed.
+//! Parsed inodes.
 
 use floe_image::{DeviceNumber, Error, FileType, Nid, Place, Result};
 
@@ -11,7 +11,7 @@ use crate::format::{
     SymlinkInode,
 };
 
-/// The longest target of a symbolic link, in bytes; as in the kernel.
+/// The longest symbolic link target in bytes, as in the kernel.
 const SYMLINK_BYTES_MAX: u32 = 4096;
 
 /// The largest file, in bytes.
@@ -21,17 +21,17 @@ const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inode {
     pub(crate) nid: Nid,
-    /// Its number; 1 to the superblock's count.
+    /// The inode number, from 1 to the superblock's inode count.
     pub(crate) number: u32,
-    /// Whether it is of an extended kind.
+    /// Whether the inode has an extended type.
     pub(crate) is_extended: bool,
     /// The twelve permission bits.
     pub(crate) permissions: u16,
-    /// The owner, in the id table.
+    /// The index of the owner in the id table.
     pub(crate) uid_index: u16,
-    /// The group, in the id table.
+    /// The index of the group in the id table.
     pub(crate) gid_index: u16,
-    /// The time of the last change, in seconds since 1970.
+    /// The modification time in seconds since 1970.
     pub(crate) modified_seconds: u32,
     pub(crate) link_count: u32,
     /// The attribute set.
@@ -39,7 +39,7 @@ pub(crate) struct Inode {
     pub(crate) data: InodeData,
 }
 
-/// What an inode holds beside what they all hold.
+/// The type-specific part of an inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InodeData {
     Directory(DirectoryInode),
@@ -51,50 +51,50 @@ pub(crate) enum InodeData {
     Socket,
 }
 
-/// What a directory's inode holds.
+/// The fields of a directory inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DirectoryInode {
-    /// As `st_size`: the listing, and 3.
+    /// The size as in `st_size`: the listing's length plus 3.
     pub(crate) size: u32,
     /// The metadata block of the listing, relative to the directory table.
     pub(crate) start_block: u32,
     /// The offset of the listing in that block.
     pub(crate) offset: u16,
-    /// The inode number of the parent; the root's is none that exists.
+    /// The inode number of the parent; for the root, a number that does not exist.
     pub(crate) parent: u32,
-    /// How many index entries there are.
+    /// The number of index entries.
     pub(crate) index_count: u16,
-    /// Where they are.
+    /// The position of the index.
     pub(crate) index: MetadataPosition,
 }
 
-/// What a regular file's inode holds.
+/// The fields of a regular file inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegularInode {
-    /// In bytes; at most [`FILE_BYTES_MAX`].
+    /// The size in bytes; at most [`FILE_BYTES_MAX`].
     pub(crate) size: u64,
-    /// How many bytes are in holes, as the inode says.
+    /// The number of bytes in holes that the inode states.
     pub(crate) sparse: u64,
-    /// The first data block.
+    /// The position of the first data block.
     pub(crate) start: u64,
     pub(crate) fragment: Option<FragmentTail>,
-    /// How many data blocks there are, holes among them.
+    /// The number of data blocks, including holes.
     pub(crate) block_count: u64,
-    /// The list of their sizes.
+    /// The position of the block list.
     pub(crate) block_list: MetadataPosition,
 }
 
-/// Where a file's tail end is.
+/// The location of a file's tail end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentTail {
-    /// The fragment.
+    /// The index of the fragment.
     pub(crate) index: u32,
-    /// Where in the decoded fragment it begins.
+    /// The offset of the tail end in the decoded fragment.
     pub(crate) offset: u32,
 }
 
 impl Squashfs {
-    /// The inode of a reference.
+    /// Reads the inode of a reference.
     pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
         let position = MetadataPosition::of_reference(self.inode_table.start, nid.0)
             .ok_or(Error::corrupt("inode reference of more than 48 bits", Place::inode(nid)))?;
@@ -102,7 +102,7 @@ impl Squashfs {
         self.read_inode(&mut cursor, nid).map_err(|error| error.for_inode(nid))
     }
 
-    /// The inode at a cursor, which then stands behind its fixed part.
+    /// Reads the inode at a cursor and leaves the cursor after its fixed part.
     pub(crate) fn read_inode(&self, cursor: &mut MetadataCursor<'_>, nid: Nid) -> Result<Inode> {
         let place = cursor.position().place();
         let base: BaseInode = cursor.read()?;
@@ -152,7 +152,7 @@ impl Inode {
         }
     }
 
-    /// Moves a cursor that stands behind the fixed part of this inode to its end.
+    /// Moves a cursor from the end of this inode's fixed part to the end of the inode.
     pub(crate) fn skip_rest(&self, cursor: &mut MetadataCursor<'_>) -> Result<()> {
         match &self.data {
             InodeData::Regular(file) => cursor.skip(file.block_count.saturating_mul(4)),
@@ -171,14 +171,14 @@ impl Inode {
 }
 
 impl RegularInode {
-    /// The bytes of the tail end; 0 where there is none.
+    /// The length of the tail end; 0 if there is none.
     pub(crate) fn tail_bytes(&self, block_size: u32) -> u64 {
         // The block size is a power of two.
         self.size & u64::from(block_size).wrapping_sub(1)
     }
 }
 
-/// What follows the part that all inodes have.
+/// The part that follows the common header.
 struct Body {
     link_count: u32,
     xattr: u32,
@@ -265,7 +265,7 @@ impl Body {
         let fragment = (raw.fragment != format::ABSENT_FRAGMENT)
             .then_some(FragmentTail { index: raw.fragment, offset: raw.offset });
         if fragment.is_some() && !has_tail {
-            return Err(Error::corrupt("file of whole blocks with a fragment", place));
+            return Err(Error::corrupt("file with a fragment, but without a partial last block", place));
         }
         let block_count = whole_blocks.saturating_add(u64::from(has_tail && fragment.is_none()));
         let data = InodeData::Regular(RegularInode {

@@ -1,4 +1,4 @@
-//! All inodes, in the order of the table.
+//! A scan of the inode table.
 
 use floe_image::{Error, Nid, Result};
 
@@ -7,8 +7,8 @@ use super::{
     metadata::{MetadataCursor, MetadataPosition},
 };
 
-/// Reads the inode table from its beginning: each inode once, whether a directory names it or not. It ends with the
-/// table, after as many inodes as the superblock counts, or with the first error.
+/// Reads all inodes in table order, whether or not a directory refers to them. Ends with the table, after as many
+/// inodes as the superblock counts, or with the first error.
 pub(crate) struct InodeScan<'image> {
     squashfs: &'image Squashfs,
     cursor: MetadataCursor<'image>,

@@ -1,24 +1,24 @@
-//! Tables of equal entries, whose metadata blocks are found through a list of their places.
+//! Tables of fixed-size entries whose metadata blocks are located through a list.
 
 use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 
 use super::metadata::{Metadata, MetadataCursor, MetadataPosition, TableRange};
 use crate::format::{METADATA_BYTES, Raw};
 
-/// The bytes of one place in a list.
+/// The length of one block position in a list.
 const LOCATION_BYTES: u64 = 8;
 
-/// A metadata block takes at most this many bytes of the image, its length word among them.
+/// The maximum stored length of a metadata block in bytes, including its length word.
 const STORED_BLOCK_BYTES_MAX: u64 = 8194;
 
-/// Which table.
+/// Identifies a table with a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListedTable {
     /// Fragment blocks.
     Fragments,
-    /// References of inodes by their number.
+    /// Inode references by inode number.
     Export,
-    /// Owners and groups.
+    /// User and group ids.
     Ids,
     /// Attribute sets.
     Xattrs,
@@ -36,10 +36,10 @@ impl ListedTable {
 
     const fn is_out_of_order(self) -> &'static str {
         match self {
-            Self::Fragments => "blocks of the fragment table are not one behind the other",
-            Self::Export => "blocks of the export table are not one behind the other",
-            Self::Ids => "blocks of the id table are not one behind the other",
-            Self::Xattrs => "blocks of the attribute id table are not one behind the other",
+            Self::Fragments => "blocks of the fragment table are not consecutive",
+            Self::Export => "blocks of the export table are not consecutive",
+            Self::Ids => "blocks of the id table are not consecutive",
+            Self::Xattrs => "blocks of the attribute id table are not consecutive",
         }
     }
 
@@ -53,23 +53,23 @@ impl ListedTable {
     }
 }
 
-/// Where a list is, and what it is a list of.
+/// The location of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListPlace {
     pub(crate) table: ListedTable,
-    /// Where the table's metadata blocks end.
+    /// The end of the table's metadata blocks.
     pub(crate) blocks_end: u64,
-    /// The first byte of the list.
+    /// The start of the list.
     pub(crate) start: u64,
-    /// Where what follows begins.
+    /// The start of the next structure.
     pub(crate) next: u64,
     pub(crate) entry_count: u32,
     pub(crate) entry_bytes: u32,
 }
 
-/// A table of equal entries (section "Tables with a list").
+/// A table of fixed-size entries (section "Tables with a list").
 ///
-/// Its list is kept in memory: 8 bytes for each 8 KiB of entries, all of them read from the image.
+/// The list stays in memory: 8 bytes for each 8 KiB of entries, all of them present in the image.
 #[derive(Clone, Debug)]
 pub(crate) struct LocationList {
     table: ListedTable,
@@ -105,18 +105,17 @@ impl LocationList {
         Ok(Self { table, range, entry_count, entries_per_block, entry_bytes, locations })
     }
 
-    /// The bytes of the image in which its metadata blocks stand; they end where the list, or what
-    /// precedes it, begins.
+    /// The range of the table's metadata blocks, which ends where the list, or the header before it, begins.
     pub(crate) const fn range(&self) -> TableRange {
         self.range
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) const fn entry_count(&self) -> u32 {
         self.entry_count
     }
 
-    /// The entry of this index.
+    /// Reads the entry at this index.
     pub(crate) fn entry<T: Raw>(&self, metadata: &Metadata, index: u32) -> Result<T> {
         self.cursor_at(metadata, index)?.read()
     }
@@ -176,11 +175,11 @@ mod tests {
             (&[16_000], ids, 512, 8, Err("does not end where the next table begins")),
             (&[16_000], ListedTable::Fragments, 512, 8, Ok(())),
             (&[16_000], ListedTable::Fragments, 513, 0, Err("runs into the next table")),
-            (&[16_000, 12_000], ids, 513, 0, Err("not one behind the other")),
-            (&[16_000, 16_000], ids, 513, 0, Err("not one behind the other")),
-            (&[3000, 16_000], ids, 513, 0, Err("not one behind the other")),
-            (&[20_000], ids, 1, 0, Err("not one behind the other")),
-            (&[u64::MAX], ids, 1, 0, Err("not one behind the other")),
+            (&[16_000, 12_000], ids, 513, 0, Err("not consecutive")),
+            (&[16_000, 16_000], ids, 513, 0, Err("not consecutive")),
+            (&[3000, 16_000], ids, 513, 0, Err("not consecutive")),
+            (&[20_000], ids, 1, 0, Err("not consecutive")),
+            (&[u64::MAX], ids, 1, 0, Err("not consecutive")),
             (&[1], ids, u32::MAX, 0, Err("does not end where the next table begins")),
         ] {
             let told = read(locations, table, entry_count, slack).map(drop).map_err(|error| error.to_string());
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_entry_past_the_count() {
+    fn entries_past_the_count_are_refused() {
         let list = read(&[16_000], ListedTable::Xattrs, 3, 0).expect("a good list");
         let metadata = Metadata::new(std::sync::Arc::new(DirectReader::of(vec![])), floe_image::Encoding::Stored);
         assert_eq!(list.cursor_at(&metadata, 2).expect("there").position().offset, 32);

@@ -1,4 +1,4 @@
-//! Reading of metadata blocks.
+//! Reads metadata blocks.
 
 use std::{io, sync::Arc};
 
@@ -9,40 +9,40 @@ use crate::format::{METADATA_BYTES, Raw};
 /// The largest raw structure, in bytes.
 const RAW_BYTES_MAX: usize = 96;
 
-/// The bytes of the word that says a metadata block's length.
+/// The size of a metadata block's length word in bytes.
 const LENGTH_WORD_BYTES: u64 = 2;
 
-/// A byte of decoded metadata: a block and an offset in what it decodes to.
+/// The position of a byte of decoded metadata: a block and an offset in its decoded bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MetadataPosition {
-    /// The first byte of the stored block in the image.
+    /// The start of the stored block in the image.
     pub(crate) block: u64,
     /// The offset in the decoded block.
     pub(crate) offset: u32,
 }
 
 impl MetadataPosition {
-    /// The position of a reference, whose block is relative to `table_start`; `None` where it has more than 48 bits.
+    /// The position of a reference whose block is relative to `table_start`; `None` if it exceeds 48 bits.
     pub(crate) fn of_reference(table_start: u64, reference: u64) -> Option<Self> {
         let block = u32::try_from(reference.checked_shr(16)?).ok()?;
         let offset = u32::try_from(reference & 0xffff).ok()?;
         Some(Self { block: table_start.checked_add(u64::from(block))?, offset })
     }
 
-    /// The place that errors name.
+    /// The location for error messages.
     pub(crate) const fn place(self) -> Place {
         Place::at(self.block)
     }
 }
 
-/// The bytes of the image in which a table's metadata blocks stand.
+/// The range of a table's metadata blocks in the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TableRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// Where metadata comes from and how it is decoded.
+/// Reads and decodes metadata blocks.
 #[derive(Clone)]
 pub(crate) struct Metadata {
     reader: Arc<dyn BlockReader>,
@@ -54,7 +54,7 @@ impl Metadata {
         Self { reader, encoding }
     }
 
-    /// The same metadata, through another reader.
+    /// The same image through another reader.
     pub(crate) fn with_reader(&self, reader: Arc<dyn BlockReader>) -> Self {
         Self { reader, encoding: self.encoding }
     }
@@ -67,12 +67,12 @@ impl Metadata {
         self.encoding
     }
 
-    /// A cursor that reads `table` from `position` on.
+    /// Creates a cursor that reads `table` from `position` on.
     pub(crate) fn cursor(&self, table: TableRange, position: MetadataPosition) -> MetadataCursor<'_> {
         MetadataCursor { metadata: self, table, position, loaded: None }
     }
 
-    /// The decoded block at `offset`, and the byte after it.
+    /// Reads the block at `offset`; returns it with the position after it.
     pub(crate) fn block(&self, offset: u64) -> Result<(Bytes, u64)> {
         let block = StoredBlock {
             device: DeviceId(0),
@@ -92,15 +92,15 @@ impl Metadata {
             return Err(Error::corrupt("metadata block of more than 8192 bytes", Place::at(offset)));
         }
         if decoded.bytes.is_empty() || decoded.stored_end <= offset {
-            return Err(Error::corrupt("metadata block of no bytes", Place::at(offset)));
+            return Err(Error::corrupt("empty metadata block", Place::at(offset)));
         }
         Ok((decoded.bytes, decoded.stored_end))
     }
 }
 
-/// Reads decoded metadata one record after another; records may span blocks.
+/// Reads decoded metadata sequentially; records may span blocks.
 ///
-/// Each block it goes on to lies behind the last one and within the table, so that no read can go on for ever.
+/// Each further block must follow the previous one and lie within the table, so every read ends.
 #[derive(Clone)]
 pub(crate) struct MetadataCursor<'image> {
     metadata: &'image Metadata,
@@ -117,17 +117,17 @@ struct LoadedBlock {
 }
 
 impl MetadataCursor<'_> {
-    /// The next byte. At the end of a block it is the first of the next one.
+    /// The position of the next byte. At the end of a block, this is the first byte of the next one.
     pub(crate) const fn position(&self) -> MetadataPosition {
         self.position
     }
 
-    /// Whether the table ends here.
+    /// Whether the cursor has reached the end of the table.
     pub(crate) const fn is_at_end(&self) -> bool {
         self.position.block >= self.table.end
     }
 
-    /// The next structure.
+    /// Reads a structure.
     pub(crate) fn read<T: Raw>(&mut self) -> Result<T> {
         let place = self.position.place();
         let mut bytes = [0; RAW_BYTES_MAX];
@@ -136,14 +136,14 @@ impl MetadataCursor<'_> {
         T::from_prefix(bytes).ok_or(Error::corrupt("metadata record is too short", place))
     }
 
-    /// The next 32-bit number.
+    /// Reads a 32-bit number.
     pub(crate) fn read_u32(&mut self) -> Result<u32> {
         let mut bytes = [0; 4];
         self.fill(&mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// The next 64-bit number.
+    /// Reads a 64-bit number.
     pub(crate) fn read_u64(&mut self) -> Result<u64> {
         let mut bytes = [0; 8];
         self.fill(&mut bytes)?;
@@ -162,7 +162,7 @@ impl MetadataCursor<'_> {
         Ok(())
     }
 
-    /// The next `len` bytes. Memory is taken as they are found, not as they are promised.
+    /// Reads `len` bytes. Memory grows with the bytes found, not with `len`.
     pub(crate) fn take(&mut self, len: u32) -> Result<Vec<u8>> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let mut output = Vec::new();
@@ -173,7 +173,7 @@ impl MetadataCursor<'_> {
         Ok(output)
     }
 
-    /// Steps over the next `len` bytes.
+    /// Skips `len` bytes.
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         let mut left = len;
         while left > 0 {
@@ -183,7 +183,7 @@ impl MetadataCursor<'_> {
         Ok(())
     }
 
-    /// The next bytes, at most `len_max` and at least one.
+    /// Returns the next bytes: at least one, at most `len_max`.
     fn chunk(&mut self, len_max: usize) -> Result<&[u8]> {
         let position = self.position;
         if self.loaded.as_ref().is_none_or(|loaded| loaded.offset != position.block) {
@@ -254,7 +254,7 @@ mod tests {
             (block(b"abc"), 5, 0, 3, "metadata reference past the end of its block"),
             (block(b"abc"), 4, 0, 0, "metadata block past the end of its table"),
             (block(b"abc"), 5, 5, 0, "metadata block outside its table"),
-            (vec![0, 0x80, 0, 0], 4, 0, 0, "metadata block of no bytes"),
+            (vec![0, 0x80, 0, 0], 4, 0, 0, "empty metadata block"),
             (long, 1 << 20, 0, 0, "more than"),
         ] {
             let metadata = metadata(image);

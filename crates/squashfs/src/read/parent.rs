@@ -1,4 +1,4 @@
-//! Parents of directories.
+//! Finds the parents of directories.
 
 use std::{collections::HashMap, sync::OnceLock};
 
@@ -6,18 +6,18 @@ use floe_image::{Error, Nid, Place, Result};
 
 use super::{DirectoryInode, Inode, InodeData, Squashfs};
 
-/// In an image without an export table, `..` is found for this many directories at most; they take 16 MiB.
+/// The maximum number of directories for which `..` works without an export table; their index takes 16 MiB.
 const DIRECTORIES_MAX: usize = 1 << 20;
 
-/// The directories of an image without an export table: inode number to reference, read when it is first needed. What may
-/// succeed later is not remembered.
+/// Maps inode numbers of directories to references, for an image without an export table. Built on first use; errors
+/// that may pass are not stored.
 pub(super) type DirectoryNumbers = OnceLock<Result<HashMap<u32, Nid>>>;
 
 impl Squashfs {
-    /// The parent of a directory; the root is its own.
+    /// The parent of a directory; the root is its own parent.
     ///
-    /// Inodes name their parent by its number, and only the export table leads from a number to an inode (section
-    /// "Export table"). Where there is none, the whole inode table is read once.
+    /// An inode states its parent by inode number, which only the export table maps to an inode (section "Export
+    /// table"). Without that table, the whole inode table is read once.
     pub(crate) fn parent(&self, nid: Nid, directory: &DirectoryInode) -> Result<Nid> {
         if nid == self.superblock.root {
             return Ok(nid);
@@ -35,7 +35,7 @@ impl Squashfs {
                 let numbers = match self.directory_numbers.get() {
                     Some(numbers) => numbers,
                     None => match self.number_directories() {
-                        Err(error) if error.is_passing() => return Err(error),
+                        Err(error) if error.is_transient() => return Err(error),
                         numbers => self.directory_numbers.get_or_init(|| numbers),
                     },
                 };
@@ -46,7 +46,7 @@ impl Squashfs {
         };
         let inode = self.inode(parent)?;
         if inode.number != directory.parent || inode.directory().is_err() {
-            return Err(Error::corrupt("directory whose parent is not what its number says", Place::inode(nid)));
+            return Err(Error::corrupt("directory whose parent has another inode number", Place::inode(nid)));
         }
         Ok(parent)
     }

@@ -5,8 +5,8 @@ use floe_image::{Nid, Result, SeekTarget};
 use super::{RegularInode, SizeWord, Squashfs};
 
 impl Squashfs {
-    /// As the kernel (from 6.18 on) answers `lseek`: a block is a hole where nothing is stored of it, a tail end in a
-    /// fragment is data, and every file ends with a hole (section "Holes").
+    /// Answers `lseek` as the kernel does since 6.18: a block without stored bytes is a hole, a tail end in a fragment
+    /// is data, and every file ends with a hole (section "Holes").
     pub(crate) fn seek_file(
         &self,
         nid: Nid,

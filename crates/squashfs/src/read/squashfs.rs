@@ -1,4 +1,4 @@
-//! An opened image.
+//! An open image.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,16 +15,16 @@ use super::{
 };
 use crate::format::{self, FragmentEntry};
 
-/// The bytes of an id.
+/// The size of an id in bytes.
 const ID_BYTES: u32 = 4;
 
-/// The bytes of an inode's reference in the export table.
+/// The size of an inode reference in the export table, in bytes.
 const REFERENCE_BYTES: u32 = 8;
 
 /// A SquashFS 4.0 image.
 ///
-/// Memory: the ids (256 KiB at most), the lists of the fragment and export tables (8 bytes for each 512 fragments and
-/// 1024 inodes), and an index of up to 24 KiB for each of the 128 long files that were read last.
+/// Memory: the ids (at most 256 KiB), the lists of the fragment and export tables (8 bytes for each 512 fragments and
+/// 1024 inodes), and an index of up to 24 KiB for each of the 128 most recently read long files.
 #[derive(Clone)]
 pub struct Squashfs {
     pub(crate) superblock: Superblock,
@@ -41,15 +41,15 @@ pub struct Squashfs {
     pub(super) root_number: u32,
     pub(super) block_indexes: Arc<BlockIndexes>,
     pub(super) directory_numbers: Arc<DirectoryNumbers>,
-    /// How many dirents the directory table has room for, once that was asked.
+    /// How many dirents the directory table has room for; computed on first use.
     pub(super) entry_count_max: Arc<OnceLock<u64>>,
 }
 
 impl Squashfs {
-    /// Opens an image: byte 0 of the reader is byte 0 of the file system.
+    /// Opens an image. Byte 0 of the reader must be byte 0 of the file system.
     ///
     /// # Errors
-    /// There is no superblock of a known version and compressor; a table is not where it must be; or the root is no
+    /// There is no superblock of a supported version and compressor; a table is misplaced; or the root is not a
     /// directory.
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
         let superblock = Superblock::read(reader.as_ref())?;
@@ -83,28 +83,28 @@ impl Squashfs {
         Ok(squashfs)
     }
 
-    /// What the image says of itself.
+    /// The superblock.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The compressor's options, where they are stored.
+    /// The compressor's options, if they are stored.
     pub const fn compressor_options(&self) -> Option<&CompressorOptions> {
         self.options.as_ref()
     }
 
-    /// The sets of attributes.
+    /// The attribute sets.
     pub(crate) fn xattr_sets(&self) -> Option<&LocationList> {
         self.xattrs.as_deref().map(XattrTable::sets)
     }
 
-    /// The bytes of the image in which the attributes stand.
+    /// The range of the attributes' metadata blocks.
     pub(crate) fn xattr_attributes(&self) -> Option<TableRange> {
         self.xattrs.as_deref().map(XattrTable::attributes)
     }
 }
 
-/// The tables of an image, each found to end before the next begins (section "Layout").
+/// The tables of an image. Each ends before the next begins (section "Layout").
 struct Tables {
     inodes: TableRange,
     directories: TableRange,
@@ -115,7 +115,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Reads their lists, the last table first, for each list must end where the table behind it begins.
+    /// Reads the tables' lists, last table first, because each list must end where the next table begins.
     fn read(reader: &dyn BlockReader, superblock: &Superblock) -> Result<Self> {
         let bytes_used = superblock.bytes_used;
         let xattrs = superblock.xattr_id_table_start;

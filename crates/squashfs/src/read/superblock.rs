@@ -1,60 +1,60 @@
-//! The superblock, checked.
+//! The validated superblock.
 
 use floe_image::{BlockReader, DeviceId, Error, Nid, Place, Result};
 
 use super::Compression;
 use crate::format::{self, SuperBlock};
 
-/// The smallest block size is 2 to the power of this: 4 KiB.
+/// log2 of the smallest block size: 4 KiB.
 const BLOCK_SIZE_LOG2_MIN: u16 = 12;
 
-/// The largest block size is 2 to the power of this: 1 MiB.
+/// log2 of the largest block size: 1 MiB.
 const BLOCK_SIZE_LOG2_MAX: u16 = 20;
 
-/// The bytes that a superblock takes.
+/// The size of a superblock in bytes.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 96;
 
-/// Whether an image that begins with `head` says that it is SquashFS, of whatever version; four bytes are enough.
+/// Whether `head` begins with a SquashFS magic number of any version; four bytes suffice.
 pub fn is_squashfs(head: &[u8]) -> bool {
     let magic = head.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     matches!(magic, Some(format::MAGIC | format::MAGIC_STREAMED | format::MAGIC_SWAPPED))
 }
 
-/// What an image says of itself (section "Superblock").
+/// A validated superblock (section "Superblock").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Superblock {
-    /// The byte at which it stands: 0, or for a streamed image near its end.
+    /// Its position in bytes: 0, or near the end of a streamed image.
     pub offset: u64,
-    /// How many inodes there are.
+    /// The number of inodes.
     pub inode_count: u32,
-    /// When the image was made, in seconds since 1970.
+    /// The build time in seconds since 1970.
     pub built_seconds: u32,
-    /// log2 of the size of a data block; 12 to 20.
+    /// log2 of the data block size; 12 to 20.
     pub block_size_log2: u8,
-    /// How many fragment blocks there are.
+    /// The number of fragment blocks.
     pub fragment_count: u32,
     /// The compressor.
     pub compression: Compression,
     /// The flags.
     pub flags: Flags,
-    /// How many ids there are; at least 1.
+    /// The number of ids; at least 1.
     pub id_count: u16,
-    /// The root's inode.
+    /// The root inode.
     pub root: Nid,
-    /// How many bytes the file system takes, without padding; no more than there are.
+    /// The length of the file system in bytes, without padding; at most the length of the image.
     pub bytes_used: u64,
-    /// The first block of the inode table.
+    /// The start of the inode table.
     pub inode_table_start: u64,
-    /// The first block of the directory table.
+    /// The start of the directory table.
     pub directory_table_start: u64,
-    /// The fragment table's list of blocks.
+    /// The start of the fragment table's list of blocks.
     pub fragment_table_start: Option<u64>,
-    /// The export table's list of blocks.
+    /// The start of the export table's list of blocks.
     pub export_table_start: Option<u64>,
-    /// The id table's list of blocks.
+    /// The start of the id table's list of blocks.
     pub id_table_start: u64,
-    /// The header of the attribute id table.
+    /// The start of the attribute id table's header.
     pub xattr_id_table_start: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Superblock {
     /// Reads the superblock of an image.
     ///
     /// # Errors
-    /// There is none, it is of another version or compressor than are known, or its numbers make no sense.
+    /// There is no superblock, its version or compressor is unsupported, or its fields are invalid.
     pub fn read(reader: &dyn BlockReader) -> Result<Self> {
         let image_len = reader.device_len(DeviceId(0))?;
         let raw = raw_at(reader, 0, image_len)?;
@@ -128,7 +128,7 @@ impl Superblock {
         })
     }
 
-    /// The size of a data block in bytes: 4 KiB to 1 MiB.
+    /// The data block size in bytes: 4 KiB to 1 MiB.
     pub fn block_size(&self) -> u32 {
         1_u32.wrapping_shl(u32::from(self.block_size_log2))
     }
@@ -146,7 +146,7 @@ fn raw_at(reader: &dyn BlockReader, offset: u64, image_len: u64) -> Result<Super
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flags(pub u16);
 
-/// Each known flag and its word.
+/// The known flags with their names.
 const FLAG_WORDS: [(u16, &str); 12] = [
     (format::FLAG_UNCOMPRESSED_INODES, "uncompressed-inodes"),
     (format::FLAG_UNCOMPRESSED_DATA, "uncompressed-data"),
@@ -168,12 +168,12 @@ impl Flags {
         self.0 & bits == bits
     }
 
-    /// The bits that no version of the format names.
+    /// The bits that no version of the format defines.
     pub fn unknown(self) -> u16 {
         FLAG_WORDS.iter().fold(self.0, |left, (bit, _)| left & !bit)
     }
 
-    /// The flags that are set, in words.
+    /// The names of the flags that are set.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         FLAG_WORDS.iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, word)| *word)
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn magic_numbers_are_told() {
+    fn magic_numbers_are_recognised() {
         for (head, expected) in [
             (&b"hsqs"[..], true),
             (b"HSQS....", true),

@@ -9,26 +9,27 @@ use super::{
 };
 use crate::format::{self, XattrEntry, XattrId, XattrIdTable, XattrVal};
 
-/// The longest value, in bytes; as in the kernel.
+/// The longest value in bytes, as in the kernel.
 const VALUE_BYTES_MAX: u32 = 65_536;
 
-/// The most attributes of an inode: more names would not fit into the 64 KiB that the kernel lists.
+/// The maximum number of attributes of an inode: more names would exceed the kernel's limit of 64 KiB.
 const ATTRIBUTES_MAX: u32 = 65_536;
 
-/// How many bytes the names of an inode's attributes take at most, each with a zero byte behind it: as many as Linux lists.
+/// The largest total length of an inode's xattr names in bytes, each with a terminating zero byte: the limit of
+/// `listxattr`.
 const NAMES_BYTES_MAX: usize = 65_536;
 
-/// How many bytes the values of an inode's attributes take at most when they are asked for together. A few bytes of an
-/// image can name one value of 64 KiB again and again.
+/// The largest total length of an inode's xattr values in bytes when they are read together. A few bytes of an image
+/// can refer to one value of 64 KiB many times.
 const VALUES_BYTES_MAX: usize = 16 << 20;
 
-/// The table of attributes and of sets of them (section "Attributes").
+/// The attributes and attribute sets (section "Attributes").
 pub(super) struct XattrTable {
     sets: LocationList,
     attributes: TableRange,
 }
 
-/// The prefix of a name.
+/// The prefix of an attribute name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XattrPrefix {
     User,
@@ -37,7 +38,7 @@ pub(crate) enum XattrPrefix {
 }
 
 impl XattrPrefix {
-    /// The prefix of an attribute's type; `None` where it is not known, and the attribute is not shown.
+    /// The prefix for an attribute's type; `None` if it is unknown, and the attribute is not shown.
     pub(crate) const fn from_kind(kind: u16) -> Option<Self> {
         if kind & !(format::XATTR_PREFIX_MASK | format::XATTR_VALUE_OUT_OF_LINE) != 0 {
             return None;
@@ -60,7 +61,7 @@ impl XattrPrefix {
 }
 
 impl XattrTable {
-    /// Reads the header and the list of the table.
+    /// Reads the table's header and list.
     pub(super) fn read(reader: &dyn BlockReader, header_start: u64, bytes_used: u64) -> Result<Self> {
         let place = Place::at(header_start);
         let list_start = header_start.saturating_add(16);
@@ -86,12 +87,12 @@ impl XattrTable {
         let sets = LocationList::read(reader, list)?;
         let attributes = TableRange { start: header.xattr_table_start, end: sets.range().start };
         if attributes.start >= attributes.end {
-            return Err(Error::corrupt("attributes do not stand before the attribute id table", place));
+            return Err(Error::corrupt("attributes do not precede the attribute id table", place));
         }
         Ok(Self { sets, attributes })
     }
 
-    /// The first byte of the table.
+    /// The start of the table.
     pub(super) const fn start(&self) -> u64 {
         self.attributes.start
     }
@@ -101,7 +102,7 @@ impl XattrTable {
         &self.sets
     }
 
-    /// The bytes of the image in which the attributes stand.
+    /// The range of the attributes' metadata blocks.
     pub(super) const fn attributes(&self) -> TableRange {
         self.attributes
     }
@@ -130,7 +131,7 @@ fn position(table: TableRange, reference: u64) -> Result<MetadataPosition> {
 }
 
 impl Squashfs {
-    /// The attribute set of an inode; `None` where it has none, or the image has no attributes at all.
+    /// The attribute set of an inode; `None` if it has none, or the image has no attributes.
     pub(crate) fn xattr_set(&self, inode: &Inode) -> Result<Option<XattrId>> {
         match (&self.xattrs, inode.xattr_index) {
             (Some(table), Some(index)) => {
@@ -140,19 +141,19 @@ impl Squashfs {
         }
     }
 
-    /// The attributes of a set.
+    /// Reads the attributes of a set.
     pub(crate) fn xattr_list(&self, set: &XattrId) -> Result<XattrList<'_>> {
         let Some(table) = &self.xattrs else {
-            return Err(Error::corrupt("attributes in an image without them", Place::UNKNOWN));
+            return Err(Error::corrupt("attribute set in an image without attributes", Place::UNKNOWN));
         };
         if set.count > ATTRIBUTES_MAX {
-            return Err(Error::corrupt("set of more than 65536 attributes", Place::at(table.start())));
+            return Err(Error::corrupt("set exceeds 65536 attributes", Place::at(table.start())));
         }
         table.list(&self.metadata, set)
     }
 }
 
-/// Counts the names and values of one inode.
+/// Sums the lengths of one inode's names and values.
 pub(super) struct XattrBytes {
     names: usize,
     values: usize,
@@ -164,22 +165,22 @@ impl XattrBytes {
         Self { names: 0, values: 0, place: Place::inode(nid) }
     }
 
-    /// Adds a name; an error where there are more than Linux lists.
+    /// Adds a name; fails if the names exceed the limit of `listxattr`.
     pub(super) fn add_name(&mut self, name: &[u8]) -> Result<()> {
         self.names = self.names.saturating_add(name.len()).saturating_add(1);
-        let rule = "attribute names of more than 64 KiB";
+        let rule = "attribute names exceed 64 KiB";
         if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
 
-    /// Adds a value; an error where there are too many to be read together.
+    /// Adds a value; fails if the values are too long to be read together.
     pub(super) fn add_value(&mut self, value: &[u8]) -> Result<()> {
         self.values = self.values.saturating_add(value.len());
-        let rule = "attribute values of more than 16 MiB";
+        let rule = "attribute values exceed 16 MiB";
         if self.values > VALUES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
 }
 
-/// Reads the attributes of a set, one after another.
+/// Reads the attributes of a set in order.
 pub(crate) struct XattrList<'image> {
     cursor: MetadataCursor<'image>,
     metadata: &'image Metadata,
@@ -189,7 +190,7 @@ pub(crate) struct XattrList<'image> {
 
 /// An attribute.
 pub(crate) struct Xattr<'image> {
-    /// The type, as it stands in the image.
+    /// The raw type.
     pub(crate) kind: u16,
     /// The name without its prefix.
     pub(crate) name: Vec<u8>,
@@ -199,12 +200,12 @@ pub(crate) struct Xattr<'image> {
 }
 
 impl<'image> XattrList<'image> {
-    /// Where the next attribute stands.
+    /// The position of the next attribute.
     pub(crate) const fn position(&self) -> MetadataPosition {
         self.cursor.position()
     }
 
-    /// The next attribute; `None` at the end.
+    /// Reads the next attribute; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Xattr<'image>>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
@@ -218,18 +219,18 @@ impl<'image> XattrList<'image> {
 }
 
 impl Xattr<'_> {
-    /// The whole name; `None` where the prefix is not known.
+    /// The full name; `None` if the prefix is unknown.
     pub(crate) fn full_name(&self) -> Option<Vec<u8>> {
         XattrPrefix::from_kind(self.kind).map(|prefix| [prefix.name(), &self.name].concat())
     }
 
-    /// Whether this is its whole name.
+    /// Whether `full_name` is this attribute's name.
     pub(crate) fn is_named(&self, full_name: &[u8]) -> bool {
         let prefix = XattrPrefix::from_kind(self.kind);
         prefix.and_then(|prefix| full_name.strip_prefix(prefix.name())).is_some_and(|rest| rest == self.name)
     }
 
-    /// Where the value stands, if it does so elsewhere.
+    /// The reference of an out-of-line value; `None` if the value is inline.
     pub(crate) fn value_reference(&self) -> Result<Option<u64>> {
         if self.kind & format::XATTR_VALUE_OUT_OF_LINE == 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A block reader that remembers what it decoded: the engine's metadata cache in its simplest form.
+//! A block reader that caches everything it decodes: the simplest form of the engine's metadata cache.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ impl MemoReader {
         Arc::new(Self { direct, decoded: Mutex::default(), requests: AtomicU64::new(0) })
     }
 
-    /// A reader of an image of the corpus, from where the file system begins.
+    /// A reader of a corpus image, starting at the file system.
     pub(crate) fn of_image(corpus: &Corpus, image: &ImageRecord) -> Arc<Self> {
         let mut bytes = corpus.bytes(&image.image);
         bytes.drain(..usize::try_from(image.offset).expect("the offset is within the file"));
@@ -43,12 +43,12 @@ impl MemoReader {
         self.direct.read_file(file_system, nid, range)
     }
 
-    /// The simple reader behind this one.
+    /// The underlying reader.
     pub(crate) const fn direct(&self) -> &DirectReader {
         &self.direct
     }
 
-    /// How many decoded blocks were asked for.
+    /// The number of requests for decoded blocks.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

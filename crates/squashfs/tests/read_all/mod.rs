@@ -1,4 +1,4 @@
-//! Everything that can be asked of an image, within bounds.
+//! Reads everything in an image, within limits.
 
 use std::ops::ControlFlow;
 
@@ -7,20 +7,20 @@ use floe_squashfs::Squashfs;
 
 use crate::memo_reader::MemoReader;
 
-/// A corrupted tree may be as deep as this, and is not gone into further.
+/// The maximum depth of a corrupt tree that is explored.
 const DEPTH_MAX: usize = 20;
 
-/// So much of each file is read.
+/// The maximum number of bytes read of each file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// So many inodes are looked at.
+/// The maximum number of inodes explored.
 const INODES_MAX: usize = 10_000;
 
-/// What only an image whose directory index is wrong in a way that a search cannot see comes to.
+/// The only fault of an image whose directory index is wrong in a way that lookups cannot detect.
 #[allow(dead_code, reason = "each test uses a part of it")]
 pub(crate) const LISTED_AND_NOT_FOUND: &str = "name that is listed and not found";
 
-/// Reads the whole tree; gives what went wrong, in order.
+/// Reads the whole tree; returns the errors in order.
 pub(crate) fn errors(reader: &MemoReader, squashfs: &Squashfs) -> Vec<String> {
     let mut errors = Vec::new();
     let mut pending = vec![(squashfs.root(), 0)];

@@ -1,4 +1,4 @@
-//! Corrupted images, kept as edits to a good one.
+//! Corrupt images, stored as edits of valid ones.
 
 use std::{fs, io, path::PathBuf};
 
@@ -7,18 +7,18 @@ use serde::Deserialize;
 use super::{Corpus, Format, ImageRecord, materialise};
 use crate::manifest::{bytes_from_hex, sha256_hex};
 
-/// A corrupted image: a good one with edits.
+/// A corrupt image: a valid one with edits.
 #[derive(Clone, Debug, Deserialize)]
 pub struct CorruptImage {
     /// Its name, which is unique.
     pub name: String,
-    /// The file name of the good image, without `.zst`.
+    /// The file name of the valid image, without `.zst`.
     pub base: String,
-    /// What is wrong with it.
+    /// The fault.
     pub note: String,
     /// The SHA-256 of the result, in hex.
     pub sha256: String,
-    /// What the reference tool does with it; no measure of what is right.
+    /// The behaviour of the reference tool, which need not be right.
     pub reference: String,
     edits: Vec<Edit>,
     truncate: Option<usize>,
@@ -31,17 +31,17 @@ struct Edit {
 }
 
 impl CorruptImage {
-    /// The format of the good image.
+    /// The format of the image.
     pub fn format(&self) -> Format {
         if self.base.ends_with(".sqfs") { Format::Squashfs } else { Format::Erofs }
     }
 }
 
 impl Corpus {
-    /// All corrupted images, by name: the files of `corrupt/`, or the lines of `corrupt.jsonl`.
+    /// All corrupt images by name: the files in `corrupt/`, or the lines of `corrupt.jsonl`.
     ///
     /// # Panics
-    /// They cannot be read, or a description is malformed.
+    /// The descriptions cannot be read, or one is malformed.
     pub fn corrupt_images(&self) -> Vec<CorruptImage> {
         let texts = if self.root.join("corrupt.jsonl").exists() {
             let lines = fs::read_to_string(self.root.join("corrupt.jsonl"));
@@ -57,10 +57,10 @@ impl Corpus {
         images
     }
 
-    /// The good image that a corrupted one was made from.
+    /// The valid image from which a corrupt one is made.
     ///
     /// # Panics
-    /// There is none.
+    /// There is no such image.
     pub fn base_of(&self, corrupt: &CorruptImage) -> ImageRecord {
         let is_base = |image: &ImageRecord| {
             let file = image.image.file.trim_end_matches(".zst");
@@ -70,10 +70,10 @@ impl Corpus {
         found.unwrap_or_else(|| panic!("{} has no base {}", self.root.display(), corrupt.base))
     }
 
-    /// The bytes of a corrupted image.
+    /// The bytes of a corrupt image.
     ///
     /// # Panics
-    /// The edits do not give the image that the description means.
+    /// The result of the edits does not match the recorded digest.
     pub fn corrupt_bytes(&self, corrupt: &CorruptImage) -> Vec<u8> {
         let mut bytes = self.bytes(&self.base_of(corrupt).image);
         for edit in &corrupt.edits {
@@ -81,14 +81,14 @@ impl Corpus {
             bytes[edit.offset..edit.offset + replacement.len()].copy_from_slice(&replacement);
         }
         bytes.truncate(corrupt.truncate.unwrap_or(usize::MAX));
-        assert_eq!(sha256_hex(&bytes), corrupt.sha256, "{} is not the image that its description means", corrupt.name);
+        assert_eq!(sha256_hex(&bytes), corrupt.sha256, "{} does not match the digest in its description", corrupt.name);
         bytes
     }
 
-    /// A corrupted image as a file under `target/`.
+    /// A corrupt image as a file under `target/`.
     ///
     /// # Panics
-    /// As [`Corpus::corrupt_bytes`].
+    /// As for [`Corpus::corrupt_bytes`].
     pub fn materialise_corrupt(&self, corrupt: &CorruptImage) -> PathBuf {
         materialise::keep(&corrupt.sha256, || self.corrupt_bytes(corrupt))
     }
@@ -100,7 +100,7 @@ mod tests {
     use crate::check_rows;
 
     #[test]
-    fn every_edit_gives_the_image_that_it_says() {
+    fn every_edit_gives_the_recorded_image() {
         let corpus = Corpus::locate_or_fixtures();
         let images = corpus.corrupt_images();
         assert!(images.len() >= 268, "{}", images.len());

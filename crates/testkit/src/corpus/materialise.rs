@@ -1,4 +1,4 @@
-//! Corpus files as plain files on disk.
+//! Unpacks corpus files to plain files on disk.
 
 use std::{
     fs,
@@ -16,17 +16,17 @@ pub struct Materialised {
     pub path: PathBuf,
     /// Its format.
     pub format: Format,
-    /// The byte at which the file system begins.
+    /// The offset of the file system in bytes.
     pub offset: u64,
     /// The extra devices, in the order of the device table.
     pub devices: Vec<PathBuf>,
 }
 
 impl Corpus {
-    /// The image as plain files: those of the corpus itself, or copies under `target/` that are kept for the next time.
+    /// The image as plain files: those of the corpus itself, or copies that are kept under `target/`.
     ///
     /// # Panics
-    /// A file is missing, or is not the one that `images.jsonl` means.
+    /// A file is missing, or does not match the digest in `images.jsonl`.
     pub fn materialise(&self, image: &ImageRecord) -> Materialised {
         Materialised {
             path: self.materialise_file(&image.image),
@@ -39,10 +39,10 @@ impl Corpus {
     /// The bytes of an image.
     ///
     /// # Panics
-    /// As [`Corpus::materialise`].
+    /// As for [`Corpus::materialise`].
     pub fn bytes(&self, file: &StoredFile) -> Vec<u8> {
         let bytes = self.plain_bytes(&file.file).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(sha256_hex(&bytes), file.sha256, "{} is not the file that images.jsonl means", file.file);
+        assert_eq!(sha256_hex(&bytes), file.sha256, "{} does not match the digest in images.jsonl", file.file);
         bytes
     }
 
@@ -55,7 +55,7 @@ impl Corpus {
     }
 }
 
-/// The file of the cache that holds the bytes with this SHA-256, made if it is not there.
+/// The cached file for this SHA-256, created from `bytes` if it is missing.
 pub(super) fn keep(sha256: &str, bytes: impl FnOnce() -> Vec<u8>) -> PathBuf {
     let folder = target_dir().join("testkit-images");
     let path = folder.join(sha256);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Path, as the manifest writes it, to the fields that differ from the manifest's line: a field of null is absent there;
-/// a path of null is absent from the image.
+/// Maps an escaped path to the fields that differ from the manifest's line. A null field is absent; a null path is
+/// absent from the image.
 pub type Overrides = BTreeMap<String, Option<Map<String, Value>>>;
 
 /// The format of an image.
@@ -20,7 +20,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name that `mount -t` knows.
+    /// The name for `mount -t`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Erofs => "erofs",
@@ -39,46 +39,46 @@ pub struct ImageRecord {
     pub format: Format,
     /// The name of the source tree.
     pub tree: String,
-    /// The tool that made it.
+    /// The tool that created it.
     pub tool: String,
-    /// The options of each run of the tool.
+    /// The options of each invocation of the tool.
     pub options: Vec<String>,
     /// The image.
     pub image: StoredFile,
     /// Its extra devices, in the order of the device table.
     #[serde(default)]
     pub devices: Vec<StoredFile>,
-    /// The byte of the file at which the file system begins.
+    /// The offset of the file system in the file, in bytes.
     #[serde(default)]
     pub offset: u64,
-    /// Whether reading everything reads more than 4 GiB.
+    /// Whether reading all files reads more than 4 GiB.
     #[serde(default)]
     pub huge: bool,
-    /// The manifest's file.
+    /// The file name of the manifest.
     pub manifest: String,
-    /// What differs from the manifest.
+    /// Differences from the manifest.
     #[serde(default)]
     pub overrides: Overrides,
-    /// The reader that the manifest comes from: `kernel`, or a tool where the kernel cannot mount the image.
+    /// The origin of the manifest: `kernel`, or a tool if the kernel cannot mount the image.
     pub truth: String,
-    /// `source` where the attributes in the manifest are those of the source tree, because the kernel finds others.
+    /// `source` if the xattrs in the manifest are those of the source tree, because the kernel shows others.
     pub xattrs_from: Option<String>,
 }
 
 impl ImageRecord {
-    /// Whether the kernel mounts it and finds what the manifest says, attributes aside.
+    /// Whether the kernel mounts the image and shows what the manifest records, apart from xattrs.
     pub fn kernel_is_truth(&self) -> bool {
         self.truth == "kernel"
     }
 }
 
-/// A file of the corpus, perhaps compressed with zstd.
+/// A file of the corpus, possibly compressed with zstd.
 #[derive(Clone, Debug, Deserialize)]
 pub struct StoredFile {
-    /// Its path in the corpus; one that ends in `.zst` is compressed.
+    /// Its path in the corpus; a path ending in `.zst` is compressed.
     pub file: String,
-    /// Its size in bytes when not compressed.
+    /// Its uncompressed size in bytes.
     pub size: u64,
-    /// The SHA-256 of its bytes when not compressed, in hex.
+    /// The SHA-256 of its uncompressed bytes, in hex.
     pub sha256: String,
 }

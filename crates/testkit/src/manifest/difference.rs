@@ -1,4 +1,4 @@
-//! How two trees differ, in words.
+//! Differences between two trees.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,28 +7,27 @@ use std::{
 
 use super::{Entry, Manifest, escape, hex_from_bytes};
 
-/// How many differences are told; the rest are counted.
+/// The maximum number of reported differences; the rest are counted.
 const DIFFERENCES_TOLD_MAX: usize = 30;
 
-/// How many bytes of an attribute's value are told.
+/// How many bytes of an xattr value a message shows.
 const VALUE_BYTES_TOLD_MAX: usize = 40;
 
-/// What counts as a difference. `Comparison::default()` compares all that both sides know.
+/// What to compare. `Comparison::default()` compares everything that both sides know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Comparison {
-    /// Sizes and link counts of directories do not count: they belong to the file system that a tree is on.
+    /// Ignore sizes and link counts of directories, which depend on the file system.
     pub directory_shape_is_free: bool,
-    /// Owners do not count, nor do device nodes and attributes outside `user.`: what a user without privileges
-    /// cannot make.
+    /// Ignore owners, device nodes, and xattrs outside `user.`, which unprivileged users cannot create.
     pub privileges_are_free: bool,
-    /// Attributes do not count.
+    /// Ignore xattrs.
     pub xattrs_are_free: bool,
-    /// Hard links may be files of their own, so that link counts do not count either.
+    /// Allow hard links to be separate files, and so ignore link counts.
     pub links_are_free: bool,
 }
 
-/// How `actual` differs from `expected`, as one string per difference, by path; empty where it does not. Fields that one
-/// side does not know (`st_ino`, `st_blocks`, segments) are not compared.
+/// The differences of `actual` from `expected` by path, one string each. Fields that one side does not know (`st_ino`,
+/// `st_blocks`, segments) are not compared.
 pub fn differences(expected: &Manifest, actual: &Manifest, comparison: &Comparison) -> Vec<String> {
     let mut told = Vec::new();
     let paths: BTreeSet<&[u8]> = expected.entries().chain(actual.entries()).map(|(path, _)| path).collect();

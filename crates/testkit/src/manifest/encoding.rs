@@ -1,8 +1,8 @@
-//! Bytes as the manifests write them.
+//! Escaping of bytes in manifests.
 
 use sha2::{Digest, Sha256};
 
-/// `bytes` with each byte outside `A-Za-z0-9._-/+=,@:~` as `%XX`.
+/// Escapes each byte outside `A-Za-z0-9._-/+=,@:~` as `%XX`.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
@@ -15,7 +15,7 @@ pub fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that [`escape`] wrote; `None` where a `%` is not followed by two hex digits.
+/// The inverse of [`escape`]; `None` if a `%` is not followed by two hex digits.
 pub fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -32,12 +32,12 @@ pub fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `bytes` in lower-case hex.
+/// The bytes in lower-case hex.
 pub fn hex_from_bytes(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes that a hex string means; `None` where it is not one.
+/// The inverse of [`hex_from_bytes`]; `None` if the string is invalid.
 pub fn bytes_from_hex(hex: &str) -> Option<Vec<u8>> {
     let pairs = hex.as_bytes().chunks(2);
     pairs

@@ -1,4 +1,4 @@
-//! What is at one path.
+//! One entry of a manifest.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde_json::{Map, Value, json};
 
 use super::{bytes_from_hex, escape, hex_from_bytes, unescape};
 
-/// A run of a file, as `lseek` with `SEEK_DATA` and `SEEK_HOLE` tells them apart.
+/// A segment of a file, as reported by `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// The byte after the last.
+    /// The offset after the last byte.
     pub end: u64,
     /// Whether it is data.
     pub is_data: bool,
 }
 
-/// What `lstat`, `readlink`, `getxattr` and `read` give for one path.
+/// The results of `lstat`, `readlink`, `getxattr` and `read` for one path.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct Entry {
     /// f d l c b p s: file, directory, symlink, character device, block device, fifo, socket.
@@ -45,12 +45,12 @@ pub struct Entry {
     /// The target of a symbolic link.
     #[serde(default, deserialize_with = "escaped")]
     pub target: Option<Vec<u8>>,
-    /// Name to value.
+    /// Xattr values by name.
     #[serde(default, deserialize_with = "xattrs")]
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The SHA-256 of a file's content, in hex.
     pub sha256: Option<String>,
-    /// The first path, by raw bytes, of the same inode.
+    /// The first path of the same inode, in byte order.
     #[serde(default, deserialize_with = "escaped")]
     pub link_of: Option<Vec<u8>>,
     /// `st_ino`; not in the manifests.
@@ -59,13 +59,13 @@ pub struct Entry {
     /// `st_blocks`; not in the manifests.
     #[serde(skip)]
     pub blocks_512: Option<u64>,
-    /// A file's data and holes; not in the manifests.
+    /// The data and holes of a file; not in the manifests.
     #[serde(skip)]
     pub segments: Option<Vec<Segment>>,
 }
 
 impl Entry {
-    /// The manifest line of this entry at `path`.
+    /// The manifest line of this entry with `path`.
     pub(super) fn to_line(&self, path: &[u8]) -> String {
         let mut fields = vec![
             ("path", json!(escape(path))),

@@ -1,4 +1,4 @@
-//! A walk of a directory of the machine: a mount, or what was extracted.
+//! Walks a directory of the machine: a mount or an extracted tree.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,28 +17,28 @@ use sha2::{Digest, Sha256};
 
 use crate::manifest::{Entry, Manifest, Segment, hex_from_bytes};
 
-/// How much of a file one read asks for.
+/// The read size in bytes.
 const READ_BYTES: usize = 256 << 10;
 
-/// The largest value of an attribute, and the largest list of names: `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`.
+/// The largest xattr value and name list: `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`.
 const XATTR_BYTES_MAX: usize = 65_536;
 
-/// What a walk of a directory takes down beside what manifests hold.
+/// Optional properties to record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirectoryWalk {
-    /// `st_ino` and `st_blocks`.
+    /// Record `st_ino` and `st_blocks`.
     pub numbers: bool,
-    /// Data and holes of each file, by `SEEK_DATA` and `SEEK_HOLE`.
+    /// Record the data and holes of each file with `SEEK_DATA` and `SEEK_HOLE`.
     pub segments: bool,
-    /// Leave out the content of files.
+    /// Skip the content of files.
     pub metadata_only: bool,
 }
 
-/// What a directory holds, as `lstat`, `readlink`, `llistxattr`, `lgetxattr` and `read` give it. The directory itself is
-/// `/`. Other file systems mounted below it are walked as well.
+/// The contents of a directory according to `lstat`, `readlink`, `llistxattr`, `lgetxattr` and `read`. The directory
+/// itself is `/`. Crosses mount points.
 ///
 /// # Errors
-/// The first call that fails, with its path.
+/// The first failing call, with its path.
 pub fn directory(root: &Path, walk: DirectoryWalk) -> io::Result<Manifest> {
     let mut walker = Walker { walk, manifest: Manifest::default(), inodes: BTreeMap::new(), contents: HashMap::new() };
     let mut pending = vec![(root.to_path_buf(), b"/".to_vec())];
@@ -57,7 +57,7 @@ pub fn directory(root: &Path, walk: DirectoryWalk) -> io::Result<Manifest> {
     Ok(walker.manifest)
 }
 
-/// `path/name`, where `path` may be the root.
+/// `path/name`; `path` may be the root.
 pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
     [path, separator, name].concat()
@@ -160,7 +160,7 @@ fn xattrs(location: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     pairs.collect()
 }
 
-/// The bytes that a call puts into a buffer of the size that Linux allows values and lists of names at most.
+/// Calls a function with a buffer of the largest size that Linux allows for xattr values and name lists.
 fn filled(call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; XATTR_BYTES_MAX];
     let len = call(&mut bytes)?;

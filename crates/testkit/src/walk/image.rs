@@ -1,4 +1,4 @@
-//! A walk of a file system through its contract.
+//! Walks a file system through its trait.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,23 +11,23 @@ use sha2::{Digest, Sha256};
 use super::directory::join;
 use crate::manifest::{Entry, Manifest, Segment, hex_from_bytes};
 
-/// How much of a file one read asks for.
+/// The read size in bytes.
 const READ_BYTES: u64 = 1 << 20;
 
-/// How deep a tree may be. More is a cycle, which only a corrupt image has.
+/// The maximum depth of a tree. Deeper nesting means a cycle, which only corrupt images have.
 const DEPTH_MAX: usize = 4_096;
 
-/// Reads a part of a file, all of it that lies within the file's size.
+/// Reads the part of a range that lies within the file.
 pub type ReadFile<'read> = &'read dyn Fn(Nid, ByteRange) -> Result<Vec<u8>>;
 
-/// What a file system holds, `st_ino`, `st_blocks`, data and holes among it. Each entry found by a listing is also looked
-/// up by its name, and each attribute listed is also read by its name.
+/// The contents of a file system, including `st_ino`, `st_blocks`, data and holes. Each listed entry is also looked up
+/// by name, and each listed xattr is also read by name.
 ///
 /// # Errors
 /// The first error of the file system or of `read`.
 ///
 /// # Panics
-/// The file system contradicts itself: a listing and a lookup, or a type and an inode, do not agree.
+/// The file system contradicts itself: a listing and a lookup disagree, or an entry's type and its inode.
 pub fn image(file_system: &dyn FileSystem, read: ReadFile<'_>) -> Result<Manifest> {
     let mut walker =
         Walker { file_system, read, manifest: Manifest::default(), inodes: BTreeMap::new(), contents: HashMap::new() };
@@ -39,7 +39,7 @@ pub fn image(file_system: &dyn FileSystem, read: ReadFile<'_>) -> Result<Manifes
             continue;
         }
         if depth == DEPTH_MAX {
-            return Err(Error::corrupt("directories are nested without end", floe_image::Place::inode(nid)));
+            return Err(Error::corrupt("directories are nested too deeply", floe_image::Place::inode(nid)));
         }
         for (name, child, file_type) in walker.children(nid)? {
             let found = file_system.lookup(nid, &name)?;

@@ -1,4 +1,4 @@
-//! Every byte beside the source.
+//! Compares every byte with the source tree.
 
 use std::{
     fs::File,
@@ -10,15 +10,15 @@ use std::{
 };
 
 use super::{Measurement, Scene, Workload};
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// How much one read asks for.
+/// The read size in bytes.
 const READ_BYTES: usize = 256 << 10;
 
-/// Threads that read every file and compare it with the tree that the image was made of. Not a measure of speed: the
-/// source is read too.
+/// Threads that read every file and compare it with the tree from which the image was made. Not a benchmark of speed,
+/// because the source is read too.
 pub(super) struct Compare {
-    /// How many.
+    /// The number of threads.
     pub(super) threads: usize,
 }
 
@@ -36,14 +36,14 @@ impl Workload for Compare {
     }
 
     fn run(&self, scene: &Scene<'_>) -> Outcome<Vec<Measurement>> {
-        let tree = scene.tree.ok_or(Complaint::new("to compare, name the --tree that the image is made of"))?;
+        let tree = scene.tree.ok_or(TaskError::new("compare needs the --tree from which the image is made"))?;
         let next = AtomicUsize::new(0);
         let started = Instant::now();
         let outcomes: Vec<io::Result<()>> = thread::scope(|scope| {
             let work = || {
                 while let Some(file) = scene.files.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if !same_bytes(&scene.mount.join(&file.path), &tree.join(&file.path))? {
-                        return Err(io::Error::other(format!("{} is not as the source", file.path.display())));
+                        return Err(io::Error::other(format!("{} differs from the source", file.path.display())));
                     }
                 }
                 Ok(())

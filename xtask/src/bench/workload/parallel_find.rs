@@ -1,4 +1,4 @@
-//! Several `find`s at once.
+//! Parallel `find`s.
 
 use std::{
     process::{Command, Stdio},
@@ -6,11 +6,11 @@ use std::{
 };
 
 use super::{Measurement, Scene, Workload};
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
 /// Processes of `find` that walk the same tree at the same time.
 pub(super) struct ParallelFind {
-    /// How many.
+    /// The number of processes.
     pub(super) processes: usize,
 }
 
@@ -36,7 +36,7 @@ impl Workload for ParallelFind {
         }
         let seconds = started.elapsed().as_secs_f64();
         if failed {
-            return Err(Complaint::new("find fails"));
+            return Err(TaskError::new("find failed"));
         }
         Ok(vec![Measurement::less("s", seconds)])
     }

@@ -1,4 +1,4 @@
-//! Small reads at random places.
+//! Small reads at random offsets.
 
 use std::{
     fs::File,
@@ -14,19 +14,19 @@ use floe_testkit::Random;
 use super::{Measurement, Scene, Workload};
 use crate::{
     bench::listing,
-    complaint::{Complaint, During, Outcome},
+    task_error::{During, Outcome, TaskError},
 };
 
-/// How much one read asks for, and what its place is a multiple of.
+/// The size and alignment of reads.
 const READ_BYTES: u64 = 4_096;
 
-/// How many files are open at most; the usual limit of descriptors is 1,024.
+/// The maximum number of open files; the usual limit of descriptors is 1,024.
 const FILES_MAX: usize = 800;
 
-/// Threads that read 4 KiB at random places of open files for a while, no place twice: what was read once is in the
-/// kernel's cache and would say nothing of who serves it.
+/// Threads that read 4 KiB at random offsets of open files for a while, no offset twice: repeated reads would be served
+/// by the kernel's page cache and tell nothing about the contender.
 pub(super) struct RandomReads {
-    /// How many.
+    /// The number of threads.
     pub(super) threads: u64,
 }
 
@@ -43,7 +43,7 @@ impl Workload for RandomReads {
     fn run(&self, scene: &Scene<'_>) -> Outcome<Vec<Measurement>> {
         let chosen = listing::sample(scene.files, FILES_MAX, READ_BYTES, &mut Random::new(scene.round));
         if chosen.is_empty() {
-            return Err(Complaint::new("no file of the tree has 4 KiB"));
+            return Err(TaskError::new("the tree has no file of at least 4 KiB"));
         }
         let mut targets = Vec::new();
         let mut block_count = 0;
@@ -90,7 +90,7 @@ impl Workload for RandomReads {
 
 struct Target {
     file: File,
-    /// How many blocks the files up to and with this one have.
+    /// The number of blocks in the files up to and including this one.
     end_block: u64,
     block_count: u64,
 }

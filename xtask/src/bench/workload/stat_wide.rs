@@ -5,10 +5,10 @@ use std::{fs, time::Instant};
 use super::{Measurement, Scene, SubjectKind, Workload};
 use crate::{
     bench::subject::WIDE_ENTRIES,
-    complaint::{Complaint, Outcome},
+    task_error::{Outcome, TaskError},
 };
 
-/// Lists a directory of [`WIDE_ENTRIES`] entries and asks for the attributes of each, as `ls -l` does.
+/// Lists a directory of [`WIDE_ENTRIES`] entries and reads the attributes of each, as `ls -l` does.
 pub(super) struct StatWide;
 
 impl Workload for StatWide {
@@ -33,7 +33,7 @@ impl Workload for StatWide {
         }
         let seconds = started.elapsed().as_secs_f64();
         if count != WIDE_ENTRIES {
-            return Err(Complaint::new(format!("{count} entries, not {WIDE_ENTRIES}")));
+            return Err(TaskError::new(format!("found {count} entries, expected {WIDE_ENTRIES}")));
         }
         Ok(vec![Measurement::less("s", seconds)])
     }

@@ -1,4 +1,4 @@
-//! The whole tree, walked and read.
+//! Walks and reads the whole tree.
 
 use std::{
     fs::{self, File},
@@ -10,14 +10,14 @@ use std::{
 };
 
 use super::{Measurement, Scene, Workload};
-use crate::complaint::{Complaint, Outcome};
+use crate::task_error::{Outcome, TaskError};
 
-/// How much one read asks for.
+/// The read size in bytes.
 const READ_BYTES: usize = 128 << 10;
 
-/// Threads that share the work of walking a tree and reading all its files, as backups and copies do.
+/// Threads that share the walk of a tree and read all its files, like backups and copies.
 pub(super) struct WholeTree {
-    /// How many.
+    /// The number of threads.
     pub(super) threads: usize,
 }
 
@@ -42,7 +42,7 @@ impl Workload for WholeTree {
         let bytes: u64 = outcomes.into_iter().sum::<io::Result<u64>>()?;
         let expected: u64 = scene.files.iter().map(|file| file.size).sum();
         if bytes != expected {
-            return Err(Complaint::new(format!("{bytes} bytes were read, of {expected}")));
+            return Err(TaskError::new(format!("read {bytes} of {expected} bytes")));
         }
         Ok(vec![Measurement::more("MB/s", bytes as f64 / 1e6 / seconds)])
     }
@@ -53,14 +53,14 @@ struct State {
     busy: usize,
 }
 
-/// What is left to do: directories and files, last in, first out.
+/// The pending directories and files; last in, first out.
 struct Work {
     state: Mutex<State>,
     more: Condvar,
 }
 
 impl Work {
-    /// The next item, once there is one; `None` when all is done.
+    /// Waits for the next item; `None` when all work is done.
     fn next(&self) -> Option<PathBuf> {
         let mut state = self.state.lock().expect("not poisoned");
         loop {
@@ -101,7 +101,7 @@ fn read_items(work: &Work) -> io::Result<u64> {
 
 /// Reads a file, or lists a directory into `found`.
 fn read_item(item: &PathBuf, buffer: &mut [u8], found: &mut Vec<PathBuf>) -> io::Result<u64> {
-    // Only directories and regular files are ever put among the items; a directory's opening tells which it is.
+    // Only directories and regular files are queued; opening shows which it is.
     let mut file = File::open(item)?;
     let mut bytes = 0;
     loop {

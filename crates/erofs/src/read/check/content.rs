@@ -1,4 +1,4 @@
-//! What directories take.
+//! The bytes that directories occupy.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use crate::read::{
     volume::Space,
 };
 
-/// What directories take: each entry stands in one directory alone. If directories could share blocks, a small image
-/// would have more entries than anybody can go through.
+/// The bytes that directories occupy. No two directories may share bytes: otherwise a small image could have more
+/// entries than a walk could ever finish.
 #[derive(Default)]
 pub(super) struct Contents {
     taken: HashMap<Area, ByteRangeSet>,
 }
 
-/// Where the bytes of directories may be.
+/// The areas that may hold directory content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Area {
     Device(DeviceId),
@@ -26,7 +26,7 @@ enum Area {
 }
 
 impl Contents {
-    /// Takes a piece for a directory; `false` where a part of it is another one's.
+    /// Claims a piece for a directory; `false` if another directory has claimed part of it.
     pub(super) fn take(&mut self, piece: &Piece) -> bool {
         let (area, offset, len) = match piece.data {
             PieceData::Hole => return true,

@@ -1,40 +1,40 @@
-//! For which file each encoded block is decoded.
+//! Which file's check decodes a shared block.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use floe_image::{DecodedLen, DeviceId, Encoding, Nid, StoredBlock, StoredLen};
 
-/// For which file each encoded block is decoded: once, as far as the file that needs most of it does.
+/// Chooses the file for which each encoded block is decoded: the one that needs most of it. Each block is decoded once.
 #[derive(Default)]
 pub(super) struct EncodedBlocks {
     needs: HashMap<Key, Need>,
 }
 
-/// What tells blocks apart: files may share stored bytes, and yet not agree on how they are decoded.
+/// The identity of a block: files may share stored bytes and still disagree about their decoding.
 type Key = (DeviceId, u64, StoredLen, Encoding);
 
-/// The most bytes that any file needs of a block, and which file that is.
+/// The largest number of bytes that any file needs of a block, and that file.
 struct Need {
     bytes: u32,
-    /// Whether it must decode to so many bytes and no more.
+    /// Whether the block must decode to exactly this many bytes.
     is_exact: bool,
     nid: Nid,
     position: u64,
 }
 
-/// What a file adds to what is known of a block.
+/// The effect of adding a file's use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// Nothing: it is decoded for another file, or for another part of this one.
+    /// None: the block is decoded for another file, or for another part of this one.
     Nothing,
-    /// It needs more of the block than those before.
+    /// The file needs more of the block than any file before.
     More,
-    /// It contradicts those before: no block decodes to two lengths.
+    /// The file contradicts an earlier one: a block cannot decode to two lengths.
     OtherLength,
 }
 
 impl EncodedBlocks {
-    /// Takes down that byte `position` of a file begins in a block.
+    /// Records that byte `position` of a file begins in a block.
     pub(super) fn add(&mut self, block: &StoredBlock, nid: Nid, position: u64) -> Added {
         let is_exact = matches!(block.decoded_len, DecodedLen::Exact(_));
         let need = Need { bytes: block.decoded_len.bytes(), is_exact, nid, position };
@@ -60,7 +60,7 @@ impl EncodedBlocks {
         Added::More
     }
 
-    /// Whether a block is decoded for this part of this file.
+    /// Whether the block is decoded for this part of this file.
     pub(super) fn is_decoded_for(&self, block: &StoredBlock, nid: Nid, position: u64) -> bool {
         self.needs.get(&key(block)).is_some_and(|need| (need.nid, need.position) == (nid, position))
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_is_needed_is_decoded_once_and_contradictions_are_told() {
+    fn blocks_are_decoded_once_at_their_largest_use_and_contradictions_are_found() {
         use DecodedLen::{AtLeast, Exact};
         for (lens, expected) in [
             (&[Exact(8), Exact(8), AtLeast(8)][..], &[Added::More, Added::Nothing, Added::Nothing][..]),

@@ -1,4 +1,4 @@
-//! What is looked at in one inode.
+//! Checks of one inode.
 
 use floe_image::{ByteRange, DeviceId, Error, FileType, Nid, Place, Result, StoredLen};
 
@@ -18,39 +18,40 @@ use crate::{
     },
 };
 
-/// The bits of `h_advise` that are known.
+/// The known bits of `h_advise`.
 const KNOWN_ADVISE: u16 = 0x3f;
 
 impl Walker<'_> {
-    /// Looks at an inode, its xattrs and its map; says whether its content can be looked at.
+    /// Checks an inode, its xattrs and its map; returns whether its content can be checked.
     pub(super) fn inode(&mut self, inode: &Inode) -> bool {
         let nid = inode.nid;
         let body = ByteRange::between(inode.position, inode.body_end());
         if inode.space == Space::Image && self.marks.metadata(DeviceId(0), body) {
-            self.tell(Severity::Error, "inode overlaps data", Place::inode(nid));
+            self.add_finding(Severity::Error, "inode overlaps data", Place::inode(nid));
         }
         let [in_image, in_metabox] = &mut self.bodies;
         let bodies = if inode.space == Space::Image { in_image } else { in_metabox };
         if bodies.insert(body) {
-            // What it has was looked at as a part of the other one; if all overlap, that would never end.
-            self.tell(Severity::Error, "inode overlaps another one", Place::inode(nid));
+            // The overlapping part was already checked for the other inode. Checking it again would never end if all
+            // inodes overlap.
+            self.add_finding(Severity::Error, "inode overlaps another one", Place::inode(nid));
             return false;
         }
         match Xattrs::new(self.volume, inode, self.prefixes).and_then(|xattrs| match xattrs {
-            Some(xattrs) => xattrs.oddities(&mut self.shared_xattrs),
+            Some(xattrs) => xattrs.faults(&mut self.shared_xattrs),
             None => Ok(Vec::new()),
         }) {
-            Ok(oddities) => {
-                for rule in oddities {
-                    self.tell(Severity::Warning, rule, Place::inode(nid));
+            Ok(faults) => {
+                for rule in faults {
+                    self.add_finding(Severity::Warning, rule, Place::inode(nid));
                 }
             }
-            Err(error) => self.tell_error(nid, error),
+            Err(error) => self.add_error(nid, error),
         }
         let data = self.data_of(inode);
         let is_sound = data.is_ok();
         if let Err(error) = data {
-            self.tell_error(nid, error);
+            self.add_error(nid, error);
         }
         is_sound
     }
@@ -74,8 +75,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Compares the blocks that an inode says its pclusters take with what they take. Shared pclusters, and those that
-    /// were inline at first, are not always counted.
+    /// Compares the block count of an inode with the blocks that its pclusters occupy. Images do not always count
+    /// shared pclusters and those that were inline at first.
     fn block_count(&mut self, inode: &Inode, stored_bytes: u64) {
         let superblock = &self.volume.superblock;
         let features = superblock.features;
@@ -84,12 +85,12 @@ impl Walker<'_> {
         let found = superblock.block_size.blocks(stored_bytes);
         let said = inode.blocks_512 >> (superblock.block_size.log2() - 9);
         if said > found || said < found && !may_be_less {
-            let rule = format!("wrong number of compressed blocks: {said}, but {found} were found");
-            self.tell(Severity::Warning, rule, Place::inode(inode.nid));
+            let rule = format!("wrong number of compressed blocks: {said} stated, {found} found");
+            self.add_finding(Severity::Warning, rule, Place::inode(inode.nid));
         }
     }
 
-    /// Looks at the map of an inode that is not compressed.
+    /// Checks the map of an uncompressed inode.
     fn map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<()> {
         let mut window = Window::new(self.volume, inode.space, inode.nid);
         let mut names_device = false;
@@ -105,17 +106,21 @@ impl Walker<'_> {
             position = piece.range.end();
         }
         if names_device && !self.volume.devices.has_any() {
-            self.tell(Severity::Warning, "chunk on a device of an image without devices", Place::inode(inode.nid));
+            self.add_finding(
+                Severity::Warning,
+                "chunk on a device of an image without devices",
+                Place::inode(inode.nid),
+            );
         }
         Ok(())
     }
 
-    /// Looks at the map of a compressed inode; gives how many bytes its pclusters take.
+    /// Checks the map of a compressed inode; returns how many bytes its pclusters occupy.
     fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
         let (header, _) = compressed::read_header(inode, &mut Window::new(self.volume, inode.space, inode.nid))?;
         let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
         if !is_whole_fragment && header.h_advise & !KNOWN_ADVISE != 0 {
-            self.tell(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
+            self.add_finding(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
         }
         let (mut position, mut stored) = (0, 0u64);
         while position < inode.size && !self.is_cancelled() {
@@ -144,22 +149,22 @@ impl Walker<'_> {
         Ok(stored)
     }
 
-    /// Leaves the data of a file to be read, and looks whether that of a directory is its own.
+    /// Queues the data of a file for verification; checks that no other directory shares the data of a directory.
     fn content(&mut self, inode: &Inode, piece: &Piece) -> Result<()> {
         match inode.file_type {
             FileType::Regular => {
-                self.leave(inode.nid, piece);
+                self.queue_data(inode.nid, piece);
                 Ok(())
             }
             FileType::Directory if !self.contents.take(piece) => {
-                Err(Error::corrupt("directory with the content of another one", Place::inode(inode.nid)))
+                Err(Error::corrupt("directory shares the content of another one", Place::inode(inode.nid)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Leaves a piece of a file for the check of data: stored bytes that no other file has, and encoded blocks.
-    fn leave(&mut self, nid: Nid, piece: &Piece) {
+    /// Queues a piece of a file for verification: stored bytes that no earlier file has, and encoded blocks.
+    fn queue_data(&mut self, nid: Nid, piece: &Piece) {
         match piece.data {
             PieceData::Stored { device, offset } => {
                 let parts = &mut self.walked.parts;
@@ -187,8 +192,8 @@ impl Walker<'_> {
                     Added::More => {}
                     Added::Nothing => return,
                     Added::OtherLength => {
-                        let rule = "block that another file decodes to another length";
-                        return self.tell(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
+                        let rule = "block that another file decodes to a different length";
+                        return self.add_finding(Severity::Error, rule, Place::inode_at(nid, piece.range.offset()));
                     }
                 }
                 match self.walked.parts.last_mut() {
@@ -200,7 +205,7 @@ impl Walker<'_> {
                     _ => self.walked.parts.push(DataPart { nid, data: PartData::Encoded { range: piece.range } }),
                 }
             }
-            // Metadata and the packed inode have checks of their own.
+            // Metadata and the packed inode are checked separately.
             PieceData::Hole | PieceData::Inline { .. } | PieceData::Fragment { .. } => {}
         }
     }
@@ -223,7 +228,7 @@ impl Walker<'_> {
                 match end.zip(size) {
                     Some((end, size)) if end <= size && self.volume.superblock.packed != Some(inode.nid) => Ok(()),
                     _ => {
-                        let rule = "fragment past the end of the inode that it is in";
+                        let rule = "fragment past the end of its inode";
                         Err(Error::corrupt(rule, Place::inode(inode.nid)))
                     }
                 }
@@ -231,7 +236,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Looks at the place of a run of stored bytes.
+    /// Checks the location of a run of stored bytes.
     fn run(&mut self, inode: &Inode, device: DeviceId, range: ByteRange) -> Result<()> {
         let place = Place { nid: Some(inode.nid), device, offset: Some(range.offset()) };
         if range.end() > self.volume.reader.device_len(device)? {
@@ -242,7 +247,7 @@ impl Walker<'_> {
         }
         let is_chunk = matches!(inode.layout, Layout::Chunked(_));
         if self.marks.data(device, range, is_chunk) {
-            self.tell(Severity::Error, "data overlaps other data or metadata", place);
+            self.add_finding(Severity::Error, "data overlaps other data or metadata", place);
         }
         Ok(())
     }

@@ -1,25 +1,25 @@
-//! Which blocks of an image are used, and for what.
+//! The use of an image's blocks.
 
 use std::collections::HashMap;
 
 use floe_image::{ByteRange, ByteRangeSet, DeviceId};
 
-/// The marks of the blocks of all devices. They take memory for each run of blocks, however long it is.
+/// Records the use of blocks on all devices. Memory grows with the number of runs of blocks, not with their length.
 ///
-/// A block that two runs of data begin with is shared on purpose. Any other overlap is a fault.
+/// Runs that begin with the same block share it on purpose. Any other overlap is a fault.
 pub(super) struct Marks {
     block_size: u64,
     devices: HashMap<DeviceId, Uses>,
 }
 
-/// The blocks of a device, by what they are used for.
+/// The blocks of a device by use.
 #[derive(Default)]
 struct Uses {
-    /// Inodes, xattrs, indexes, the superblock.
+    /// Blocks of inodes, xattrs, indexes and the superblock.
     metadata: ByteRangeSet,
-    /// The first blocks of runs of data, and all blocks of runs that are shared block by block.
+    /// The first blocks of data runs, and all blocks of runs that are shared block by block.
     first: ByteRangeSet,
-    /// Further blocks of runs of data.
+    /// The other blocks of data runs.
     further: ByteRangeSet,
 }
 
@@ -28,7 +28,7 @@ impl Marks {
         Self { block_size, devices: HashMap::new() }
     }
 
-    /// Marks the blocks that metadata in `range` touches; says whether one of them is used for data.
+    /// Marks the blocks that metadata in `range` touches; returns whether data uses one of them.
     pub(super) fn metadata(&mut self, device: DeviceId, range: ByteRange) -> bool {
         let blocks = ByteRange::between(range.offset() / self.block_size, range.end().div_ceil(self.block_size));
         let uses = self.devices.entry(device).or_default();
@@ -36,9 +36,9 @@ impl Marks {
         uses.first.intersects(blocks) || uses.further.intersects(blocks)
     }
 
-    /// Marks the blocks of a run of data; says whether one of them is used for something else. A block that the run
-    /// takes only a part of may be shared, but for the last one, whose rest is padding; where the run `is_chunk`, any
-    /// block may be shared with another chunk.
+    /// Marks the blocks of a data run; returns whether one of them has another use. A block that the run uses only in
+    /// part may be shared, except the last one, whose rest is padding. If the run `is_chunk`, any block may be shared
+    /// with another chunk.
     pub(super) fn data(&mut self, device: DeviceId, range: ByteRange, is_chunk: bool) -> bool {
         let start = range.offset().div_ceil(self.block_size);
         let is_aligned = range.offset().is_multiple_of(self.block_size);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlaps_are_told_from_shared_beginnings() {
+    fn overlaps_are_distinguished_from_shared_beginnings() {
         const IMAGE: DeviceId = DeviceId(0);
         let mut marks = Marks::new(4096);
         for (is_data, start, len, expected) in [

@@ -1,24 +1,21 @@
-//! What the superblock says that is not so.
-
-use std::borrow::Cow;
+//! False statements in the superblock.
 
 use floe_image::{Place, Result};
 
-use super::{Finding, Severity};
+use super::Finding;
 use crate::{
     format::{self, SUPER_OFFSET},
     read::{algorithms, volume::Volume},
 };
 
-/// What is odd about the superblock of an image that could be opened.
+/// Checks the superblock of an image that could be opened.
 ///
 /// # Errors
 /// A configuration cannot be read.
 pub(super) fn findings(volume: &Volume) -> Result<Vec<Finding>> {
     let (superblock, mut findings) = (&volume.superblock, Vec::new());
     let mut warn = |rule: &'static str| {
-        let (rule, place) = (Cow::Borrowed(rule), Place::at(SUPER_OFFSET));
-        findings.push(Finding { severity: Severity::Warning, rule, place, path: None });
+        findings.push(Finding::warning(rule, Place::at(SUPER_OFFSET)));
     };
     let image_blocks = superblock.block_size.blocks(volume.image_len);
     if superblock.block_count > image_blocks {

@@ -16,45 +16,45 @@ use crate::{
         directory::{self, Directory},
         inode::Inode,
         volume::{Space, Volume},
-        xattr::SharedOddities,
+        xattr::SharedXattrFaults,
         xattr_prefixes::LongPrefix,
     },
 };
 
-/// The longest path that a finding is told with: longer ones cannot be opened, and make many findings slow to tell.
+/// The longest path in a finding. Longer paths cannot be opened, and make many findings slow to report.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// How many names are read again for the paths of findings; the findings after that are told without.
+/// How many names may be read again to build the paths of findings; later findings have no path.
 const PATH_NAMES_MAX: u64 = 1 << 18;
 
-/// How many bytes of metadata there are for each byte of an image, at most, where metadata is compressed. The codec with
-/// the least overhead reaches that with zeros; inodes and their maps do not come near it.
+/// Upper bound of the ratio between compressed metadata and the length of the image. Even the best codec reaches it
+/// only for zeros; inodes and their maps stay far below it.
 const METADATA_RATIO_MAX: u64 = 256;
 
-/// The bytes that a record of a map takes, at least: one of a compact index.
+/// The shortest map record in bytes: an entry of a compact index.
 const RECORD_BYTES_MIN: u64 = 2;
 
-/// What a walk found out.
+/// The result of a walk.
 pub struct Walked {
     seen: HashMap<Nid, Seen>,
     pub(super) parts: Vec<DataPart>,
     pub(super) blocks: EncodedBlocks,
-    /// How many more names are read for paths.
+    /// How many more names may be read for paths.
     path_names_left: AtomicU64,
 }
 
-/// What is remembered of an inode.
+/// What the walk remembers about an inode.
 struct Seen {
-    /// The entry that names it first; `None` for the root and what has no name.
+    /// The first entry that refers to it; `None` for the root and inodes without a name.
     entry: Option<EntryPlace>,
     is_directory: bool,
-    /// How many links it says it has.
+    /// Its stated link count.
     link_count: u32,
-    /// How many were found.
+    /// The number of links found.
     links_found: u32,
 }
 
-/// Where an entry stands.
+/// The location of a directory entry.
 #[derive(Clone, Copy)]
 struct EntryPlace {
     directory: Nid,
@@ -72,17 +72,17 @@ impl Walked {
         }
     }
 
-    /// The parts of files whose data is to be checked, in the order in which the files were found.
+    /// The parts of files whose data has to be verified, in the order in which the walk found the files.
     pub fn parts(&self) -> &[DataPart] {
         &self.parts
     }
 
-    /// How many inodes were found.
+    /// The number of inodes found.
     pub fn inode_count(&self) -> usize {
         self.seen.len()
     }
 
-    /// The path of an inode, by way of the directories that name it first; `None` where it is not told.
+    /// The path of an inode through the directories that refer to it first; `None` if it is not reported.
     pub(super) fn path(&self, volume: &Volume, nid: Nid) -> Option<Vec<u8>> {
         let (mut names, mut len, mut child) = (Vec::new(), 0, nid);
         while let Some(entry) = self.seen.get(&child)?.entry {
@@ -102,7 +102,7 @@ impl Walked {
     }
 }
 
-/// The name in an entry.
+/// The name of an entry.
 fn name_of(volume: &Volume, place: EntryPlace) -> Option<Vec<u8>> {
     let inode = Inode::read(volume, place.directory).ok()?;
     let block = Directory::new(volume, &inode).ok()?.block(place.block).ok()?;
@@ -126,7 +126,7 @@ pub(super) fn walk(
         marks: Marks::new(volume.superblock.block_size.bytes()),
         bodies: [ByteRangeSet::default(), ByteRangeSet::default()],
         contents: Contents::default(),
-        shared_xattrs: SharedOddities::default(),
+        shared_xattrs: SharedXattrFaults::default(),
         read: HashMap::new(),
         records_left: volume.image_len.saturating_add(metabox_len) / RECORD_BYTES_MIN,
         pending: Vec::new(),
@@ -152,44 +152,44 @@ pub(super) struct Walker<'walk> {
     is_cancelled: &'walk dyn Fn() -> bool,
     pub(super) walked: Walked,
     pub(super) marks: Marks,
-    /// What inodes take of the metadata of the image and of the metabox.
+    /// The metadata bytes that inodes occupy, in the image and in the metabox.
     pub(super) bodies: [ByteRangeSet; 2],
-    /// What directories take.
+    /// The bytes that directories occupy.
     pub(super) contents: Contents,
-    pub(super) shared_xattrs: SharedOddities,
-    /// The stored bytes that are left to be read, or are in [`Walked::parts`] already.
+    pub(super) shared_xattrs: SharedXattrFaults,
+    /// The stored bytes that are already in [`Walked::parts`].
     pub(super) read: HashMap<DeviceId, ByteRangeSet>,
-    /// How many more records of maps there is room for.
+    /// How many more map records the image has room for.
     records_left: u64,
-    /// Directories that are to be read.
+    /// Directories still to be read.
     pending: Vec<Nid>,
     /// The end of the last data of the image itself.
     pub(super) data_end: u64,
 }
 
 impl Walker<'_> {
-    /// Tells what is wrong with inode `nid`.
-    pub(super) fn tell(&mut self, severity: Severity, rule: impl Into<Cow<'static, str>>, place: Place) {
+    /// Reports a fault of inode `nid`.
+    pub(super) fn add_finding(&mut self, severity: Severity, rule: impl Into<Cow<'static, str>>, place: Place) {
         let path = place.nid.and_then(|nid| self.walked.path(self.volume, nid));
         (self.report)(Finding { severity, rule: rule.into(), place, path });
     }
 
-    /// Tells that a read for inode `nid` ended in an error.
-    pub(super) fn tell_error(&mut self, nid: Nid, error: Error) {
+    /// Reports that a read for inode `nid` failed.
+    pub(super) fn add_error(&mut self, nid: Nid, error: Error) {
         let path = self.walked.path(self.volume, nid);
-        (self.report)(Finding::of(error.for_inode(nid), path));
+        (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
     }
 
-    /// Whether the check is to end before its end.
+    /// Whether the caller has cancelled the check.
     pub(super) fn is_cancelled(&self) -> bool {
         (self.is_cancelled)()
     }
 
-    /// Takes records of the map of inode `nid` from those there is room for, so that the time that maps take is bounded
-    /// by the size of the image, though the maps of all its inodes may overlap.
+    /// Deducts map records of inode `nid` from the number that the image has room for. This bounds the time for maps by
+    /// the size of the image, even if the maps of all inodes overlap.
     ///
     /// # Errors
-    /// There is no room for so many.
+    /// The image has no room for this many records.
     pub(super) fn take_records(&mut self, nid: Nid, count: u64) -> Result<()> {
         let left = self.records_left.checked_sub(count);
         let rule = "maps of inodes overlap: they have more records than the image has room for";
@@ -197,11 +197,11 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Looks at an inode that an entry names `name`, and gives its type.
+    /// Checks an inode that an entry refers to as `name`; returns its type.
     fn visit(&mut self, nid: Nid, entry: Option<EntryPlace>, name: Option<&[u8]>) -> Option<FileType> {
         if let Some(seen) = self.walked.seen.get_mut(&nid) {
             if seen.is_directory {
-                self.tell(Severity::Error, "directory under two names", Place::inode(nid));
+                self.add_finding(Severity::Error, "directory has two names", Place::inode(nid));
                 return Some(FileType::Directory);
             }
             seen.links_found = seen.links_found.saturating_add(1);
@@ -218,13 +218,13 @@ impl Walker<'_> {
                     b"/" => [b"/", name].concat(),
                     path => [path, b"/", name].concat(),
                 });
-                (self.report)(Finding::of(error.for_inode(nid), path));
+                (self.report)(Finding::from(&error.for_inode(nid)).with_path(path));
                 None
             }
         }
     }
 
-    /// Looks at an inode for the first time.
+    /// Checks an inode when it is found first.
     fn add(&mut self, inode: &Inode, entry: Option<EntryPlace>) {
         let is_directory = inode.file_type == FileType::Directory;
         let (link_count, links_found) = (inode.link_count, if is_directory { 2 } else { 1 });
@@ -235,10 +235,10 @@ impl Walker<'_> {
         }
     }
 
-    /// Looks at the entries of a directory.
+    /// Checks the entries of a directory.
     fn directory(&mut self, nid: Nid) {
         if let Err(error) = self.entries(nid) {
-            self.tell_error(nid, error);
+            self.add_error(nid, error);
         }
     }
 
@@ -251,7 +251,7 @@ impl Walker<'_> {
         for number in 0..volume.superblock.block_size.blocks(inode.size) {
             let block = directory.block(number)?;
             if !block.has_whole_entries() {
-                self.tell(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
+                self.add_finding(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
             }
             for index in 0..block.entry_count() {
                 if self.is_cancelled() {
@@ -260,8 +260,8 @@ impl Walker<'_> {
                 let entry = block.entry(index)?;
                 match previous.as_slice().cmp(entry.name) {
                     Ordering::Less => {}
-                    Ordering::Equal => self.tell(Severity::Error, "two dirents of one name", Place::inode(nid)),
-                    Ordering::Greater => self.tell(Severity::Error, "dirents are not sorted", Place::inode(nid)),
+                    Ordering::Equal => self.add_finding(Severity::Error, "duplicate dirent name", Place::inode(nid)),
+                    Ordering::Greater => self.add_finding(Severity::Error, "dirents are not sorted", Place::inode(nid)),
                 }
                 previous = entry.name.to_vec();
                 let parent = self.walked.seen.get(&nid).and_then(|seen| seen.entry).map_or(nid, |own| own.directory);
@@ -277,20 +277,21 @@ impl Walker<'_> {
                 };
                 *expected.1 = true;
                 if entry.nid != expected.0 {
-                    let rule = if entry.name == b"." { "`.` is another inode" } else { "`..` is not the parent" };
-                    self.tell(Severity::Error, rule, Place::inode(nid));
+                    let rule =
+                        if entry.name == b"." { "`.` refers to another inode" } else { "`..` is not the parent" };
+                    self.add_finding(Severity::Error, rule, Place::inode(nid));
                 }
             }
         }
         for (is_there, rule) in [(has_self, "directory without `.`"), (has_parent, "directory without `..`")] {
             if !is_there {
-                self.tell(Severity::Error, rule, Place::inode(nid));
+                self.add_finding(Severity::Error, rule, Place::inode(nid));
             }
         }
         Ok(())
     }
 
-    /// Compares the type of an entry of directory `nid` with that of the inode it names.
+    /// Compares the file type of an entry of directory `nid` with the type of its inode.
     fn entry_type(&mut self, nid: Nid, stored: u8, found: Option<FileType>) {
         if found == Some(FileType::Directory)
             && let Some(seen) = self.walked.seen.get_mut(&nid)
@@ -298,16 +299,16 @@ impl Walker<'_> {
             seen.links_found = seen.links_found.saturating_add(1);
         }
         match directory::file_type(stored) {
-            None => self.tell(Severity::Warning, "dirent of no known type", Place::inode(nid)),
+            None => self.add_finding(Severity::Warning, "dirent of unknown type", Place::inode(nid)),
             Some(_) if found.is_none() => {}
             file_type if file_type != found => {
-                self.tell(Severity::Error, "dirent of another type than its inode", Place::inode(nid));
+                self.add_finding(Severity::Error, "dirent type differs from that of its inode", Place::inode(nid));
             }
             Some(_) => {}
         }
     }
 
-    /// What can only be said at the end.
+    /// Makes the checks that need the complete walk.
     fn finish(&mut self) {
         if self.is_cancelled() {
             return;
@@ -321,18 +322,22 @@ impl Walker<'_> {
                 return;
             }
             if self.volume.special(nid).is_none() {
-                self.tell(Severity::Warning, format!("wrong link count: {found} were found"), Place::inode(nid));
+                self.add_finding(
+                    Severity::Warning,
+                    format!("wrong link count: {found} links found"),
+                    Place::inode(nid),
+                );
             }
         }
         let found = u64::try_from(self.walked.seen.len()).unwrap_or(u64::MAX);
-        // Incremental images also count inodes that no directory names any more.
+        // Incremental images also count inodes that no directory refers to any more.
         let room = self.volume.space_len(Space::Image).saturating_add(self.volume.space_len(Space::Metabox));
         if !(found..=room / INODE_SLOT_SIZE).contains(&superblock.inode_count) {
-            let rule = format!("wrong inode count: {}, but {found} were found", superblock.inode_count);
-            self.tell(Severity::Warning, rule, Place::at(SUPER_OFFSET));
+            let rule = format!("wrong inode count: {} stated, {found} found", superblock.inode_count);
+            self.add_finding(Severity::Warning, rule, Place::at(SUPER_OFFSET));
         }
         if superblock.block_size.blocks(self.data_end) > superblock.block_count {
-            self.tell(Severity::Warning, "data past the block count", Place::at(SUPER_OFFSET));
+            self.add_finding(Severity::Warning, "data past the block count", Place::at(SUPER_OFFSET));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The extents of an inode, as its map has them.
+//! The extents of an inode according to its map.
 
 use std::ops::ControlFlow;
 
@@ -16,42 +16,42 @@ use crate::read::{
 /// One extent of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtentReport {
-    /// The bytes of the file.
+    /// The range within the file.
     pub range: ByteRange,
-    /// Where they are.
+    /// The location of the bytes.
     pub place: ExtentPlace,
 }
 
-/// Where the bytes of an extent are.
+/// The location of an extent's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentPlace {
-    /// Nowhere: they are zero.
+    /// A hole: the bytes are zero.
     Hole,
-    /// In the packed inode.
+    /// The packed inode.
     Fragment {
-        /// The first of them in it.
+        /// The offset in the packed inode.
         offset: u64,
     },
-    /// In the image or on an extra device.
+    /// The image or an extra device.
     Stored {
         /// The source.
         device: DeviceId,
-        /// The first stored byte.
+        /// The offset of the first stored byte.
         offset: u64,
-        /// How many bytes are stored.
+        /// The stored length in bytes.
         len: u64,
-        /// The algorithm's name; `None` where they are stored as they are.
+        /// The name of the algorithm; `None` if the bytes are uncompressed.
         algorithm: Option<&'static str>,
-        /// They stand behind the inode.
+        /// The bytes follow the inode.
         is_inline: bool,
-        /// They stand in the metabox, and `offset` is an offset in that.
+        /// The bytes are in the metabox, and `offset` is relative to it.
         is_in_metabox: bool,
-        /// They decode to more than the extent.
+        /// The block decodes to more than the extent.
         is_partial: bool,
     },
 }
 
-/// Visits the extents of an inode in order, as its map has them, until `visit` breaks off.
+/// Visits the extents of an inode in order, according to its map, until `visit` breaks.
 ///
 /// # Errors
 /// The map cannot be read or breaks the format.

@@ -1,10 +1,10 @@
-//! Statistics of what an image holds.
+//! Statistics of an image.
 
 use floe_image::FileType;
 
 use super::{ExtentPlace, ExtentReport, InodeReport};
 
-/// How many numbers there are of each size: 0, 1, 2 to 3, 4 to 7 and so on.
+/// A histogram with bins 0, 1, 2 to 3, 4 to 7 and so on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     counts: [u64; 65],
@@ -25,7 +25,7 @@ impl Histogram {
         }
     }
 
-    /// The smallest number of each step and how many numbers are in it, from the first step that has any to the last.
+    /// The smallest number of each bin and the count in it, from the first to the last nonempty bin.
     pub fn steps(&self) -> Vec<(u64, u64)> {
         let steps = self.counts.iter().zip(0u32..).map(|(count, bits)| match bits.checked_sub(1) {
             None => (0, *count),
@@ -37,7 +37,7 @@ impl Histogram {
     }
 }
 
-/// What a whole image holds. Each path counts, so a file with two names counts twice.
+/// Statistics of a whole image. Each path counts, so a file with two names counts twice.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     /// Regular files.
@@ -54,25 +54,25 @@ pub struct Statistics {
     pub fifos: u64,
     /// Sockets.
     pub sockets: u64,
-    /// Inodes with compressed data, those without a path among them.
+    /// Inodes with compressed data, including those without a path.
     pub compressed: u64,
-    /// Inodes with data that is not compressed, or none.
+    /// Inodes with uncompressed data or without data.
     pub uncompressed: u64,
-    /// The sizes of all regular files together, in bytes.
+    /// The total size of all regular files, in bytes.
     pub original_bytes: u64,
-    /// What they take on the image, in bytes.
+    /// The space that they take in the image, in bytes.
     pub stored_bytes: u64,
     /// The sizes of regular files.
     pub file_sizes: Histogram,
-    /// What regular files take on the image.
+    /// The space that regular files take in the image.
     pub stored_sizes: Histogram,
-    /// The sizes of extents of files that are not holes.
+    /// The sizes of file extents, without holes.
     pub extent_sizes: Histogram,
-    /// What encoded extents take on the image.
+    /// The space that encoded extents take in the image.
     pub pcluster_sizes: Histogram,
-    /// How many extents are holes.
+    /// The number of holes.
     pub holes: u64,
-    /// How many extents are in the packed inode.
+    /// The number of extents in the packed inode.
     pub fragments: u64,
 }
 
@@ -98,7 +98,7 @@ impl Statistics {
         }
     }
 
-    /// Counts what an inode that has no path takes: the packed and the metabox inode.
+    /// Counts the space of an inode without a path: the packed or the metabox inode.
     pub fn add_special(&mut self, report: &InodeReport) {
         self.add_layout(report);
         self.stored_bytes = self.stored_bytes.saturating_add(report.stored_len);
@@ -123,13 +123,13 @@ impl Statistics {
         }
     }
 
-    /// How many paths were counted.
+    /// The number of paths counted.
     pub fn path_count(&self) -> u64 {
         let devices = self.character_devices + self.block_devices;
         self.regular_files + self.directories + self.symlinks + devices + self.fifos + self.sockets
     }
 
-    /// What the files take of their size, in ten-thousandths; `None` where there is nothing.
+    /// The ratio of stored to original bytes, in ten-thousandths; `None` if there are no bytes.
     pub fn ratio_10000(&self) -> Option<u64> {
         let ratio = u128::from(self.stored_bytes) * 10_000 / u128::from(self.original_bytes).max(1);
         u64::try_from(ratio).ok().filter(|_| self.original_bytes != 0)

@@ -6,10 +6,10 @@ use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid, Place};
 
 use super::{Erofs, InodeReport, inode};
 
-/// An inode under one of its paths.
+/// An inode with one of its paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The path, from `/` on.
+    /// The path, starting with `/`.
     pub path: Vec<u8>,
     /// The inode.
     pub report: InodeReport,
@@ -18,15 +18,15 @@ pub struct Entry {
 /// A path that cannot be read.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
-    /// The path, from `/` on.
+    /// The path, starting with `/`.
     pub path: Vec<u8>,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 
-/// Visits all paths, each directory before what is in it, until `visit` breaks off. What cannot be read is told with its
-/// path and left out; a directory that was met before is not entered again. Where directories share their content, it ends
-/// with more entries than the image has room for.
+/// Visits all paths, each directory before its entries, until `visit` breaks. Reports unreadable paths and skips them;
+/// does not enter a directory twice. If directories share their content, the walk ends after as many entries as the
+/// image has room for.
 pub fn entries(erofs: &Erofs, visit: &mut dyn FnMut(Result<Entry, Unreadable>) -> ControlFlow<()>) {
     let mut entered = HashSet::new();
     let mut left = erofs.entry_count_max();
@@ -74,7 +74,7 @@ pub fn entries(erofs: &Erofs, visit: &mut dyn FnMut(Result<Entry, Unreadable>) -
     }
 }
 
-/// The first path of an inode, if any names it.
+/// The first path of an inode, if it has one.
 pub fn path_of(erofs: &Erofs, nid: Nid) -> Option<Vec<u8>> {
     let mut found = None;
     entries(erofs, &mut |entry| match entry {

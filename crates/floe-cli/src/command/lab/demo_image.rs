@@ -6,7 +6,7 @@ use std::{
     process,
 };
 
-use floe_lab::machine::{Mark, Promise, Undo};
+use floe_lab::machine::{Change, PendingChange, Undo};
 
 use super::failed;
 use crate::{command::demo, fail::Fail};
@@ -14,7 +14,7 @@ use crate::{command::demo, fail::Fail};
 /// A file with the image; removed when dropped, or when the process dies.
 pub(super) struct DemoImage {
     path: PathBuf,
-    _promise: Promise,
+    _change: PendingChange,
 }
 
 impl DemoImage {
@@ -25,10 +25,10 @@ impl DemoImage {
     pub(super) fn write() -> Result<Self, Fail> {
         let path = std::env::temp_dir().join(format!("floe-lab-{}-demo.erofs", process::id()));
         let undo = Undo::new().map_err(failed)?;
-        let promise = undo.promise(Mark::File { path: path.clone() }).map_err(failed)?;
+        let change = undo.record(Change::File { path: path.clone() }).map_err(failed)?;
         fs::write(&path, demo::IMAGE)
             .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.display())))?;
-        Ok(Self { path, _promise: promise })
+        Ok(Self { path, _change: change })
     }
 
     pub(super) fn path(&self) -> &Path {

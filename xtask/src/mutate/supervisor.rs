@@ -1,4 +1,4 @@
-//! The workers, watched: one that ends or does not go on is a finding, and another takes its place.
+//! Supervises the workers: an exit or a stall is a finding, and another worker continues.
 
 use std::{
     fs,
@@ -14,28 +14,28 @@ use super::{
     verdict::{Case, Fault, FaultKind},
     worker::BEGINS,
 };
-use crate::complaint::{Complaint, During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
 
-/// How much time of a CPU one image may take.
+/// The CPU time limit of one image.
 const CPU_MAX: Duration = Duration::from_secs(20);
 
-/// How long one image may take, whatever else runs.
+/// The elapsed time limit of one image, whatever else is running.
 const ELAPSED_MAX: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(200);
 
-/// One worker.
-pub(super) struct Watched {
+/// A running worker.
+pub(super) struct WorkerProcess {
     child: Child,
     lines: Receiver<String>,
     stderr: thread::JoinHandle<String>,
 }
 
-impl Watched {
+impl WorkerProcess {
     /// Starts a worker with these arguments.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The worker cannot be started.
     pub(super) fn start(arguments: &[String]) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("mutate").args(arguments);
@@ -55,11 +55,11 @@ impl Watched {
         Ok(Self { child, lines, stderr })
     }
 
-    /// Gives each case to `each` until the worker ends; a case that ended it is given too, with that as its fault. What
-    /// comes back is the number of the last case, where the worker did not come to its own end.
+    /// Passes each case to `each` until the worker exits, including a case that ended the worker, with that as its
+    /// fault. Returns the number of the last case if the worker exited early.
     ///
     /// # Errors
-    /// It failed without an image to blame.
+    /// The worker failed without an image at fault.
     pub(super) fn follow(mut self, each: &mut dyn FnMut(Case)) -> Outcome<Option<u64>> {
         let mut open: Option<(Case, Instant, Duration)> = None;
         let mut verdict = None;
@@ -98,14 +98,14 @@ impl Watched {
                 Ok(Some(index))
             }
             None if status.success() => Ok(None),
-            None => Err(Complaint::new(format!("a worker ends with {status}: {}", words.trim()))),
+            None => Err(TaskError::new(format!("a worker exited with {status}: {}", words.trim()))),
         }
     }
 
-    /// How much time of a CPU it has taken.
+    /// The CPU time used so far.
     fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name, in parentheses, may have spaces.
+        // The name, in parentheses, may contain spaces.
         let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11);
         let ticks: u64 = fields.take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))

@@ -1,53 +1,53 @@
-//! Where files are parted, so that what is repeated is stored once.
+//! Splits files so that repeated data is stored once.
 //!
-//! An extent can only refer to a pcluster's beginning. So where something begins that is repeated later, a pcluster has
-//! to begin: that is a cut. And an lcluster can have the beginning of one extent only, so what parts a file must not come
-//! too close.
+//! An extent can only refer to the beginning of a pcluster. So a pcluster must begin wherever data begins that is
+//! repeated later; this position is a cut. An lcluster can contain the beginning of only one extent, so boundaries must
+//! keep a distance.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::repeats::Repeat;
 
-/// What parts a file is at least this many blocks from the next of its kind, so that extents have room in between.
+/// The minimum distance of two boundaries in a file, in blocks, so that extents fit in between.
 const DISTANCE_BLOCKS: u64 = 2;
 
-/// How one file is parted.
+/// The split of one file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parting {
-    /// What was there before, in its order, apart from each other.
+pub(crate) struct FileSplit {
+    /// The repeats in order, disjoint.
     pub(crate) repeats: Vec<Repeat>,
-    /// Where pclusters have to begin, because a repeat refers to them.
+    /// Where pclusters must begin because repeats refer to them.
     pub(crate) cuts: BTreeSet<u64>,
-    /// All places where a repeat begins or ends, and the cuts.
+    /// All cuts, and the beginnings and ends of repeats.
     bounds: BTreeSet<u64>,
 }
 
-/// How files are parted, by their places.
+/// The splits of files, indexed in image order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Partings {
-    files: HashMap<usize, Parting>,
+pub(crate) struct FileSplits {
+    files: HashMap<usize, FileSplit>,
     block_size: u64,
     repeat_len_min: u64,
 }
 
-impl Partings {
-    /// No file is parted yet.
+impl FileSplits {
+    /// Creates an empty set.
     pub(crate) fn new(block_size: u64, repeat_len_min: u64) -> Self {
         Self { files: HashMap::new(), block_size, repeat_len_min }
     }
 
-    /// Adds how other files are parted.
+    /// Merges the splits of other files.
     pub(crate) fn join(&mut self, others: Self) {
         self.files.extend(others.files);
     }
 
-    /// How a file is parted, if it is.
-    pub(crate) fn of(&self, place: usize) -> Option<&Parting> {
+    /// The split of a file, if it has one.
+    pub(crate) fn of(&self, place: usize) -> Option<&FileSplit> {
         self.files.get(&place)
     }
 
-    /// Parts the file at `place`, of this size, and the one in which the repeat was before, so that it can refer to that;
-    /// the repeat becomes shorter, or is passed over, where that cannot be. Those of a file come in their order.
+    /// Splits the file at `place`, of this size, at a repeat, and the source file so that the repeat can refer to it.
+    /// The repeat is shortened or dropped if that is impossible. The repeats of a file must be added in order.
     pub(crate) fn add(&mut self, place: usize, size: u64, repeat: Repeat) {
         let Some(repeat) = self.fitting(place, size, repeat) else { return };
         let cut_file = self.files.entry(repeat.source).or_default();
@@ -58,12 +58,12 @@ impl Partings {
         file.repeats.push(repeat);
     }
 
-    /// The repeat, or as much of it as keeps a distance from what parts the two files.
+    /// The part of a repeat that keeps the minimum distance from the boundaries of both files.
     fn fitting(&self, place: usize, size: u64, mut repeat: Repeat) -> Option<Repeat> {
-        let none = Parting::default();
+        let none = FileSplit::default();
         let file = self.files.get(&place).unwrap_or(&none);
         let source = self.files.get(&repeat.source).unwrap_or(&none);
-        // Each of them may bring it nearer to what another one keeps away from, but only by going on.
+        // One skip may bring the repeat closer to another boundary. Each skip advances, so the loop ends.
         loop {
             let skips = [
                 self.skip_from_bounds(file, repeat.start),
@@ -90,10 +90,10 @@ impl Partings {
         self.block_size * DISTANCE_BLOCKS
     }
 
-    /// How much further on something can begin at the earliest: on a bound, or at a distance from those around.
-    fn skip_from_bounds(&self, parting: &Parting, start: u64) -> u64 {
-        let before = parting.bounds.range(..=start).next_back().copied().unwrap_or(0);
-        let after = parting.bounds.range(start + 1..).next().copied();
+    /// How far a beginning must move to be on an existing boundary or at the minimum distance from all.
+    fn skip_from_bounds(&self, split: &FileSplit, start: u64) -> u64 {
+        let before = split.bounds.range(..=start).next_back().copied().unwrap_or(0);
+        let after = split.bounds.range(start + 1..).next().copied();
         if start == before {
             return 0;
         }
@@ -104,15 +104,16 @@ impl Partings {
         }
     }
 
-    /// Where both files can be parted between lclusters, even what does not compress can be.
+    /// How far a repeat must move so that both files split between lclusters; then the split also works for
+    /// uncompressible data.
     fn skip_to_lclusters(&self, repeat: &Repeat) -> u64 {
         let is_same = repeat.start % self.block_size == repeat.source_start % self.block_size;
         if is_same { repeat.start.next_multiple_of(self.block_size) - repeat.start } else { 0 }
     }
 }
 
-impl Parting {
-    /// Whether a repeat begins before and ends after.
+impl FileSplit {
+    /// Whether a repeat spans `offset`.
     fn repeat_across(&self, offset: u64) -> bool {
         let number = self.repeats.partition_point(|repeat| repeat.end() <= offset);
         self.repeats.get(number).is_some_and(|repeat| repeat.start < offset)
@@ -120,12 +121,12 @@ impl Parting {
 }
 
 impl Repeat {
-    /// Where in the file it ends.
+    /// Where the repeat ends in the file.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.len
     }
 
-    /// Begins later by so many bytes; `None` where nothing would be left.
+    /// Moves the beginning by `len` bytes; `None` if nothing would be left.
     fn skip(&mut self, len: u64) -> Option<()> {
         self.len = self.len.checked_sub(len).filter(|len| *len > 0)?;
         self.start += len;

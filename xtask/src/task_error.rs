@@ -1,58 +1,58 @@
-//! What a task says when it fails.
+//! Errors of tasks.
 
 use std::{fmt, io};
 
-/// Why a task failed, for the person who called it.
-pub(crate) struct Complaint(String);
+/// Why a task failed, for the user.
+pub(crate) struct TaskError(String);
 
-/// What tasks return.
-pub(crate) type Outcome<T = ()> = Result<T, Complaint>;
+/// The result of a task.
+pub(crate) type Outcome<T = ()> = Result<T, TaskError>;
 
-impl Complaint {
-    /// A failure in these words.
+impl TaskError {
+    /// Creates an error with this message.
     pub(crate) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 
-    /// One failure from many: nothing where there is none.
+    /// Combines several failures into one error; succeeds if there are none.
     pub(crate) fn from_lines(what: &str, lines: &[String]) -> Outcome {
         if lines.is_empty() { Ok(()) } else { Err(Self(format!("{what}:\n  {}", lines.join("\n  ")))) }
     }
 }
 
-/// `main` prints errors by their `Debug` form; this one is made to be read.
-impl fmt::Debug for Complaint {
+/// `main` prints errors in their `Debug` form, so this one is readable.
+impl fmt::Debug for TaskError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for TaskError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl From<io::Error> for Complaint {
+impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<rustix::io::Errno> for Complaint {
+impl From<rustix::io::Errno> for TaskError {
     fn from(error: rustix::io::Errno) -> Self {
         io::Error::from(error).into()
     }
 }
 
-/// Adds what was being done to an error.
+/// Adds the failed action to an error.
 pub(crate) trait During<T> {
-    /// The error with `what` before it.
+    /// Prefixes the error with `what`.
     fn during(self, what: impl fmt::Display) -> Outcome<T>;
 }
 
 impl<T, E: fmt::Display> During<T> for Result<T, E> {
     fn during(self, what: impl fmt::Display) -> Outcome<T> {
-        self.map_err(|error| Complaint(format!("{what}: {error}")))
+        self.map_err(|error| TaskError(format!("{what}: {error}")))
     }
 }

@@ -1,4 +1,4 @@
-//! What is done with a file, or a part of one.
+//! How a file or a piece is stored.
 
 use crate::{
     content::Content,
@@ -8,42 +8,42 @@ use crate::{
     segment::TailRule,
 };
 
-/// Chunks are at most so long while they are read, in bytes, each being in memory as a whole. Those asked for that are
-/// longer come of it where the parts follow one another.
+/// The maximum length in bytes of chunks while they are read, because each is in memory as a whole. Requested chunks
+/// that are longer are merged from contiguous ones.
 const CHUNK_LEN_MAX: usize = 16 << 20;
-/// A file with holes that is not compressed has chunks of this size in bytes, and at most so many of them.
+/// The minimum chunk size of an uncompressed file with holes in bytes, and the maximum number of its chunks.
 const SPARSE_CHUNK_LEN_MIN: u64 = 64 << 10;
 const SPARSE_CHUNKS_MAX: u64 = 1 << 20;
-/// A file that is to be compressed is stored in chunks instead if it has so many bytes, and this many times as many as
-/// there is data: its index, about 4 bytes for a block, would be longer.
+/// A file to be compressed is stored in chunks instead if it has at least this many bytes and consists almost entirely
+/// of holes, by this factor: its index, about 4 bytes per block, would be longer than its data.
 const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
 
-/// What is done with a piece.
+/// How a piece is stored.
 #[derive(Clone, Copy)]
-pub(crate) enum Treatment {
-    /// It is stored as it is.
+pub(crate) enum StorageMethod {
+    /// Uncompressed.
     Flat,
-    /// It is compressed.
+    /// Compressed.
     Compress(TailRule),
-    /// It is a part of what was there before; with the last one comes what that is, and the rule for its end.
+    /// As part of a repeat; the last piece carries the repeat and the rule for its end.
     Repeat(Option<(Repeat, TailRule)>),
-    /// It goes into the packed inode.
+    /// In the packed inode.
     Pack,
-    /// It is stored in chunks.
+    /// In chunks.
     Chunk {
-        /// The size of one in bytes.
+        /// The chunk size in bytes.
         chunk_len: usize,
     },
-    /// It is in a hole of a file that is stored in chunks.
+    /// As a hole of a file that is stored in chunks.
     Hole {
-        /// The size of one in bytes.
+        /// The chunk size in bytes.
         chunk_len: usize,
     },
 }
 
-impl Treatment {
-    /// What is done with a file that has this coding.
+impl StorageMethod {
+    /// Decides how a file with this coding is stored.
     pub(crate) fn of(content: &Content, options: &Options, coding: Option<usize>) -> Result<Self> {
         if let Some(chunk_bytes) = options.chunk_bytes {
             return Ok(Self::Chunk {
@@ -61,8 +61,8 @@ impl Treatment {
     }
 }
 
-/// The chunk size for a file whose holes stay holes though nobody asked for chunks: one with holes that is not to be
-/// compressed, or whose index would be longer than its data if it were.
+/// The chunk size for a file that is stored in chunks without a request, to keep its holes: one with holes that is not
+/// compressed, or whose index would be longer than its data.
 fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>) -> Result<Option<usize>> {
     let size = content.size();
     let stored_len_max = match coding {
@@ -74,7 +74,7 @@ fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>)
         return Ok(None);
     }
     let chunk_len = (size / SPARSE_CHUNKS_MAX).next_power_of_two().max(SPARSE_CHUNK_LEN_MIN).max(options.block_size());
-    // Whether a whole chunk is a hole; that blocks are missing does not tell.
+    // Only a completely empty chunk is a hole; the block count does not tell.
     let data = content.data_ranges(chunk_len)?;
     let data_len: u64 = data.iter().map(|range| range.end - range.start).sum();
     Ok(usize::try_from(chunk_len).ok().filter(|_| data_len < size))

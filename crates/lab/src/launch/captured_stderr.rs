@@ -1,4 +1,4 @@
-//! What a child says on its standard error, kept where it cannot fill a pipe.
+//! Captures a child's standard error without filling a pipe.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,38 +9,38 @@ use std::process::Stdio;
 use rustix::fs::MemfdFlags;
 
 use crate::Result;
-use crate::error::Doing;
+use crate::error::ErrorContext;
 
-/// The most that is read back.
+/// The maximum length read back.
 const SAID_BYTES_MAX: u64 = 1 << 20;
 
-/// A file in memory for a child's messages.
+/// A memory file for a child's messages.
 #[derive(Debug)]
-pub(crate) struct Said(File);
+pub(crate) struct CapturedStderr(File);
 
-impl Said {
+impl CapturedStderr {
     pub(crate) fn new() -> Result<Self> {
-        let file = rustix::fs::memfd_create("floe-lab-said", MemfdFlags::CLOEXEC);
-        Ok(Self(File::from(file.doing(|| "cannot make a file in memory".to_owned())?)))
+        let file = rustix::fs::memfd_create("floe-lab-stderr", MemfdFlags::CLOEXEC);
+        Ok(Self(File::from(file.context(|| "cannot make a file in memory".to_owned())?)))
     }
 
-    /// The end for the child.
+    /// The write end for the child.
     pub(crate) fn writer(&self) -> Result<Stdio> {
-        let copy = self.0.try_clone().doing(|| "cannot copy a file's number".to_owned())?;
+        let copy = self.0.try_clone().context(|| "cannot duplicate a file descriptor".to_owned())?;
         Ok(Stdio::from(OwnedFd::from(copy)))
     }
 
-    /// The last line that says anything.
+    /// The last nonempty line.
     pub(crate) fn last_line(&self) -> String {
         let mut bytes = Vec::new();
         let from_start = FromStart { file: &self.0, offset: 0 };
         let _ = from_start.take(SAID_BYTES_MAX).read_to_end(&mut bytes);
         let said = String::from_utf8_lossy(&bytes);
-        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing").to_owned()
+        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no message").to_owned()
     }
 }
 
-/// Reads a file without moving the place at which its writer writes.
+/// Reads a file without moving the offset at which its writer writes.
 struct FromStart<'file> {
     file: &'file File,
     offset: u64,
@@ -60,9 +60,9 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_last_line_is_what_went_wrong() {
-        for (script, expected) in [("echo a >&2; echo b >&2; echo >&2", "b"), ("true", "it said nothing")] {
-            let said = Said::new().unwrap();
+    fn the_last_nonempty_line_is_returned() {
+        for (script, expected) in [("echo a >&2; echo b >&2; echo >&2", "b"), ("true", "no message")] {
+            let said = CapturedStderr::new().unwrap();
             Command::new("sh").args(["-c", script]).stderr(said.writer().unwrap()).status().unwrap();
             assert_eq!(said.last_line(), expected);
         }

@@ -1,0 +1,66 @@
+//! The options of a mount that is running: `floe status` lists them, `floe tune` changes some.
+
+use floe::EngineOptions;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Settings,
+    row::WhileMounted,
+    table::{find, rows},
+};
+
+/// An option and its value now.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub(crate) struct ShownOption {
+    /// Its name, as `-o` has it.
+    pub(crate) key: String,
+    /// Its value, as `-o` takes it.
+    pub(crate) value: String,
+    /// Whether it can change while the image is mounted.
+    pub(crate) is_tunable: bool,
+}
+
+impl Settings {
+    /// The options with their values, those that `floe tune` can change first.
+    pub(crate) fn shown(&self) -> Vec<ShownOption> {
+        let mut options: Vec<_> = rows()
+            .filter_map(|row| {
+                let is_tunable = row.while_mounted == WhileMounted::Tunable;
+                Some(ShownOption { key: row.name.to_owned(), value: row.show?(self), is_tunable })
+            })
+            .collect();
+        options.sort_by_key(|option| !option.is_tunable);
+        options
+    }
+
+    /// The options of the engine after `changes`, each `key=value`.
+    ///
+    /// # Errors
+    /// An option is unknown, cannot change while the image is mounted, or does not take the value: one line.
+    pub(crate) fn tuned(&self, changes: &[String]) -> Result<EngineOptions, String> {
+        let mut settings = self.clone();
+        for change in changes {
+            let (key, value) = match change.split_once('=') {
+                Some((key, value)) => (key, Some(value)),
+                None => (change.as_str(), None),
+            };
+            let key = key.replace('_', "-");
+            let row = find(&key).ok_or_else(|| format!("there is no option {key}: floe tune DIR lists them"))?;
+            match row.while_mounted {
+                WhileMounted::Fixed => {
+                    return Err(format!(
+                        "{key} cannot change while the image is mounted: mount it again with -o {change}"
+                    ));
+                }
+                WhileMounted::Elsewhere(place) => return Err(format!("{key} is {place}")),
+                WhileMounted::Tunable if value.is_none() && !row.stands_alone() => {
+                    return Err(format!("{key} needs a value: {key}=…"));
+                }
+                WhileMounted::Tunable => {
+                    row.set(&mut settings, &key, value).map_err(|reason| format!("{key}: {reason}"))?;
+                }
+            }
+        }
+        Ok(settings.open.engine)
+    }
+}

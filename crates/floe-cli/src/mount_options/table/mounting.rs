@@ -1,0 +1,171 @@
+//! Options of the image and of its mount.
+
+use floe::Offset;
+use floe_fuse::{Access, Readdir};
+use floe_sandbox::Mode;
+
+use crate::mount_options::row::{OptionRow, Value, bytes, put, row, text};
+
+pub(super) const IMAGE: &[OptionRow] = &[
+    row("offset", bytes(|to, bytes| to.open.offset = Offset::At(bytes)), "where the image begins in the file")
+        .or("auto", |to| to.open.offset = Offset::Auto)
+        .default("0"),
+    row(
+        "device",
+        Value::Path { form: "FILE", set: |to, path| to.open.devices.push(path) },
+        "an extra device of an EROFS image, in the order of its table; may be given several times",
+    ),
+    row(
+        "device-directory",
+        Value::Path { form: "DIR", set: |to, path| to.open.device_directory = Some(path) },
+        "where the other extra devices are, under the names that the image gives them",
+    ),
+];
+
+pub(super) const MOUNT: &[OptionRow] = &[
+    row(
+        "readdir",
+        text("adaptive|plain|plus|auto", |to, value| {
+            to.mount.readdir = match value {
+                "adaptive" => Readdir::Adaptive,
+                "plain" => Readdir::Plain,
+                "plus" => Readdir::Plus,
+                "auto" => Readdir::Auto,
+                _ => return Err(format!("'{value}' is not adaptive, plain, plus or auto")),
+            };
+            Ok(())
+        }),
+        "whether directories are read with the attributes of their entries; adaptive: for programs that use them",
+    )
+    .default("adaptive")
+    .shown(|now| {
+        match now.mount.readdir {
+            Readdir::Adaptive => "adaptive",
+            Readdir::Plain => "plain",
+            Readdir::Plus => "plus",
+            Readdir::Auto => "auto",
+        }
+        .to_owned()
+    }),
+    row(
+        "auto-unmount",
+        Value::Flag(|to| to.mount.auto_unmount = true),
+        "unmount when the program dies; needs fusermount3",
+    ),
+    row(
+        "fsname",
+        text("NAME", |to, value| {
+            to.source = Some(value.to_owned());
+            Ok(())
+        }),
+        "source that the mount table shows",
+    )
+    .default_is("the path of the image"),
+    row(
+        "subtype",
+        text("NAME", |to, value| {
+            value.clone_into(&mut to.mount.subtype);
+            Ok(())
+        }),
+        "kind that the mount table shows behind \"fuse.\"",
+    )
+    .default("floe"),
+];
+
+pub(super) const PERMISSIONS: &[OptionRow] = &[
+    row(
+        "access",
+        text("auto|private|allow-root|allow-other", |to, value| {
+            to.mount.access = match value.replace('_', "-").as_str() {
+                "auto" => None,
+                "private" => Some(Access::Owner),
+                "allow-root" => Some(Access::OwnerAndRoot),
+                "allow-other" => Some(Access::All),
+                _ => return Err(format!("'{value}' is not auto, private, allow-root or allow-other")),
+            };
+            Ok(())
+        }),
+        "who may use the mount; auto: everybody if root mounts, else only the user who mounts",
+    )
+    .default("auto")
+    .shown(|now| {
+        match now.mount.access {
+            None => "auto",
+            Some(Access::Owner) => "private",
+            Some(Access::OwnerAndRoot) => "allow-root",
+            Some(Access::All) => "allow-other",
+        }
+        .to_owned()
+    }),
+    row("allow-other", Value::Flag(|to| to.mount.access = Some(Access::All)), "same as access=allow-other"),
+    row("allow-root", Value::Flag(|to| to.mount.access = Some(Access::OwnerAndRoot)), "same as access=allow-root"),
+    row("private", Value::Flag(|to| to.mount.access = Some(Access::Owner)), "same as access=private"),
+    row(
+        "default-permissions",
+        Value::Flag(|to| to.mount.checks_permissions = true),
+        "the kernel checks the modes and owners in the image, as it does anyway unless mounted as erofsfuse or squashfuse",
+    ),
+    row("acl", Value::OnOff(|to, is_on| to.mount.acl = is_on), "access control lists in the image decide too")
+        .default("on")
+        .shown(|now| if now.mount.acl { "on" } else { "off" }.to_owned()),
+    row(
+        "uid",
+        Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.uid = u32::try_from(id).ok() },
+        "owner of everything",
+    )
+    .or("image", |to| to.mount.uid = None)
+    .default("image")
+    .shown(|now| or_image(now.mount.uid)),
+    row(
+        "gid",
+        Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.gid = u32::try_from(id).ok() },
+        "group of everything",
+    )
+    .or("image", |to| to.mount.gid = None)
+    .default("image")
+    .shown(|now| or_image(now.mount.gid)),
+    row(
+        "suid",
+        Value::OnOff(|to, is_on| to.mount.flags.nosuid = !is_on),
+        "set-user-id bits in the image have effect, for root's mounts",
+    )
+    .default("off"),
+    row(
+        "dev",
+        Value::OnOff(|to, is_on| to.mount.flags.nodev = !is_on),
+        "device files in the image have effect, for root's mounts",
+    )
+    .default("off"),
+    row("exec", Value::OnOff(|to, is_on| to.mount.flags.noexec = !is_on), "programs in the image can be run")
+        .default("on"),
+    row(
+        "symfollow",
+        Value::OnOff(|to, is_on| to.mount.flags.nosymfollow = !is_on),
+        "symbolic links in the image are followed",
+    )
+    .default("on"),
+];
+
+pub(super) const REPORTS: &[OptionRow] = &[
+    row(
+        "sandbox",
+        text("auto|require|off", |to, value| put(&mut to.sandbox, value)),
+        "whether the process that reads the image is confined; auto: as far as the kernel can",
+    )
+    .default("auto"),
+    row("no-sandbox", Value::Flag(|to| to.sandbox = Mode::Off), "same as sandbox=off"),
+    row(
+        "account",
+        Value::Path { form: "FILE", set: |to, path| to.account = Some(path) },
+        "when the mount ends, write what floe status --json prints",
+    ),
+    row(
+        "decode-marks",
+        Value::Path { form: "FILE", set: |to, path| to.decode_marks = Some(path) },
+        "write a line after each decode, for the trace_marker of tracefs",
+    ),
+];
+
+fn or_image(id: Option<u32>) -> String {
+    id.map_or_else(|| "image".to_owned(), |id| id.to_string())
+}

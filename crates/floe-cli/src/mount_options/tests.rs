@@ -1,0 +1,249 @@
+//! The table, tried row by row.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use floe::{EngineOptions, Offset, OpenOptions};
+use floe_fuse::{Access, Readdir};
+use floe_sandbox::Mode;
+
+use super::{
+    Settings, Strictness, help, page,
+    row::{Default as RowDefault, OptionRow, Value, WhileMounted},
+    table::{FOR_THE_KERNEL, WITHOUT_EFFECT, rows},
+};
+
+fn taken(list: &str) -> Result<Settings, String> {
+    let mut settings = ample();
+    settings.take_list(list, Strictness::User).map_err(|fail| fail.to_string())?;
+    Ok(settings)
+}
+
+/// The defaults where memory is ample.
+fn ample() -> Settings {
+    Settings { open: OpenOptions { engine: EngineOptions::default(), ..OpenOptions::default() }, ..Settings::default() }
+}
+
+fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
+    row.show.map(|show| show(settings))
+}
+
+/// All that a settings list sets, to compare.
+fn fields(settings: &Settings) -> String {
+    let Settings { open, mount, source, account, decode_marks, sandbox } = settings;
+    let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
+    let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
+    let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
+    format!("{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {sandbox:?}")
+}
+
+/// A value that the option takes and that is not its default.
+fn sample(row: &OptionRow) -> Option<&'static str> {
+    Some(match (row.value, row.name) {
+        (Value::Flag(_), _) => return None,
+        (Value::OnOff(_), _) if matches!(row.default, RowDefault::Value("off")) => "on",
+        (Value::OnOff(_), _) => "off",
+        (Value::Bytes { .. }, _) => "12k",
+        (Value::Count { .. }, _) => "9",
+        (Value::Time { .. }, _) => "7ms",
+        (Value::Path { .. }, _) => "/a",
+        (Value::Text { .. }, "metadata-cache") => "single-lock:8",
+        (Value::Text { .. }, "workers") => "inline",
+        (Value::Text { .. }, "priority") => "nice:3",
+        (Value::Text { .. }, "sync-decompress") => "never",
+        (Value::Text { .. }, "prefetch") => "none",
+        (Value::Text { .. }, "readahead-alloc") => "wait",
+        (Value::Text { .. }, "readdir") => "auto",
+        (Value::Text { .. }, "access") => "private",
+        (Value::Text { .. }, "sandbox") => "require",
+        (Value::Text { .. }, "fsname" | "subtype") => "name",
+        (Value::Text { .. }, name) => panic!("give {name} a sample"),
+    })
+}
+
+#[test]
+fn names_are_unique_and_written_with_dashes() {
+    let mut names = BTreeSet::new();
+    let without_effect = WITHOUT_EFFECT.iter().chain(FOR_THE_KERNEL).copied();
+    for name in rows().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).chain(without_effect) {
+        assert!(names.insert(name.to_owned()), "{name} twice");
+    }
+    for row in rows() {
+        assert!(!row.name.contains('_') && !row.about.ends_with('.'), "{}", row.name);
+        if let Value::OnOff(_) = row.value {
+            assert!(names.insert(format!("no{}", row.name)), "no{} twice", row.name);
+        }
+    }
+}
+
+#[test]
+fn each_option_sets_something_under_each_of_its_names() {
+    for row in rows() {
+        let value = sample(row).map_or_else(String::new, |value| format!("={value}"));
+        let expected = taken(&format!("{}{value}", row.name)).expect(row.name);
+        // What the kernel checks by itself is on already.
+        if row.name != "default-permissions" {
+            assert_ne!(fields(&expected), fields(&ample()), "{}", row.name);
+        }
+        for alias in row.aliases.iter().copied().chain([row.name.replace('-', "_").as_str()]) {
+            let found = taken(&format!("{alias}{value}")).expect(alias);
+            assert_eq!(fields(&found), fields(&expected), "{alias}");
+        }
+    }
+}
+
+#[test]
+fn each_option_takes_back_the_value_that_it_shows() {
+    for row in rows().filter(|row| row.show.is_some()) {
+        for settings in [ample(), taken(&format!("{}={}", row.name, sample(row).expect("a value"))).expect(row.name)] {
+            let value = shown(row, &settings).expect("shown");
+            let again = taken(&format!("{}={value}", row.name)).expect(row.name);
+            assert_eq!(shown(row, &again), Some(value), "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn defaults_are_what_the_table_says() {
+    for row in rows() {
+        if let RowDefault::Value(value) = row.default {
+            let found = taken(&format!("{}={value}", row.name)).expect(row.name);
+            // An image at byte 0 begins with the file.
+            if row.name != "offset" {
+                assert_eq!(fields(&found), fields(&ample()), "{}", row.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn tunable_options_change_the_engine_alone() {
+    for row in rows().filter(|row| row.while_mounted == WhileMounted::Tunable) {
+        let change = format!("{}={}", row.name, sample(row).expect("a value"));
+        let found = taken(&change).expect(row.name);
+        let engine = ample().tuned(std::slice::from_ref(&change)).expect(row.name);
+        assert!(engine != EngineOptions::default() && engine == found.open.engine, "{change}");
+        let unchanged = Settings { open: OpenOptions { engine: EngineOptions::default(), ..found.open }, ..found };
+        assert_eq!(fields(&unchanged), fields(&ample()), "{change}");
+    }
+}
+
+#[test]
+fn bounds_are_kept() {
+    for row in rows() {
+        let (outside, inside) = match row.value {
+            Value::Count { min, max, .. } => (
+                [min.checked_sub(1), max.checked_add(1)].into_iter().flatten().map(|count| count.to_string()).collect(),
+                [min, max].map(|count| count.to_string()),
+            ),
+            Value::Bytes { max, .. } => {
+                let above: Vec<_> = max.checked_add(1).map(|count| count.to_string()).into_iter().collect();
+                (above, [0, max].map(|count| count.to_string()))
+            }
+            Value::Time { max, .. } if max < Duration::MAX => {
+                (vec![format!("{}us", max.as_micros() + 1)], [1, max.as_micros()].map(|time| format!("{time}us")))
+            }
+            _ => continue,
+        };
+        for value in outside {
+            taken(&format!("{}={value}", row.name)).expect_err(row.name);
+        }
+        for value in inside {
+            taken(&format!("{}={value}", row.name)).expect(row.name);
+        }
+    }
+}
+
+#[test]
+fn the_help_and_the_page_have_every_option() {
+    for row in rows() {
+        assert!(help().contains(&format!("\n  {}", row.form())), "{}", row.name);
+    }
+    assert!(help().lines().all(|line| line.chars().count() <= 100));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+    let docs = fs::read_to_string(&path).expect("docs/options.md");
+    assert!(docs == page(), "docs/options.md is out of date: cargo run -- mount -o help=markdown > docs/options.md");
+}
+
+#[test]
+fn lists_as_fstab_has_them_are_taken() {
+    let list = "ro,noauto,nofail,_netdev,x-systemd.automount,defaults,user,,relatime,comment=a,nosuid,nodev";
+    let settings = taken(list).expect("all are known");
+    assert!(settings.mount.flags.nosuid && settings.mount.flags.nodev && !settings.mount.flags.noexec);
+}
+
+#[test]
+fn values_reach_their_settings() {
+    let settings = taken(
+        "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
+         max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
+         account=/c,decode-marks=/d,sandbox=require,linger=70us,overflow=1M,context=\"system_u:object_r:a:s0:c1,c2\"",
+    )
+    .expect("all are known");
+    let Settings { open, mount, source, account, decode_marks, sandbox } = settings;
+    assert_eq!(sandbox, Mode::Require);
+    assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
+    assert_eq!((open.engine.cache_bytes, open.engine.spill_file_bytes), (1 << 30, 1 << 20));
+    assert_eq!(open.engine.workers.to_string(), "inline");
+    assert_eq!(open.offset, Offset::At(4096));
+    assert_eq!(open.devices, [PathBuf::from("/a,b"), PathBuf::from("/c")]);
+    assert_eq!(open.device_directory, Some("/d".into()));
+    assert_eq!(mount.threads.get(), 3);
+    assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
+    assert_eq!(mount.busy_polling, Some(Duration::from_micros(70)));
+    assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
+    assert_eq!((mount.background_max.get(), mount.read_ahead_bytes), (9, Some(1 << 20)));
+    assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, false, true));
+    assert_eq!((mount.access, mount.subtype.as_str()), (Some(Access::Owner), "kind"));
+    assert_eq!(mount.kernel_options, ["context=system_u:object_r:a:s0:c1,c2"]);
+    assert_eq!(source.as_deref(), Some("name"));
+}
+
+#[test]
+fn wrong_options_are_told() {
+    for (list, expected) in [
+        ("rw", "images are read-only: leave out -o rw"),
+        ("colour", "no such option: -o colour (see floe mount -o help)"),
+        ("colour=red", "no such option: -o colour (see floe mount -o help)"),
+        ("threads", "-o threads needs a value: -o threads=…"),
+        ("threads=0", "-o threads: '0' is not a number from 1 on"),
+        ("private=yes", "-o private: takes no value"),
+        ("noacl=maybe", "-o noacl: 'maybe' is not on or off"),
+        ("max_background=70000", "-o max_background: '70000' is not a number from 1 to 65535"),
+        ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
+        ("readdir=fast", "-o readdir: 'fast' is not adaptive, plain, plus or auto"),
+        ("workers=many", "-o workers: 'many' is not per-cpu, shared or inline"),
+        ("sandbox=perhaps", "-o sandbox: 'perhaps' is not off, auto or require"),
+        ("busy-polling=1s", "-o busy-polling: 1s is more than 10ms"),
+        ("read-ahead=8g", "-o read-ahead: 8g is more than 4G"),
+    ] {
+        assert_eq!(taken(list).expect_err(list), expected);
+    }
+    for strictness in [Strictness::MountHelper, Strictness::Sloppy] {
+        Settings::default().take_list("rw", strictness).expect("mount(8) adds it");
+    }
+    Settings::default().take_list("colour=red,blue", Strictness::Sloppy).expect("it is ignored");
+}
+
+#[test]
+fn changes_are_taken_together_or_not_at_all() {
+    let check =
+        |changes: &[&str]| ample().tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
+    let found = check(&["cache=1M", "noread-around", "reserved_pages=7", "workers=inline"]).expect("all are known");
+    assert_eq!((found.cache_bytes, found.read_around, found.reserved_pages), (1 << 20, false, 7));
+    for (changes, expected) in [
+        (&["cache=1M", "cache"][..], "cache needs a value: cache=…"),
+        (&["cache=much"], "cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
+        (&["read-around=maybe"], "read-around: 'maybe' is not on or off"),
+        (&["threads=3"], "threads cannot change while the image is mounted: mount it again with -o threads=3"),
+        (&["offset=3"], "offset cannot change while the image is mounted: mount it again with -o offset=3"),
+        (&["read_ahead=1M"], "read-ahead is the kernel's: root sets it in /sys/class/bdi/…/read_ahead_kb"),
+        (&["colour=red"], "there is no option colour: floe tune DIR lists them"),
+    ] {
+        assert_eq!(check(changes).expect_err("it makes no sense"), expected);
+    }
+}

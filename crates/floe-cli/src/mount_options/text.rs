@@ -1,0 +1,120 @@
+//! The options as text: for `--help` and for docs/options.md.
+
+use std::fmt::Write;
+
+use super::{
+    row::{OptionRow, WhileMounted},
+    table::{FOR_THE_KERNEL, GROUPS, WITHOUT_EFFECT, find},
+};
+
+/// The column in which descriptions begin, and the width of all.
+const ABOUT_COLUMN: usize = 26;
+const WIDTH: usize = 100;
+
+/// What `floe mount --help` and `floe mount -o help` print.
+pub(crate) fn help() -> String {
+    let mut help = String::from(
+        "Options for -o; those of mount(8) and FUSE that a read-only image has anyway are accepted too:\n",
+    );
+    for group in GROUPS {
+        let _ = writeln!(help, "\n{}:", group.title);
+        for row in group.rows {
+            put_line(&mut help, row);
+        }
+    }
+    help
+}
+
+/// What an option does, and its default, as a sentence of `--help`.
+pub(crate) fn about(name: &str) -> String {
+    let text = find(name).map_or_else(String::new, described);
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
+/// docs/options.md, which `floe mount -o help=markdown` prints.
+pub(crate) fn page() -> String {
+    let mut page = String::from(INTRODUCTION);
+    for group in GROUPS {
+        let _ = write!(page, "\n## {}\n\n{TABLE_HEAD}", group.title);
+        for row in group.rows {
+            put_row(&mut page, row);
+        }
+    }
+    let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let _ = write!(
+        page,
+        "\n## Other options\n\nThese options of security modules are handed to the kernel: {}.\n\nThese options are accepted \
+         and have no effect, because they concern mount(8) or because a read-only image behaves that way anyway: {}. So are \
+         options that begin with `x-`.\n",
+        list(FOR_THE_KERNEL),
+        list(WITHOUT_EFFECT)
+    );
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Options of a mount
+
+`floe mount -o option,option=value,…` sets these options; so do the fourth column of fstab and `mount -o` for the type
+`fuse.floe`. `floe mount -o help` prints them. `floe tune DIR option=value…` changes those that can change while the image
+is mounted, and `floe status DIR` shows their values.
+
+SIZE is a number of bytes, or a number with k, M, G or T (powers of 1024). TIME is a number of seconds, or a number with
+us, ms, s or m. Underscores in names may stand for dashes. Defaults that are sizes shrink where the machine or its control
+groups allow less memory.
+";
+
+const TABLE_HEAD: &str = "\
+| option | meaning | default | while mounted | other names |
+| --- | --- | --- | --- | --- |
+";
+
+fn put_line(help: &mut String, row: &OptionRow) {
+    let form = row.form();
+    let mut line = format!("  {form}");
+    if line.len() + 2 > ABOUT_COLUMN {
+        let _ = writeln!(help, "{line}");
+        line.clear();
+    }
+    let mut width = line.chars().count();
+    let _ = write!(help, "{line}{:1$}", "", ABOUT_COLUMN - width);
+    width = ABOUT_COLUMN;
+    for (index, word) in described(row).split(' ').enumerate() {
+        let word_width = word.chars().count();
+        if index > 0 && width + 1 + word_width > WIDTH {
+            let _ = write!(help, "\n{:ABOUT_COLUMN$}", "");
+            width = ABOUT_COLUMN;
+        } else if index > 0 {
+            help.push(' ');
+            width += 1;
+        }
+        help.push_str(word);
+        width += word_width;
+    }
+    help.push('\n');
+}
+
+fn described(row: &OptionRow) -> String {
+    let default = row.default_text().map_or_else(String::new, |default| format!(" [{default}]"));
+    format!("{}{default}", row.about)
+}
+
+fn put_row(page: &mut String, row: &OptionRow) {
+    let code = |text: &str| format!("`{}`", text.replace('|', "\\|"));
+    let bounds = row.bounds().map_or_else(String::new, |bounds| format!(" ({bounds})"));
+    let while_mounted = match row.while_mounted {
+        WhileMounted::Fixed => "fixed".to_owned(),
+        WhileMounted::Tunable => "`floe tune`".to_owned(),
+        WhileMounted::Elsewhere(place) => place.to_owned(),
+    };
+    let aliases: Vec<_> = row.aliases.iter().map(|alias| code(alias)).collect();
+    let _ = writeln!(
+        page,
+        "| {} | {}{bounds} | {} | {while_mounted} | {} |",
+        code(&row.form()),
+        row.about,
+        row.default_text().unwrap_or_default(),
+        aliases.join(", ")
+    );
+}
