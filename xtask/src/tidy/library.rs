@@ -11,7 +11,7 @@ const FOR_THE_PROGRAM: [&str; 10] = [
     "clap",
     "clap_builder",
     "console",
-    "fuser",
+    "floe-fuse-wire",
     "indicatif",
     "landlock",
     "regex",

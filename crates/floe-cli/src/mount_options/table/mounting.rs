@@ -35,7 +35,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
             };
             Ok(())
         }),
-        "whether directories are read with the attributes of their entries; adaptive: once a reader is seen to ask for them",
+        "whether directories are read with the attributes of their entries; adaptive: for programs that use them",
     )
     .default("adaptive")
     .shown(|now| {
