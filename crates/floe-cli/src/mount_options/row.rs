@@ -11,8 +11,7 @@ pub(crate) struct OptionRow {
     /// Names that it had before, or has in other programs. They are taken too.
     pub(super) aliases: &'static [&'static str],
     pub(super) value: Value,
-    /// A word in place of the value, and what it sets.
-    pub(super) word: Option<(&'static str, fn(&mut Settings))>,
+    pub(super) word: Option<Word>,
     /// What it does, in one line.
     pub(super) about: &'static str,
     pub(super) default: Default,
@@ -38,6 +37,13 @@ pub(super) enum Value {
     Path { form: &'static str, set: fn(&mut Settings, PathBuf) },
     /// Anything else; `form` says what.
     Text { form: &'static str, set: fn(&mut Settings, &str) -> Result<(), String> },
+}
+
+/// A word that may stand in place of the value: `off`.
+#[derive(Clone, Copy)]
+pub(super) struct Word {
+    text: &'static str,
+    set: fn(&mut Settings),
 }
 
 /// The value of an option that is not given.
@@ -97,8 +103,8 @@ impl OptionRow {
         Self { aliases, ..self }
     }
 
-    pub(super) const fn or(self, word: &'static str, set: fn(&mut Settings)) -> Self {
-        Self { word: Some((word, set)), ..self }
+    pub(super) const fn or(self, text: &'static str, set: fn(&mut Settings)) -> Self {
+        Self { word: Some(Word { text, set }), ..self }
     }
 
     pub(super) const fn default(self, value: &'static str) -> Self {
@@ -141,10 +147,10 @@ impl OptionRow {
     /// It does not take the value; the text says what it takes.
     pub(super) fn set(&self, to: &mut Settings, name: &str, value: Option<&str>) -> Result<(), String> {
         let given = value.unwrap_or_default();
-        if let Some((word, set)) = self.word
-            && given == word
+        if let Some(word) = self.word
+            && given == word.text
         {
-            set(to);
+            (word.set)(to);
             return Ok(());
         }
         match self.value {
@@ -166,7 +172,7 @@ impl OptionRow {
             Value::Time { max, set } => match (quantity::limit(given)?, self.word) {
                 (Some(time), _) if time > max => return Err(format!("{given} is more than {}", quantity::time(max))),
                 (Some(time), _) => set(to, time),
-                (None, Some((_, set_none))) => set_none(to),
+                (None, Some(word)) => (word.set)(to),
                 (None, None) => return Err("it needs a time above 0".to_owned()),
             },
             Value::Path { set, .. } => set(to, given.into()),
@@ -186,7 +192,7 @@ impl OptionRow {
             Value::Time { .. } => "TIME",
             Value::Path { form, .. } | Value::Text { form, .. } => form,
         };
-        let word = self.word.map_or_else(String::new, |(word, _)| format!("|{word}"));
+        let word = self.word.map_or_else(String::new, |word| format!("|{}", word.text));
         format!("{name}={form}{word}")
     }
 
