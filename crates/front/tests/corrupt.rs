@@ -3,9 +3,11 @@
 mod support;
 
 use std::{
+    collections::BTreeMap,
     env, fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
+    sync::Mutex,
 };
 
 use floe_testkit::{
@@ -20,6 +22,9 @@ const INODES_MAX: usize = 400;
 
 /// How many bytes of a file are read.
 const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// The errors that programs may see: of what cannot be read, and of a name that no directory has.
+const ALLOWED: [&str; 7] = ["list 5", "read 5", "search 2", "search 5", "target 5", "attributes 5", "stat 5"];
 
 /// How deep a tree is walked.
 const DEPTH_MAX: usize = 30;
@@ -89,6 +94,7 @@ fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
     let images: Vec<CorruptImage> =
         corpus.corrupt_images().into_iter().filter(|image| image.name.contains(&only)).collect();
     let log = KernelLog::from_now().expect("root reads the kernel's log");
+    let errors = Mutex::new(BTreeMap::<String, usize>::new());
     check_rows(
         &images,
         |image| image.name.clone(),
@@ -100,6 +106,10 @@ fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
                 Err(reason) => return vec![reason],
             };
             let first = explore(&mounted.path());
+            for words in first.iter().filter_map(|line| line.rsplit_once(" error ")) {
+                let kind = format!("{} {}", words.0.rsplit(' ').next().unwrap_or_default(), words.1);
+                *errors.lock().expect("no panic while held").entry(kind).or_default() += 1;
+            }
             let mut told: Vec<String> = mounted.forget("").err().into_iter().collect();
             let second = explore(&mounted.path());
             if first != second {
@@ -110,4 +120,7 @@ fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
         },
     );
     assert_eq!(kernel_complaints(&log), Vec::<String>::new());
+    let errors = errors.into_inner().expect("no panic while held");
+    assert!(errors.keys().all(|kind| ALLOWED.contains(&kind.as_str())), "{errors:?}");
+    assert!(["list 5", "read 5"].iter().all(|kind| errors.contains_key(*kind)), "{errors:?}");
 }
