@@ -89,7 +89,8 @@ impl Addresses {
     /// The first blocks of what `metadata_block` names, with the numbers of it; empty where it was not rendered yet.
     pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(group) = given.group_of.get(&metadata_block).and_then(|group| given.groups.get(*group as usize)) else {
+        let Some(group) = given.group_of.get(&metadata_block).and_then(|group| given.groups.get(*group as usize))
+        else {
             return Vec::new();
         };
         let first = group.first_run as usize;

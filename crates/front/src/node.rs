@@ -234,16 +234,16 @@ fn class(outline: &Outline, xattrs: &Xattrs) -> Class {
 
 fn read_xattrs(file_system: &dyn FileSystem, nid: Nid) -> Result<Xattrs> {
     let (mut entries, mut fits) = (Vec::new(), true);
-    let read = file_system.xattrs(nid, &mut |xattr| {
-        match StoredName::new(xattr.name, &[]).and_then(|name| xattr_entry(name, xattr.value)) {
-            Some(entry) if XATTR_HEADER_BYTES + entries.len() + entry.len() <= XATTR_BYTES_MAX => {
-                entries.extend(entry);
-                ControlFlow::Continue(())
-            }
-            _ => {
-                fits = false;
-                ControlFlow::Break(())
-            }
+    let read = file_system.xattrs(nid, &mut |xattr| match StoredName::new(xattr.name, &[])
+        .and_then(|name| xattr_entry(name, xattr.value))
+    {
+        Some(entry) if XATTR_HEADER_BYTES + entries.len() + entry.len() <= XATTR_BYTES_MAX => {
+            entries.extend(entry);
+            ControlFlow::Continue(())
+        }
+        _ => {
+            fits = false;
+            ControlFlow::Break(())
         }
     });
     Ok(match lasting(read)? {

@@ -189,4 +189,3 @@ fn visit_dots(
     }
     ControlFlow::Continue(())
 }
-

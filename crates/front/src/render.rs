@@ -277,9 +277,7 @@ impl Shape {
             (Content::Blocks(_), None) if self.node.attr().file_type == FileType::Directory => broken_directory(),
             (Content::Blocks(_), None) => broken_file(),
             (Content::Chunks(map), _) => self.node.to_bytes(InodeData::Chunked { format: map.format() }, size),
-            (Content::BrokenDirectory, _) => {
-                self.node.to_bytes(flat(BROKEN_DIRECTORY_BLOCK), BROKEN_DIRECTORY_BYTES)
-            }
+            (Content::BrokenDirectory, _) => self.node.to_bytes(flat(BROKEN_DIRECTORY_BLOCK), BROKEN_DIRECTORY_BYTES),
             (Content::BrokenLink, _) => self.node.to_bytes(flat(DEAD_BLOCK), size.clamp(1, BLOCK_BYTES - 1)),
         }
     }

@@ -7,8 +7,8 @@ use floe_erofs::{
     write::{SuperBlockRecord, superblock_bytes},
 };
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, Nid, Place, Result,
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
+    FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
 };
 
 use crate::{
@@ -72,14 +72,14 @@ impl VirtualImage {
             return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
         }
         let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()));
-        let shared = Shared {
-            geometry,
-            superblock,
-            addresses: Default::default(),
-            packed_directories: Default::default(),
-        };
+        let shared =
+            Shared { geometry, superblock, addresses: Default::default(), packed_directories: Default::default() };
         let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };
-        let at_hand = View { file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking), may_wait: false, ..waiting.clone() };
+        let at_hand = View {
+            file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking),
+            may_wait: false,
+            ..waiting.clone()
+        };
         let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
@@ -230,7 +230,8 @@ impl FileSystem for VirtualImage {
         ];
         for ((name, nid, file_type), next) in entries.into_iter().zip(1..) {
             let next = DirectoryCursor(next);
-            if cursor < next && visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break()
+            if cursor < next
+                && visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break()
             {
                 break;
             }

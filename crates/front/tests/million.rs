@@ -12,8 +12,8 @@ use std::{
 
 use floe_front::VirtualImage;
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
+    FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
 };
 use floe_testkit::{CountingAllocator, DirectReader};
 use support::{BLOCK, DirectFile};

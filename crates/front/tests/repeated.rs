@@ -16,14 +16,8 @@ use proptest::prelude::*;
 use support::{BLOCK, Front, VirtualFile};
 
 /// Images with some of everything: attributes, holes, blocks of other sizes, both formats.
-const IMAGES: [&str; 6] = [
-    "erofs-plain-full",
-    "erofs-plain-b512",
-    "erofs-plain-dot-omitted",
-    "erofs-lz4",
-    "sqfs-zstd",
-    "sqfs-no-exports",
-];
+const IMAGES: [&str; 6] =
+    ["erofs-plain-full", "erofs-plain-b512", "erofs-plain-dot-omitted", "erofs-lz4", "sqfs-zstd", "sqfs-no-exports"];
 
 /// Those of [`IMAGES`] that there are, or the fixtures.
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {

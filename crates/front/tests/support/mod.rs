@@ -36,8 +36,7 @@ impl Front {
         let engine = Engine::new(sources, &options)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let original = open(Arc::clone(&blocks), format)?;
-        let image =
-            Arc::new(VirtualImage::open(Arc::clone(&original), &blocks, engine.block_reader(Blocking::Never))?);
+        let image = Arc::new(VirtualImage::open(Arc::clone(&original), &blocks, engine.block_reader(Blocking::Never))?);
         let original_reader = Reader::new(Arc::clone(&engine), Arc::clone(&original));
         Ok(Self { original, reader: Reader::new(engine, Arc::clone(&image) as _), image, original_reader })
     }
@@ -146,8 +145,13 @@ impl VirtualFile {
 
     /// The blocks that were read in small parts.
     pub(crate) fn kept_blocks(&self) -> Vec<(u64, Arc<Vec<u8>>)> {
-        let mut blocks: Vec<_> =
-            self.blocks.lock().expect("no panic while held").iter().map(|(number, block)| (*number, Arc::clone(block))).collect();
+        let mut blocks: Vec<_> = self
+            .blocks
+            .lock()
+            .expect("no panic while held")
+            .iter()
+            .map(|(number, block)| (*number, Arc::clone(block)))
+            .collect();
         blocks.sort();
         blocks
     }
