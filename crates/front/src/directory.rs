@@ -116,7 +116,7 @@ impl View {
         let listing = self.sound_kept_block(node, block)?;
         let is_last = block + 1 >= node.attr().size.div_ceil(BLOCK_BYTES);
         let next_is_broken =
-            !is_last && !lasting(self.kept_block(node, block + 1))?.is_some_and(|next| next.first() > listing.last());
+            !is_last && lasting(self.kept_block(node, block + 1))?.is_none_or(|next| next.first() <= listing.last());
         self.directory_bytes(node, &listing, next_is_broken)
     }
 

@@ -8,8 +8,9 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// log2 of [`BLOCK_BYTES`].
 pub(crate) const BLOCK_LOG2: u8 = 12;
 
-/// The first block of the metadata area. Inode numbers count from it, so they have 64 bits; data addresses have 32.
-pub(crate) const META_BLOCK: u32 = 0xffff_f000;
+/// The first block of the metadata area. Inode numbers count from it, so they have 64 bits; data addresses have 32, of which
+/// erofs-utils take the first for a sign.
+pub(crate) const META_BLOCK: u32 = 0x7fff_f000;
 
 /// The first byte of the metadata area.
 pub(crate) const META_START: u64 = (META_BLOCK as u64) << BLOCK_LOG2;

@@ -6,14 +6,14 @@
 //!
 //! # Layout
 //!
-//! Blocks have 4 KiB. Addresses of data are below 16 TiB − 16 MiB; the metadata area follows, with 64-bit inode numbers.
+//! Blocks have 4 KiB. Addresses of data are below 8 TiB − 16 MiB; the metadata area follows, with 64-bit inode numbers.
 //!
 //! | bytes | what |
 //! | --- | --- |
 //! | block 0 | the superblock: label, UUID, time, number of inodes and size of the original; checksum; feature CHUNKED_FILE alone |
 //! | blocks 128 to 255 | what stands for directories and data that cannot be read |
 //! | from block 256 on | data: a run of blocks for each file, directory or long symbolic link that has no room elsewhere |
-//! | block 0xfffff000 | the metadata area: one area after the other, as below |
+//! | block 0x7ffff000 | the metadata area: one area after the other, as below |
 //!
 //! | area | bytes for each inode | which inodes |
 //! | --- | --- | --- |
@@ -38,7 +38,7 @@
 //!
 //! Data gets its addresses when the metadata block that names it is first rendered, for good. The table of them only grows: 8
 //! bytes for each run, and some 40 for each metadata block that names one. What has no addresses yet cannot be read: a page of
-//! it would stay in the kernel's page cache as it was. An image whose data needs more than 16 TiB of addresses has files
+//! it would stay in the kernel's page cache as it was. An image whose data needs more than 8 TiB of addresses has files
 //! that cannot be read. EROFS has 48-bit addresses since Linux 6.15, but mounts from files since 6.12; no image has needed them.
 //!
 //! A metadata block is a function of the original and of those addresses, so it is the same whenever it is rendered. It

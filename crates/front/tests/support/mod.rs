@@ -127,6 +127,9 @@ pub(crate) struct VirtualFile {
     blocks: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
 }
 
+/// How often an unmount is tried that finds the mount in use.
+const UNMOUNT_TRIES: usize = 200;
+
 /// The block size of virtual images.
 pub(crate) const BLOCK: usize = 4096;
 
@@ -222,7 +225,15 @@ impl KernelFront {
 
     /// Has the kernel forget all that it has read, of this mount alone.
     pub(crate) fn forget(&self, options: &str) -> std::result::Result<(), String> {
-        unmount(self.path(), UnmountFlags::empty()).map_err(|error| format!("unmounting: {error}"))?;
+        // A child process of another test, which has not become its program yet, holds what is open here.
+        let unmounted = (0..UNMOUNT_TRIES).find_map(|_| match unmount(self.path(), UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                None
+            }
+            result => Some(result),
+        });
+        unmounted.unwrap_or(Err(rustix::io::Errno::BUSY)).map_err(|error| format!("unmounting: {error}"))?;
         let file = std::fs::File::open(self.virtual_file()).map_err(|error| error.to_string())?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(|error| error.to_string())?;
         self.mount_front(options)
