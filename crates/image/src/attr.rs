@@ -1,6 +1,6 @@
 //! Inode attributes, as `stat` reports them.
 
-use std::fmt;
+use std::{fmt, num::NonZero};
 
 /// The number that identifies an inode within a format.
 ///
@@ -148,6 +148,21 @@ impl Attr {
     pub const fn mode(&self) -> u16 {
         self.file_type.mode_bits() | self.permissions
     }
+}
+
+/// What can be said of an inode without its data, its attributes and its entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outline {
+    /// What `stat` says.
+    pub attr: Attr,
+    /// Whether the inode may have extended attributes. `false` is certain.
+    pub may_have_xattrs: bool,
+    /// A power of two at whose multiples all holes of a regular file begin and end, or at the end of the file; `None` where
+    /// it certainly has no holes.
+    pub hole_alignment: Option<NonZero<u64>>,
+    /// The block size of a directory that consists of blocks: cursors are byte positions, each block can be read without
+    /// the others, `.` and `..` stand among the other entries, and the last block ends with [`Attr::size`].
+    pub directory_block: Option<NonZero<u64>>,
 }
 
 #[cfg(test)]

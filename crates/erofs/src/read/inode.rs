@@ -1,6 +1,8 @@
 //! Inodes (docs/format/erofs.md, Inodes).
 
-use floe_image::{Attr, DeviceNumber, Error, FileType, Nid, Place, Result, Timestamp};
+use std::num::NonZero;
+
+use floe_image::{Attr, DeviceNumber, Error, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use super::{
     superblock::nanoseconds,
@@ -133,7 +135,24 @@ impl Inode {
         self.xattr_position + self.xattr_len
     }
 
-    /// The attributes of the inode.
+    /// What the inode says without its data and its attributes.
+    pub(super) fn outline(&self, volume: &Volume) -> Outline {
+        let hole_alignment = match self.layout {
+            Layout::Chunked(format) => Some(1u64.checked_shl(format.chunk_size_log2.into()).unwrap_or(1 << 63)),
+            Layout::Flat { start_block: None } => Some(self.size.checked_next_power_of_two().unwrap_or(1 << 63)),
+            Layout::Flat { .. } | Layout::FlatInline { .. } | Layout::Compressed { .. } => None,
+        };
+        let has_holes = self.file_type == FileType::Regular && self.size != 0;
+        let is_in_blocks = self.file_type == FileType::Directory && !self.omits_dot;
+        Outline {
+            attr: self.attr(volume),
+            may_have_xattrs: self.xattr_len != 0,
+            hole_alignment: hole_alignment.filter(|_| has_holes).and_then(NonZero::new),
+            directory_block: NonZero::new(volume.superblock.block_size.bytes()).filter(|_| is_in_blocks),
+        }
+    }
+
+    /// What `stat` says.
     pub(super) fn attr(&self, volume: &Volume) -> Attr {
         Attr {
             nid: self.nid,
@@ -151,6 +170,22 @@ impl Inode {
     }
 }
 
+/// The inode with this inode number; the inverse of [`inode_number`].
+pub(super) fn nid_of(volume: &Volume, inode_number: u64) -> Nid {
+    Nid(match volume.superblock.metabox {
+        None => inode_number,
+        Some(_) => metabox_nid(inode_number),
+    })
+}
+
+/// The largest number that `stat` can show: that of an inode in the last bytes of the image, or of the metabox.
+pub(super) fn inode_number_max(volume: &Volume) -> u64 {
+    let in_image = volume.image_len.saturating_sub(volume.superblock.metadata_position) / INODE_SLOT_SIZE;
+    let in_metabox = volume.metabox.get().map_or(0, |_| volume.space_len(Space::Metabox) / INODE_SLOT_SIZE);
+    let number = |nid| inode_number(volume, Nid(nid));
+    number(in_image).max(number(in_metabox | volume.metabox.get().map_or(0, |_| 1 << DIRENT_NID_METABOX_BIT)))
+}
+
 /// The inode number that `stat` shows (docs/format/erofs.md, Inode numbers).
 pub(super) fn inode_number(volume: &Volume, nid: Nid) -> u64 {
     match volume.superblock.metabox {
@@ -164,6 +199,10 @@ const UPPER_HALF: u64 = !0 << 32;
 
 fn metabox_inode_number(nid: u64) -> u64 {
     (nid << 1) & UPPER_HALF | nid & 0x7fff_ffff | (nid >> DIRENT_NID_METABOX_BIT) << 31
+}
+
+fn metabox_nid(inode_number: u64) -> u64 {
+    (inode_number & UPPER_HALF) >> 1 | inode_number & 0x7fff_ffff | (inode_number >> 31 & 1) << DIRENT_NID_METABOX_BIT
 }
 
 /// The fields that both forms of an inode have.
@@ -255,7 +294,7 @@ impl RawInode {
 
 #[cfg(test)]
 mod tests {
-    use super::metabox_inode_number;
+    use super::{metabox_inode_number, metabox_nid};
 
     #[test]
     fn metabox_inode_numbers_move_the_top_bit_to_bit_31() {
@@ -267,6 +306,7 @@ mod tests {
             (1 << 63 | 0x1_8000_0001, 0x3_8000_0001),
         ] {
             assert_eq!(metabox_inode_number(nid), expected, "{nid:#x}");
+            assert_eq!(metabox_nid(expected), nid, "{nid:#x}");
         }
     }
 }

@@ -1,0 +1,309 @@
+//! Virtual images of reference images, read by Floe or mounted by the kernel.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use floe_engine::{Blocking, Engine, EngineOptions, Reader};
+use floe_erofs::Erofs;
+use floe_front::VirtualImage;
+use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
+use floe_image::{BlockReader, ByteRange, FileSystem, ImageSource, Result};
+use floe_squashfs::Squashfs;
+use floe_testkit::{
+    DirectReader, MemorySource,
+    corpus::{Corpus, Format, ImageRecord},
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// An image and its virtual image, over one engine.
+pub(crate) struct Front {
+    pub(crate) original: Arc<dyn FileSystem>,
+    pub(crate) image: Arc<VirtualImage>,
+    /// Reads the virtual image.
+    pub(crate) reader: Reader,
+    /// Reads the original.
+    pub(crate) original_reader: Reader,
+}
+
+impl Front {
+    pub(crate) fn new(sources: Vec<Arc<dyn ImageSource>>, format: Format) -> Result<Self> {
+        let options = EngineOptions { cache_bytes: 16 << 20, reserved_pages: 0, ..EngineOptions::default() };
+        let engine = Engine::new(sources, &options)?;
+        let blocks = engine.block_reader(Blocking::Allowed);
+        let original = open(Arc::clone(&blocks), format)?;
+        let image = Arc::new(VirtualImage::open(Arc::clone(&original), &blocks, engine.block_reader(Blocking::Never))?);
+        let original_reader = Reader::new(Arc::clone(&engine), Arc::clone(&original));
+        Ok(Self { original, reader: Reader::new(engine, Arc::clone(&image) as _), image, original_reader })
+    }
+
+    pub(crate) fn of_record(corpus: &Corpus, image: &ImageRecord) -> Result<Self> {
+        Self::new(sources_of(corpus, image), image.format)
+    }
+
+    pub(crate) fn of_bytes(bytes: Vec<u8>, format: Format) -> Result<Self> {
+        Self::new(vec![Arc::new(MemorySource::new(bytes))], format)
+    }
+
+    /// The virtual image as bytes that Floe's reader of EROFS reads.
+    pub(crate) fn source(&self) -> Arc<VirtualFile> {
+        Arc::new(VirtualFile { reader: self.reader.clone(), len: self.image.len(), blocks: Mutex::default() })
+    }
+
+    /// The virtual image as Floe's reader of EROFS sees it.
+    pub(crate) fn read_back(&self) -> Result<(Arc<DirectReader>, Erofs)> {
+        open_erofs(self.source())
+    }
+}
+
+/// An EROFS image in `source`, read without caches.
+pub(crate) fn open_erofs(source: Arc<dyn ImageSource>) -> Result<(Arc<DirectReader>, Erofs)> {
+    let reader = Arc::new(DirectReader::new(vec![source]));
+    let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>)?;
+    Ok((reader, erofs))
+}
+
+/// A virtual image as bytes, without an engine. It keeps the block that was read last.
+pub(crate) struct DirectFile {
+    reader: Arc<DirectReader>,
+    image: Arc<VirtualImage>,
+    last: Mutex<(u64, Vec<u8>)>,
+}
+
+impl DirectFile {
+    pub(crate) fn new(reader: &Arc<DirectReader>, image: &Arc<VirtualImage>) -> Self {
+        Self { reader: Arc::clone(reader), image: Arc::clone(image), last: Mutex::new((u64::MAX, Vec::new())) }
+    }
+
+    pub(crate) fn read(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        let mut position = offset;
+        for part in split_at_blocks(offset, output) {
+            let number = position / BLOCK as u64;
+            let mut last = self.last.lock().expect("no panic while held");
+            if last.0 != number {
+                let range = ByteRange::new(number * BLOCK as u64, BLOCK as u64);
+                *last = (number, self.reader.read_file(self.image.as_ref(), VirtualImage::NID, range)?);
+            }
+            let start = position as usize % BLOCK;
+            part.copy_from_slice(&last.1[start..start + part.len()]);
+            position += part.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl ImageSource for DirectFile {
+    fn len(&self) -> u64 {
+        self.image.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.read(offset, output).map_err(io::Error::other)
+    }
+}
+
+fn open(reader: Arc<dyn BlockReader>, format: Format) -> Result<Arc<dyn FileSystem>> {
+    Ok(match format {
+        Format::Erofs => Arc::new(Erofs::open(reader)?),
+        Format::Squashfs => Arc::new(Squashfs::open(reader)?),
+    })
+}
+
+pub(crate) fn sources_of(corpus: &Corpus, image: &ImageRecord) -> Vec<Arc<dyn ImageSource>> {
+    let mut bytes = corpus.bytes(&image.image);
+    bytes.drain(..usize::try_from(image.offset).expect("the offset is within the file"));
+    let devices = image.devices.iter().map(|device| corpus.bytes(device));
+    std::iter::once(bytes).chain(devices).map(|bytes| Arc::new(MemorySource::new(bytes)) as _).collect()
+}
+
+/// The bytes of a virtual image. What is read in small parts is kept, in whole blocks.
+pub(crate) struct VirtualFile {
+    reader: Reader,
+    len: u64,
+    blocks: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+}
+
+/// How often an unmount is tried that finds the mount in use.
+const UNMOUNT_TRIES: usize = 200;
+
+/// The block size of virtual images.
+pub(crate) const BLOCK: usize = 4096;
+
+impl VirtualFile {
+    fn block(&self, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        if let Some(block) = self.blocks.lock().expect("no panic while held").get(&number) {
+            return Ok(Arc::clone(block));
+        }
+        let mut bytes = vec![0; BLOCK];
+        let len = self.reader.read(VirtualImage::NID, number * BLOCK as u64, &mut bytes).map_err(io::Error::other)?;
+        assert_eq!(len, BLOCK, "a block is read whole");
+        let block = Arc::new(bytes);
+        self.blocks.lock().expect("no panic while held").insert(number, Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// The blocks that were read in small parts.
+    pub(crate) fn kept_blocks(&self) -> Vec<(u64, Arc<Vec<u8>>)> {
+        let mut blocks: Vec<_> = self
+            .blocks
+            .lock()
+            .expect("no panic while held")
+            .iter()
+            .map(|(number, block)| (*number, Arc::clone(block)))
+            .collect();
+        blocks.sort();
+        blocks
+    }
+}
+
+impl ImageSource for VirtualFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if output.len() <= BLOCK {
+            let mut position = offset;
+            for byte_run in split_at_blocks(offset, output) {
+                let block = self.block(position / BLOCK as u64)?;
+                let start = position as usize % BLOCK;
+                byte_run.copy_from_slice(&block[start..start + byte_run.len()]);
+                position += byte_run.len() as u64;
+            }
+            return Ok(());
+        }
+        let len = self.reader.read(VirtualImage::NID, offset, output).map_err(io::Error::other)?;
+        if len == output.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+/// The parts of `output`, whose first byte is byte `offset`, that are in one block each.
+fn split_at_blocks(offset: u64, output: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+    let first = output.len().min(BLOCK - offset as usize % BLOCK);
+    let (head, rest) = output.split_at_mut(first);
+    std::iter::once(head).chain(rest.chunks_mut(BLOCK)).filter(|part| !part.is_empty())
+}
+
+/// A virtual image that the kernel has mounted. All of it goes away, whatever happens.
+pub(crate) struct KernelFront {
+    directory: tempfile::TempDir,
+    mount: Option<Mount>,
+    pub(crate) front: Front,
+}
+
+impl KernelFront {
+    /// Serves `front` and has the kernel mount it, with `options` for the kernel's EROFS.
+    pub(crate) fn new(front: Front, options: &str) -> std::result::Result<Self, String> {
+        let served = Self::served(front)?;
+        served.mount_front(options)?;
+        Ok(served)
+    }
+
+    /// Serves `front`, which is not mounted yet.
+    pub(crate) fn served(front: Front) -> std::result::Result<Self, String> {
+        let directory = tempfile::Builder::new().prefix("floe-front-").tempdir().map_err(|error| error.to_string())?;
+        for name in ["hidden", "front"] {
+            std::fs::create_dir(directory.path().join(name)).map_err(|error| error.to_string())?;
+        }
+        let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
+        let mounted = Mount::new(front.reader.clone(), hidden, &MountOptions::default());
+        Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front })
+    }
+
+    fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
+        let options = std::ffi::CString::new(options).expect("options without a zero byte");
+        mount(&self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
+            .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
+    }
+
+    /// Has the kernel forget all that it has read, of this mount alone.
+    pub(crate) fn forget(&self, options: &str) -> std::result::Result<(), String> {
+        // A child process of another test, which has not become its program yet, holds what is open here.
+        let unmounted = (0..UNMOUNT_TRIES).find_map(|_| match unmount(self.path(), UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                None
+            }
+            result => Some(result),
+        });
+        unmounted.unwrap_or(Err(rustix::io::Errno::BUSY)).map_err(|error| format!("unmounting: {error}"))?;
+        let file = std::fs::File::open(self.virtual_file()).map_err(|error| error.to_string())?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(|error| error.to_string())?;
+        self.mount_front(options)
+    }
+
+    /// Where the kernel has mounted it.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("front")
+    }
+
+    /// The virtual image as a file.
+    pub(crate) fn virtual_file(&self) -> PathBuf {
+        self.directory.path().join("hidden").join(VirtualImage::NAME)
+    }
+}
+
+impl Drop for KernelFront {
+    fn drop(&mut self) {
+        let _ = unmount(self.path(), UnmountFlags::DETACH);
+        if let Some(mount) = self.mount.take() {
+            let _ = mount.unmounter().unmount(Detach::Lazily);
+        }
+    }
+}
+
+/// Whether directories keep their blocks, and so their sizes. Where blocks have another size, or none, they are packed anew.
+pub(crate) fn keeps_directory_blocks(front: &Front) -> bool {
+    let info = front.original.info();
+    let omits_dots = info.features.iter().any(|word| word == "48bit");
+    info.format == "erofs" && info.block_size == 4096 && !omits_dots
+}
+
+/// The lines that the kernel's EROFS and its name cache have written since `since`, but for those that every mount gives.
+pub(crate) fn kernel_complaints(since: &KernelLog) -> Vec<String> {
+    const MARK: &str = "erofs: this line shows that the log is read\n";
+    std::fs::write("/dev/kmsg", MARK).expect("root writes to the kernel's log");
+    let complaints: Vec<String> = since.lines().into_iter().filter(|line| is_complaint(line)).collect();
+    assert!(complaints.iter().any(|line| line.contains(MARK.trim())), "{complaints:?}");
+    complaints.into_iter().filter(|line| !line.contains(MARK.trim())).collect()
+}
+
+fn is_complaint(line: &str) -> bool {
+    let is_ours = line.contains("erofs") || line.contains("VFS: ") || line.contains("BUG") || line.contains("hung");
+    is_ours && !line.contains("mounted with root inode") && !line.contains("unmounted")
+}
+
+/// The kernel's log from a point on.
+pub(crate) struct KernelLog {
+    file: std::fs::File,
+}
+
+impl KernelLog {
+    pub(crate) fn from_now() -> Option<Self> {
+        use rustix::fs::{Mode, OFlags, SeekFrom};
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(Path::new("/dev/kmsg"), flags, Mode::empty()).ok()?;
+        rustix::fs::seek(&file, SeekFrom::End(0)).ok()?;
+        Some(Self { file: file.into() })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        use std::io::Read;
+        let (mut lines, mut record) = (Vec::new(), vec![0; 8192]);
+        loop {
+            match (&self.file).read(&mut record) {
+                Ok(len) => lines.push(String::from_utf8_lossy(&record[..len]).trim().to_owned()),
+                // Records were overwritten before they were read.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
+                Err(_) => return lines,
+            }
+        }
+    }
+}
