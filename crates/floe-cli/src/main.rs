@@ -17,6 +17,7 @@ mod erofs_report;
 mod exit;
 mod fail;
 mod fault_log;
+mod front;
 mod idle;
 mod image_arguments;
 mod inode_record;

@@ -10,7 +10,7 @@ use floe::OpenOptions;
 use floe_fuse::{Keeper, Kept, MountOptions, Mountpoint};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
-use crate::{confinement, control::Prepared, fail::Fail, mount_users::MountUsers};
+use crate::{confinement, control::Prepared, fail::Fail, front::Front, mount_users::MountUsers};
 
 /// What a mount needs of the world outside: had while the process may still reach it.
 pub(crate) struct MountNeeds {
@@ -33,10 +33,13 @@ impl MountNeeds {
         open: &mut OpenOptions,
         options: &mut MountOptions,
         notify_pipe: Option<&Path>,
+        front: Front,
         mode: Mode,
     ) -> Result<Self, Fail> {
         let control = Prepared::new();
-        if mode == Mode::Off {
+        // What is left of a killed process is removed by fusermount3, but for a front.
+        let is_removed_by_keeper = options.auto_unmount && front != Front::Fuse;
+        if mode == Mode::Off && !is_removed_by_keeper {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
         }
         let directory = match mountpoint {
@@ -53,6 +56,9 @@ impl MountNeeds {
         let keeper = Keeper::start(kept);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the process that mounts: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
+        if mode == Mode::Off {
+            return Ok(Self { policy: Policy::default(), control: Some(control), keeper: Some(keeper) });
+        }
 
         let mut policy = confinement::reading();
         policy.calls = Calls { serve: true, ..Calls::default() };

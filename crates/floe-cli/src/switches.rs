@@ -6,7 +6,7 @@ use floe::{Offset, OpenOptions};
 use floe_fuse::{Access, MountOptions, Readdir};
 use floe_sandbox::Mode;
 
-use crate::{fail::Fail, quantity};
+use crate::{fail::Fail, front::Front, quantity};
 
 /// What a list of options asks for.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub(crate) struct Switches {
     pub(crate) account: Option<PathBuf>,
     /// Where to write a line after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
+    /// What stands between the image and its readers.
+    pub(crate) front: Front,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
 }
@@ -181,7 +183,7 @@ impl Switches {
 
     /// Sets a switch; gives whether there is such a one.
     fn take_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let Self { mount, open, source, account, decode_marks, sandbox } = self;
+        let Self { mount, open, source, account, decode_marks, front, sandbox } = self;
         let engine = &mut open.engine;
         match name {
             "cache" => engine.cache_bytes = quantity::bytes(value)?,
@@ -223,6 +225,7 @@ impl Switches {
             "gid" => mount.gid = Some(number(value)?),
             "account" => *account = Some(PathBuf::from(value)),
             "decode-marks" => *decode_marks = Some(PathBuf::from(value)),
+            "front" => *front = value.parse()?,
             "sandbox" => *sandbox = value.parse()?,
             "fsname" => *source = Some(value.to_owned()),
             "subtype" => mount.subtype = value.to_owned(),
@@ -291,10 +294,11 @@ mod tests {
         let switches = taken(
             "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
              max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
-             account=/c,decode-marks=/d,sandbox=require,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
+             account=/c,decode-marks=/d,front=kernel,sandbox=require,linger=70us,context=\"system_u:object_r:a:s0:c1,c2\"",
         )
         .expect("all are known");
-        let Switches { open, mount, source, account, decode_marks, sandbox } = switches;
+        let Switches { open, mount, source, account, decode_marks, front, sandbox } = switches;
+        assert_eq!(front, Front::Kernel);
         assert_eq!(sandbox, Mode::Require);
         assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
         assert_eq!(open.engine.cache_bytes, 1 << 30);

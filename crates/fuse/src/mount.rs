@@ -4,6 +4,7 @@ use std::{
     io,
     num::NonZero,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, channel},
@@ -13,15 +14,18 @@ use std::{
 };
 
 use floe_engine::Reader;
-use fuser::{Session, SessionACL};
+use floe_image::{ByteRange, Nid};
+use fuser::{INodeNo, Session, SessionACL};
 
 use crate::{
-    Access, Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     connection::device_sys,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
+    edge::drop_behind::{self, DropBehind, DropRange, Noted},
     edge::kernel_pages::KernelPages,
+    mounting::front::{HiddenMount, IMAGE_NAME},
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -84,7 +88,7 @@ impl Mount {
         };
         let Connected { device, auto_unmount } = connected;
         let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
-        let result = serve(edge, device, deadlines, options, &unmounter);
+        let result = serve(edge, device, deadlines, options, &unmounter, None);
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -98,6 +102,56 @@ impl Mount {
             (None, _) => None,
         };
         Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
+    }
+
+    /// Mounts the kernel's EROFS on `directory`, in front of a file named `image` that `reader` has in its root: an EROFS
+    /// image whose file data begin at `data_start`. The file is served over a FUSE mount that is in no tree, and that ends
+    /// with the front.
+    ///
+    /// # Errors
+    /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]): then nothing is mounted.
+    pub fn in_front(
+        reader: Reader,
+        directory: PathBuf,
+        options: &MountOptions,
+        data_start: u64,
+    ) -> Result<Self, MountError> {
+        let file_system = reader.file_system();
+        let image = file_system.lookup(file_system.root(), IMAGE_NAME.as_bytes()).map_err(MountError::Image)?;
+        let image = image.ok_or_else(|| MountError::Front(FrontRefusal::new(&io::ErrorKind::NotFound.into())))?;
+        let behind = DropBehind::new(data_start);
+        let (noted, asked) = (Arc::clone(&behind), options.reads.clone());
+        let options = &MountOptions {
+            access: Some(Access::All),
+            checks_permissions: false,
+            reads: Some(Arc::new(move |nid, offset, len| {
+                noted.note_read(ByteRange::new(offset, len.into()));
+                if let Some(asked) = &asked {
+                    asked(nid, offset, len);
+                }
+            })),
+            ..options.clone()
+        };
+        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
+        let edge = FuseEdge::new(reader, options, false, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let (_, served, connection) = edge.parts();
+        let counts = served.counts.clone();
+        let (device, hidden) = match &options.keeper {
+            Some(keeper) => (keeper.hide()?, Hidden::Kept(keeper)),
+            None => {
+                let device = device_sys::open().map_err(MountError::Device)?;
+                let hidden = HiddenMount::new(device.as_fd()).map_err(|error| refused(&error))?;
+                (device, Hidden::Own(hidden))
+            }
+        };
+        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), options.keeper.clone());
+        let ended = serve(edge, device, deadlines, options, &unmounter, Some((image, behind)))?;
+        match hidden {
+            Hidden::Own(hidden) => hidden.put_front(&directory, options).map_err(|error| refused(&error))?,
+            Hidden::Kept(keeper) => keeper.put_front()?,
+        }
+        let unmounter = unmounter.of(directory);
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead: None, counts, _auto_unmount: None })
     }
 
     /// Why the kernel does not read ahead as far as was asked for.
@@ -121,6 +175,16 @@ impl Mount {
     }
 }
 
+/// The process that holds the hidden mount behind a front.
+enum Hidden<'options> {
+    Own(HiddenMount),
+    Kept(&'options Keeper),
+}
+
+fn refused(error: &io::Error) -> MountError {
+    MountError::Front(FrontRefusal::new(error))
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.unmounter.is_mounted() && self.unmounter.unmount(Detach::Never).is_err() {
@@ -137,6 +201,7 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
     unmounter: &Unmounter,
+    behind: Option<(Nid, Arc<DropBehind>)>,
 ) -> Result<Receiver<Ended>, MountError> {
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
@@ -150,7 +215,21 @@ fn serve(
     };
     let session = Session::from_fd(edge, device, allowed, config).map_err(MountError::Handshake)?;
     let file_system = Arc::clone(reader.file_system());
-    reader.set_page_cache(Box::new(KernelPages { notifier: session.notifier(), served, file_system }));
+    let dropping = behind.as_ref().map(|(nid, notes)| {
+        let (served, notifier, nid) = (Arc::clone(&served), session.notifier(), *nid);
+        let drop_range: DropRange = Box::new(move |range: ByteRange| {
+            let Ok(node) = served.nodes.node_of(nid) else { return };
+            let (Ok(offset), Ok(len)) = (range.offset().try_into(), range.len().try_into()) else { return };
+            // Where nothing is dropped, there is a second copy for the kernel to reclaim.
+            let _ = notifier.inval_inode(INodeNo(node), offset, len);
+        });
+        (Arc::downgrade(notes), drop_range)
+    });
+    let pages = KernelPages { notifier: session.notifier(), served, file_system };
+    reader.set_page_cache(match behind {
+        Some((_, notes)) => Box::new(Noted { pages, notes }),
+        None => Box::new(pages),
+    });
     let rescue = device_sys::join(session.as_fd()).ok().map(Rescue::new);
     if let Ok(device) = device_sys::join(session.as_fd()) {
         pending.look_at(device);
@@ -160,6 +239,9 @@ fn serve(
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         thread::Builder::new().name(name.to_owned()).spawn(work).map_err(MountError::Threads)
     };
+    if let Some((notes, drop_range)) = dropping {
+        spawn("floe-behind", Box::new(move || drop_behind::run(&notes, &drop_range)))?;
+    }
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
         if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {

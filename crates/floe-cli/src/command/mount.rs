@@ -12,7 +12,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Keeper, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Keeper, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -184,12 +184,13 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let Order { image: path, directory, switches, idle, notify_pipe, .. } = order;
-    let Switches { mut open, mount: mut options, source, account, decode_marks, sandbox } = switches;
+    let Switches { mut open, mount: mut options, source, account, decode_marks, front, sandbox } = switches;
     let mountpoint = Mountpoint::find(&directory)?;
     let (shown_path, shown) = (absolute(&path), absolute(&directory));
     options.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     options.faults = Some(fault_log::to_stderr());
-    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut open, &mut options, notify_pipe.as_deref(), sandbox)?;
+    let pipe = notify_pipe.as_deref();
+    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut open, &mut options, pipe, front, sandbox)?;
     let account = account.map(AccountFile::create).transpose()?;
     let marks = decode_marks.map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
@@ -206,7 +207,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on signals wait for the mount, so that none leaves it behind.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    let mount = Mount::new(image.reader().clone(), mountpoint, &options)?;
+    let (mount, front) = front.mount(&image, mountpoint, &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
     }
@@ -223,6 +224,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
         options,
+        front,
         requests: mount.request_counts(),
         started: Instant::now(),
         enforced,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tuning::Switch;
+use crate::{front::FrontReport, tuning::Switch};
 
 /// The version of the fields.
 pub(crate) const SCHEMA: u32 = 1;
@@ -23,6 +23,9 @@ pub(crate) struct Report {
     /// The device number of the mount's files: "0:57".
     pub(crate) device: String,
     pub(crate) image: ImageReport,
+    /// What stands between the image and its readers.
+    #[serde(default)]
+    pub(crate) front: FrontReport,
     pub(crate) switches: Vec<Switch>,
     /// What the kernel enforces on the process.
     #[serde(default)]

@@ -13,6 +13,7 @@ use super::report::{
 };
 use crate::{
     control::{Answer, Question},
+    front::FrontReport,
     shown::json_name,
     tuning::{Switch, switches, tuned},
 };
@@ -54,6 +55,7 @@ pub(crate) struct Source {
     pub(crate) mountpoint: PathBuf,
     pub(crate) device: (u32, u32),
     pub(crate) options: MountOptions,
+    pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
@@ -95,6 +97,7 @@ impl Source {
                 offset_bytes: self.image.offset(),
                 devices: self.devices.iter().map(shown).collect(),
             },
+            front: self.front.clone(),
             switches: self.switches(),
             sandbox: SandboxReport {
                 landlock: self.enforced.landlock.to_string(),

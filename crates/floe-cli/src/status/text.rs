@@ -31,6 +31,9 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     for device in &image.devices {
         writeln!(writer, "device       {}", shown(device))?;
     }
+    if !report.front.kind.is_empty() {
+        writeln!(writer, "front        {} ({})", shown(&report.front.kind), shown(&report.front.reason))?;
+    }
     let switches: Vec<_> = report.switches.iter().map(|switch| format!("{}={}", switch.key, switch.value)).collect();
     write_wrapped(writer, "switches", &switches)?;
     write_sandbox(writer, &report.sandbox)?;

@@ -33,7 +33,7 @@ impl Mountpoint {
     /// container runtimes give.
     ///
     /// # Errors
-    /// It is not a directory, is a dead mount, or has a FUSE mount already.
+    /// It is not a directory, is a dead mount, or has a mount that a program serves already.
     pub fn find(path: &Path) -> Result<Self, MountError> {
         if let Ok(number) = path.strip_prefix("/dev/fd") {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
@@ -61,7 +61,7 @@ impl Mountpoint {
             return Err(MountError::Directory { path: path.to_owned(), error });
         }
         if let Ok(table) = MountTable::read()
-            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_fuse())
+            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_served())
         {
             return Err(MountError::Mounted {
                 path: path.to_owned(),
