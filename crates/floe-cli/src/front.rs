@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use floe::Image;
+use floe::{ByteRange, Image};
 use floe_fuse::{Access, Mount, MountError, MountOptions, Mountpoint};
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,7 @@ impl Front {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
             (_, Mountpoint::Directory(directory)) => {
-                match Mount::in_front(image.reader().clone(), directory.clone(), options, 0) {
+                match Mount::in_front(image.reader().clone(), directory.clone(), options, ByteRange::new(0, u64::MAX)) {
                     Ok(mount) => return Ok((mount, FrontReport::kernel(self))),
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     Err(error) => return Err(error),
@@ -74,7 +74,8 @@ impl Front {
 
 impl FrontReport {
     fn kernel(front: Front) -> Self {
-        let reason = if front == Front::Kernel { Obstacle::Asked.to_string() } else { "this is possible here".to_owned() };
+        let reason =
+            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "this is possible here".to_owned() };
         Self { kind: "kernel".to_owned(), reason }
     }
 

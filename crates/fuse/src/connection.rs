@@ -4,6 +4,7 @@
 pub(crate) mod device_sys;
 pub(crate) mod pending;
 pub(crate) mod rescue;
+pub(crate) mod serving_thread;
 
 /// The largest write that the kernel may send. Nothing is ever written; but the kernel derives from it the largest read,
 /// 256 pages.

@@ -105,7 +105,7 @@ impl Mount {
     }
 
     /// Mounts the kernel's EROFS on `directory`, in front of a file named `image` that `reader` has in its root: an EROFS
-    /// image whose file data begin at `data_start`. The file is served over a FUSE mount that is in no tree, and that ends
+    /// image whose file data are in the range `data`. The file is served over a FUSE mount that is in no tree, and that ends
     /// with the front.
     ///
     /// # Errors
@@ -114,16 +114,19 @@ impl Mount {
         reader: Reader,
         directory: PathBuf,
         options: &MountOptions,
-        data_start: u64,
+        data: ByteRange,
     ) -> Result<Self, MountError> {
         let file_system = reader.file_system();
         let image = file_system.lookup(file_system.root(), IMAGE_NAME.as_bytes()).map_err(MountError::Image)?;
         let image = image.ok_or_else(|| MountError::Front(FrontRefusal::new(&io::ErrorKind::NotFound.into())))?;
-        let behind = DropBehind::new(data_start);
+        let behind = DropBehind::new(data);
         let (noted, asked) = (Arc::clone(&behind), options.reads.clone());
-        let options = &MountOptions {
+        let keeper = options.keeper.as_ref();
+        let serving = &MountOptions {
             access: Some(Access::All),
             checks_permissions: false,
+            // The keeper waits for those who serve, while it mounts the front.
+            keeper: None,
             reads: Some(Arc::new(move |nid, offset, len| {
                 noted.note_read(ByteRange::new(offset, len.into()));
                 if let Some(asked) = &asked {
@@ -133,10 +136,10 @@ impl Mount {
             ..options.clone()
         };
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
-        let edge = FuseEdge::new(reader, options, false, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines)).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
-        let (device, hidden) = match &options.keeper {
+        let (device, hidden) = match keeper {
             Some(keeper) => (keeper.hide()?, Hidden::Kept(keeper)),
             None => {
                 let device = device_sys::open().map_err(MountError::Device)?;
@@ -144,8 +147,8 @@ impl Mount {
                 (device, Hidden::Own(hidden))
             }
         };
-        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), options.keeper.clone());
-        let ended = serve(edge, device, deadlines, options, &unmounter, Some((image, behind)))?;
+        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
+        let ended = serve(edge, device, deadlines, serving, &unmounter, Some((image, behind)))?;
         match hidden {
             Hidden::Own(hidden) => hidden.put_front(&directory, options).map_err(|error| refused(&error))?,
             Hidden::Kept(keeper) => keeper.put_front()?,

@@ -11,7 +11,7 @@ use floe_engine::{Reader, Working};
 use self::{busy_polling::BusyPolling, listeners::Listeners};
 use crate::{
     MountOptions,
-    connection::pending::Pending,
+    connection::{pending::Pending, serving_thread},
     requests::deadline::{Deadlines, Visit, has_answered},
 };
 
@@ -46,6 +46,7 @@ impl SessionPool {
     /// Begins a request of the thread `caller`. The threads that take requests decompress what is cheap, so the engine
     /// schedules them, and counts them as working until the turn ends.
     pub(crate) fn begin(&self, caller: u32) -> Turn<'_> {
+        serving_thread::mark();
         let visit = self.deadlines.enter();
         let working = self.reader.engine().adopt_this_thread();
         self.listeners.begin();

@@ -16,7 +16,8 @@ use super::{
 };
 use crate::complaint::{Complaint, Outcome};
 
-/// Reading through mounts: Floe beside erofsfuse or squashfuse_ll, and the kernel. Rounds are interleaved; before each
+/// Reading through mounts: Floe over FUSE ("floe") and with the kernel's EROFS in front ("front"), beside erofsfuse or
+/// squashfuse_ll, and the kernel, with a loop device ("kernel-loop") and without. Rounds are interleaved; before each
 /// run the image is unmounted and its pages, and for root all caches of the machine, are dropped. The table shows
 /// medians, and in brackets how many times as good Floe is. Peers that are not there are left out by name.
 #[derive(clap::Args)]
@@ -124,11 +125,18 @@ impl Arguments {
     }
 
     fn contenders(&self, format: Format, floe: &Path) -> Outcome<(Vec<Contender>, Vec<String>)> {
-        let mut contenders = vec![Contender::floe("floe", floe, &[])?];
+        let front = |kind: &str| ["-o".to_owned(), format!("front={kind}")];
+        let mut contenders = vec![Contender::floe("floe", floe, &front("fuse"))?];
+        // Only root may mount the kernel's EROFS.
+        if rustix::process::geteuid().is_root() {
+            contenders.push(Contender::floe("front", floe, &front("kernel"))?);
+        }
         for variant in &self.variant {
             let (name, options) =
                 variant.split_once('=').ok_or(Complaint::new(format!("{variant} is not NAME=OPTIONS")))?;
-            let options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+            // What is not said is as with the Floe that it is compared with.
+            let options = front("fuse").into_iter().chain(options.split_whitespace().map(str::to_owned));
+            let options: Vec<String> = options.collect();
             contenders.push(Contender::floe(name, floe, &options)?);
         }
         let (peers, absent) = Contender::peers(format, &self.setting);

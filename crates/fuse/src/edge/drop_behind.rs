@@ -9,17 +9,19 @@ use std::{
 use floe_engine::PageCache;
 use floe_image::{ByteRange, Nid};
 
-/// How many bytes that the front asked for stay at least, among them what the kernel has read ahead of a reader.
-const READ_BYTES_MIN: u64 = 4 << 20;
+use crate::connection::serving_thread::may_wait_for_mount;
+
+/// How many bytes that the front asked for stay, among them what the kernel has read ahead of a reader.
+const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// How many bytes that were pushed stay at least: nobody may have asked for them yet.
 const PUSHED_BYTES_MIN: u64 = 4 << 20;
 
-/// The most of both.
-const STAYING_BYTES_MAX: u64 = 64 << 20;
+/// And at most.
+const PUSHED_BYTES_MAX: u64 = 64 << 20;
 
-/// This part of all that was ever brought may stay, within the bounds above.
-const STAYING_PART: u64 = 32;
+/// This part of all that was ever brought may stay of what was pushed, within the bounds above.
+const PUSHED_PART: u64 = 24;
 
 /// The most ranges that are noted; beyond them the oldest goes early.
 const RANGES_MAX: usize = 1 << 16;
@@ -41,8 +43,8 @@ pub(crate) type DropRange = Box<dyn Fn(ByteRange) + Send>;
 pub(crate) struct DropBehind {
     state: Mutex<State>,
     wake: Condvar,
-    /// The first byte of file data; what is before it is metadata.
-    data_start: u64,
+    /// Where file data are; metadata are elsewhere.
+    data: ByteRange,
 }
 
 #[derive(Default)]
@@ -62,9 +64,9 @@ struct Staying {
 }
 
 impl DropBehind {
-    /// Notes for a hidden file whose data begins at `data_start`.
-    pub(crate) fn new(data_start: u64) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), wake: Condvar::new(), data_start })
+    /// Notes for a hidden file whose data are in the range `data`.
+    pub(crate) fn new(data: ByteRange) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), wake: Condvar::new(), data })
     }
 
     /// The front asks for a range.
@@ -78,7 +80,8 @@ impl DropBehind {
     }
 
     fn note(&self, range: ByteRange, staying: fn(&mut State) -> &mut Staying) {
-        if range.is_empty() || range.offset() < self.data_start {
+        let range = range.intersection(self.data);
+        if range.is_empty() {
             return;
         }
         let mut state = self.lock();
@@ -105,15 +108,16 @@ impl DropBehind {
                 return state.read.take_all();
             }
         }
-        let (read_max, pushed_max) = state.bytes_max();
-        let mut ranges = state.read.take_beyond(read_max);
-        ranges.extend(state.pushed.take_beyond(pushed_max));
+        let pushed_bytes_max = state.pushed_bytes_max();
+        let mut ranges = state.read.take_beyond(READ_BYTES_MAX);
+        ranges.extend(state.pushed.take_beyond(pushed_bytes_max));
         ranges
     }
 }
 
 /// Drops what is to go until the notes are gone. This thread serves no request, as it may have to wait for some.
 pub(crate) fn run(notes: &Weak<DropBehind>, drop_range: &DropRange) {
+    may_wait_for_mount();
     while let Some(notes) = notes.upgrade() {
         for range in notes.next(QUIET) {
             drop_range(range);
@@ -140,16 +144,15 @@ impl<P: PageCache> PageCache for Noted<P> {
 }
 
 impl State {
-    /// How much may stay of what was read and of what was pushed.
-    fn bytes_max(&self) -> (u64, u64) {
-        let part = self.brought_bytes / STAYING_PART;
-        (part.clamp(READ_BYTES_MIN, STAYING_BYTES_MAX), part.clamp(PUSHED_BYTES_MIN, STAYING_BYTES_MAX))
+    /// How much may stay of what was pushed.
+    fn pushed_bytes_max(&self) -> u64 {
+        (self.brought_bytes / PUSHED_PART).clamp(PUSHED_BYTES_MIN, PUSHED_BYTES_MAX)
     }
 
     fn has_too_much(&self) -> bool {
-        let (read_max, pushed_max) = self.bytes_max();
         // Some at a time, as each wake-up costs.
-        self.read.exceeds(read_max + read_max / 4) || self.pushed.exceeds(pushed_max + pushed_max / 4)
+        let with_slack = |bytes: u64| bytes + bytes / 4;
+        self.read.exceeds(with_slack(READ_BYTES_MAX)) || self.pushed.exceeds(with_slack(self.pushed_bytes_max()))
     }
 }
 
@@ -173,7 +176,8 @@ impl Staying {
         while self.exceeds(bytes_max) {
             let Some(oldest) = self.ranges.pop_front() else { break };
             // A long range goes in part.
-            let len = if self.ranges.len() < RANGES_MAX { oldest.len().min(self.bytes - bytes_max) } else { oldest.len() };
+            let len =
+                if self.ranges.len() < RANGES_MAX { oldest.len().min(self.bytes - bytes_max) } else { oldest.len() };
             let gone = ByteRange::new(oldest.offset(), len);
             self.bytes -= len;
             taken.push(gone);
@@ -196,28 +200,30 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    const ALL: ByteRange = ByteRange::new(0, u64::MAX);
+
     fn bytes(ranges: &[ByteRange]) -> u64 {
         ranges.iter().map(|range| range.len()).sum()
     }
 
     #[test]
     fn the_oldest_goes_when_more_has_come_than_may_stay() {
-        let notes = DropBehind::new(0);
-        for index in 0..8 {
+        let notes = DropBehind::new(ALL);
+        for index in 0..12 {
             notes.note_read(ByteRange::new(2 * index * MIB, MIB));
         }
         let gone = notes.next(Duration::from_millis(1));
-        assert_eq!(bytes(&gone), 8 * MIB - READ_BYTES_MIN);
+        assert_eq!(bytes(&gone), 12 * MIB - READ_BYTES_MAX);
         assert_eq!(gone.first().map(|range| range.offset()), Some(0), "the oldest");
         assert_eq!(gone.last().map(|range| range.offset()), Some(6 * MIB));
         // Nothing is asked for any more.
-        assert_eq!(bytes(&notes.next(Duration::from_millis(1))), READ_BYTES_MIN);
+        assert_eq!(bytes(&notes.next(Duration::from_millis(1))), READ_BYTES_MAX);
         assert!(notes.lock().read.ranges.is_empty());
     }
 
     #[test]
     fn pushed_ranges_stay_when_nobody_asks() {
-        let notes = DropBehind::new(0);
+        let notes = DropBehind::new(ALL);
         notes.note_pushed(ByteRange::new(0, MIB));
         notes.note_read(ByteRange::new(MIB, MIB));
         assert_eq!(notes.next(Duration::from_millis(1)), [ByteRange::new(MIB, MIB)]);
@@ -226,23 +232,21 @@ mod tests {
 
     #[test]
     fn long_ranges_go_in_part_and_metadata_stays() {
-        let notes = DropBehind::new(10 * MIB);
+        let notes = DropBehind::new(ByteRange::new(10 * MIB, 1 << 40));
         notes.note_read(ByteRange::new(0, 9 * MIB));
         assert!(notes.lock().read.ranges.is_empty());
         for index in 0..80 {
             notes.note_read(ByteRange::new((10 + index) * MIB, MIB));
         }
-        assert_eq!(notes.next(Duration::from_millis(1)), [ByteRange::between(10 * MIB, 90 * MIB - READ_BYTES_MIN)]);
+        assert_eq!(notes.next(Duration::from_millis(1)), [ByteRange::between(10 * MIB, 90 * MIB - READ_BYTES_MAX)]);
     }
 
     #[test]
-    fn more_may_stay_where_more_was_read() {
+    fn more_pushed_bytes_may_stay_where_more_was_brought() {
         let mut state = State::default();
-        for (brought, read_max) in
-            [(0, READ_BYTES_MIN), (160 * MIB, 5 * MIB), (u64::MAX, STAYING_BYTES_MAX)]
-        {
+        for (brought, expected) in [(0, PUSHED_BYTES_MIN), (240 * MIB, 10 * MIB), (u64::MAX, PUSHED_BYTES_MAX)] {
             state.brought_bytes = brought;
-            assert_eq!(state.bytes_max().0, read_max);
+            assert_eq!(state.pushed_bytes_max(), expected);
         }
     }
 }

@@ -20,6 +20,7 @@ use rustix::{
 
 use crate::{
     KernelFlags, MountOptions,
+    connection::serving_thread::may_wait_for_mount,
     mounting::{private_namespace_sys::in_private_namespace, table::FRONT_PREFIX},
 };
 
@@ -105,6 +106,7 @@ impl HiddenMount {
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn put_front(self, directory: &Path, options: &MountOptions) -> io::Result<()> {
+        may_wait_for_mount();
         let front = in_private_namespace(|| self.front(options))?;
         move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         Ok(())

@@ -19,7 +19,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
-    connection::device_sys,
+    connection::{device_sys, serving_thread::may_wait_for_mount},
     mounting::fork_sys,
     mounting::front::HiddenMount,
     mounting::fusermount::AutoUnmount,
@@ -141,6 +141,7 @@ impl Keeper {
 
     /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone.
     pub(crate) fn put_front(&self) -> Result<(), MountError> {
+        may_wait_for_mount();
         let answer = self.ask(Question::MountFront).map(|(answer, _)| answer);
         let answer = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
         if answer.kind == DONE { Ok(()) } else { Err(MountError::Front(FrontRefusal { reason: answer.text })) }

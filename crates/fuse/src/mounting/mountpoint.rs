@@ -65,7 +65,7 @@ impl Mountpoint {
         {
             return Err(MountError::Mounted {
                 path: path.to_owned(),
-                source: entry.source.to_string_lossy().into_owned(),
+                source: entry.image().to_string_lossy().into_owned(),
             });
         }
         Ok(Self::Directory(directory))

@@ -1,9 +1,9 @@
 //! What is mounted where.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
-    os::unix::ffi::OsStringExt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -99,7 +99,14 @@ impl MountEntry {
 
     /// Whether it is the kernel's EROFS in front of a file that Floe serves.
     pub fn is_front(&self) -> bool {
-        self.file_system == "erofs" && self.source.as_encoded_bytes().starts_with(FRONT_PREFIX.as_bytes())
+        self.file_system == "erofs" && self.source.as_bytes().starts_with(FRONT_PREFIX.as_bytes())
+    }
+
+    /// What is mounted: the source, of a front without the name of the program before it.
+    pub fn image(&self) -> &Path {
+        let bytes = self.source.as_bytes();
+        let image = bytes.strip_prefix(FRONT_PREFIX.as_bytes()).filter(|_| self.is_front());
+        Path::new(OsStr::from_bytes(image.unwrap_or(bytes)))
     }
 
     /// Whether a program serves it: a mount of FUSE, or a front.
@@ -175,14 +182,14 @@ mod tests {
         for (mountpoint, expected) in [
             ("/mnt2", Some(("fuse", "portal", (0, 58), true, None))),
             ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true, Some(7)))),
-            ("/front", Some(("erofs", "floe#/tmp/a b.img", (0, 59), true, None))),
+            ("/front", Some(("erofs", "/tmp/a b.img", (0, 59), true, None))),
             ("/loop", Some(("erofs", "/dev/loop0", (7, 0), false, None))),
             ("/elsewhere", None),
         ] {
             let found = table.on(Path::new(mountpoint));
             let found = found.map(|entry| {
-                let source = entry.source.to_str().expect("text");
-                (entry.file_system.as_str(), source, entry.device, entry.is_served(), entry.user_id)
+                let image = entry.image().to_str().expect("text");
+                (entry.file_system.as_str(), image, entry.device, entry.is_served(), entry.user_id)
             });
             assert_eq!(found, expected, "{mountpoint}");
         }

@@ -14,6 +14,7 @@ use rustix::mount::UnmountFlags;
 use crate::{
     Keeper, MountTable,
     connection::pending::{ConnectionEnd, Pending},
+    connection::serving_thread::may_wait_for_mount,
     mounting::fusermount,
     mounting::mountpoint::resolve,
 };
@@ -150,6 +151,7 @@ impl Unmounter {
     /// # Errors
     /// It is not mounted any more, something else is mounted over it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
+        may_wait_for_mount();
         match &self.directory {
             Some(directory) if self.is_mounted() => match &self.keeper {
                 Some(keeper) => keeper.unmount(directory, detach),
