@@ -1,6 +1,6 @@
 //! What `stat` says of an inode.
 
-use std::fmt;
+use std::{fmt, num::NonZero};
 
 /// The number by which a format finds an inode.
 ///
@@ -147,6 +147,21 @@ impl Attr {
     pub const fn mode(&self) -> u16 {
         self.file_type.mode_bits() | self.permissions
     }
+}
+
+/// What an inode alone says of what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outline {
+    /// What `stat` says.
+    pub attr: Attr,
+    /// Whether the inode may have extended attributes. `false` is certain.
+    pub may_have_xattrs: bool,
+    /// A power of two at whose multiples all holes of a regular file begin and end, or at the end of the file; `None` where
+    /// it has no holes.
+    pub hole_alignment: Option<NonZero<u64>>,
+    /// The block size of a directory that consists of blocks: cursors are byte positions, each block can be read without
+    /// the others, `.` and `..` stand among the other entries, and the last block ends with [`Attr::size`].
+    pub directory_block: Option<NonZero<u64>>,
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Result, Timestamp, Xattr};
+use crate::{
+    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Outline, Result, Timestamp, Xattr,
+};
 
 /// What `statfs` and the tools say of a whole image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +66,29 @@ pub trait FileSystem: Send + Sync {
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
         let _ = inode_number;
         None
+    }
+
+    /// The inode with this [`Attr::inode_number`], or `None` where there is none, or where the format cannot tell. It may
+    /// read the image; a format without a table of its inodes reads all of them, once.
+    ///
+    /// # Errors
+    /// What leads from numbers to inodes cannot be read or breaks the format.
+    fn find_number(&self, inode_number: u64) -> Result<Option<Nid>> {
+        Ok(self.nid_of(inode_number))
+    }
+
+    /// The largest [`Attr::inode_number`] that an inode of this image can have.
+    fn inode_number_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// What the inode alone says of its attributes, its holes and its directory blocks: no more of the image is read than
+    /// for [`FileSystem::attr`].
+    ///
+    /// # Errors
+    /// As [`FileSystem::attr`].
+    fn outline(&self, nid: Nid) -> Result<Outline> {
+        Ok(Outline { attr: self.attr(nid)?, may_have_xattrs: true, hole_alignment: None, directory_block: None })
     }
 
     /// The inode that `directory` has under `name`, or `None`. `.` and `..` are found too.

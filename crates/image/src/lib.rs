@@ -18,7 +18,7 @@ mod reader;
 mod source;
 mod xattr;
 
-pub use attr::{Attr, DeviceNumber, FileType, Nid, Timestamp};
+pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
 pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
 pub use bytes::Bytes;
 pub use decompressor::{DecodeError, Decompressor};

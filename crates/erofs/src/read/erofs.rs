@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Result, SeekTarget, Timestamp, Xattr,
+    Outline, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -94,6 +94,14 @@ impl FileSystem for Erofs {
 
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
         Some(inode::nid_of(&self.volume, inode_number))
+    }
+
+    fn inode_number_max(&self) -> u64 {
+        inode::inode_number_max(&self.volume)
+    }
+
+    fn outline(&self, nid: Nid) -> Result<Outline> {
+        Ok(self.inode(nid)?.outline(&self.volume))
     }
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {

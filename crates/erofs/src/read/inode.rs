@@ -1,6 +1,8 @@
 //! Inodes (docs/format/erofs.md, Inodes).
 
-use floe_image::{Attr, DeviceNumber, Error, FileType, Nid, Place, Result, Timestamp};
+use std::num::NonZero;
+
+use floe_image::{Attr, DeviceNumber, Error, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use super::{
     superblock::nanoseconds,
@@ -133,6 +135,23 @@ impl Inode {
         self.xattr_position + self.xattr_len
     }
 
+    /// What the inode says without its data and its attributes.
+    pub(super) fn outline(&self, volume: &Volume) -> Outline {
+        let hole_alignment = match self.layout {
+            Layout::Chunked(format) => Some(1u64.checked_shl(format.chunk_size_log2.into()).unwrap_or(1 << 63)),
+            Layout::Flat { start_block: None } => Some(self.size.checked_next_power_of_two().unwrap_or(1 << 63)),
+            Layout::Flat { .. } | Layout::FlatInline { .. } | Layout::Compressed { .. } => None,
+        };
+        let has_holes = self.file_type == FileType::Regular && self.size != 0;
+        let is_in_blocks = self.file_type == FileType::Directory && !self.omits_dot;
+        Outline {
+            attr: self.attr(volume),
+            may_have_xattrs: self.xattr_len != 0,
+            hole_alignment: hole_alignment.filter(|_| has_holes).and_then(NonZero::new),
+            directory_block: NonZero::new(volume.superblock.block_size.bytes()).filter(|_| is_in_blocks),
+        }
+    }
+
     /// What `stat` says.
     pub(super) fn attr(&self, volume: &Volume) -> Attr {
         Attr {
@@ -149,6 +168,14 @@ impl Inode {
             blocks_512: self.blocks_512,
         }
     }
+}
+
+/// The largest number that `stat` can show: that of an inode in the last bytes of the image, or of the metabox.
+pub(super) fn inode_number_max(volume: &Volume) -> u64 {
+    let in_image = volume.image_len.saturating_sub(volume.superblock.metadata_position) / INODE_SLOT_SIZE;
+    let in_metabox = volume.metabox.get().map_or(0, |_| volume.space_len(Space::Metabox) / INODE_SLOT_SIZE);
+    let number = |nid| inode_number(volume, Nid(nid));
+    number(in_image).max(number(in_metabox | volume.metabox.get().map_or(0, |_| 1 << DIRENT_NID_METABOX_BIT)))
 }
 
 /// The number that `stat` shows for an inode (docs/format/erofs.md, Inode numbers).

@@ -1,10 +1,10 @@
 //! The contract of formats, for SquashFS.
 
-use std::{cmp::Ordering, collections::HashSet, ops::ControlFlow, sync::Arc};
+use std::{cmp::Ordering, collections::HashSet, num::NonZero, ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
-    FileType, Nid, Place, Result, SeekTarget, Timestamp, Xattr,
+    FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
@@ -49,27 +49,25 @@ impl FileSystem for Squashfs {
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
+        self.attr_of(&self.inode(nid)?)
+    }
+
+    fn find_number(&self, inode_number: u64) -> Result<Option<Nid>> {
+        u32::try_from(inode_number).map_or(Ok(None), |number| self.numbered(number))
+    }
+
+    fn inode_number_max(&self) -> u64 {
+        u64::from(self.superblock.inode_count)
+    }
+
+    fn outline(&self, nid: Nid) -> Result<Outline> {
         let inode = self.inode(nid)?;
-        let xattrs = self.xattr_set(&inode)?;
-        let (size, device) = match &inode.data {
-            InodeData::Directory(directory) => (u64::from(directory.size), DeviceNumber::default()),
-            InodeData::Regular(file) => (file.size, DeviceNumber::default()),
-            InodeData::Symlink { size, .. } => (u64::from(*size), DeviceNumber::default()),
-            InodeData::BlockDevice(device) | InodeData::CharacterDevice(device) => (0, *device),
-            InodeData::Fifo | InodeData::Socket => (0, DeviceNumber::default()),
-        };
-        Ok(Attr {
-            nid,
-            inode_number: u64::from(inode.number),
-            file_type: inode.file_type(),
-            permissions: inode.permissions,
-            uid: self.id(&inode, inode.uid_index)?,
-            gid: self.id(&inode, inode.gid_index)?,
-            size,
-            link_count: inode.link_count,
-            modified: Timestamp { seconds: i64::from(inode.modified_seconds), nanoseconds: 0 },
-            device,
-            blocks_512: blocks_512(&inode, xattrs.as_ref()),
+        let has_holes = matches!(&inode.data, InodeData::Regular(file) if file.sparse != 0);
+        Ok(Outline {
+            attr: self.attr_of(&inode)?,
+            may_have_xattrs: inode.xattr_index.is_some(),
+            hole_alignment: NonZero::new(u64::from(self.superblock.block_size())).filter(|_| has_holes),
+            directory_block: None,
         })
     }
 
@@ -202,6 +200,31 @@ impl FileSystem for Squashfs {
 }
 
 impl Squashfs {
+    /// What `stat` says of an inode.
+    fn attr_of(&self, inode: &Inode) -> Result<Attr> {
+        let xattrs = self.xattr_set(inode)?;
+        let (size, device) = match &inode.data {
+            InodeData::Directory(directory) => (u64::from(directory.size), DeviceNumber::default()),
+            InodeData::Regular(file) => (file.size, DeviceNumber::default()),
+            InodeData::Symlink { size, .. } => (u64::from(*size), DeviceNumber::default()),
+            InodeData::BlockDevice(device) | InodeData::CharacterDevice(device) => (0, *device),
+            InodeData::Fifo | InodeData::Socket => (0, DeviceNumber::default()),
+        };
+        Ok(Attr {
+            nid: inode.nid,
+            inode_number: u64::from(inode.number),
+            file_type: inode.file_type(),
+            permissions: inode.permissions,
+            uid: self.id(inode, inode.uid_index)?,
+            gid: self.id(inode, inode.gid_index)?,
+            size,
+            link_count: inode.link_count,
+            modified: Timestamp { seconds: i64::from(inode.modified_seconds), nanoseconds: 0 },
+            device,
+            blocks_512: blocks_512(inode, xattrs.as_ref()),
+        })
+    }
+
     /// How many bytes the directory table decodes to, as far as it can be read.
     fn directory_table_bytes(&self) -> u64 {
         let (mut position, mut bytes) = (self.directory_table.start, 0_u64);

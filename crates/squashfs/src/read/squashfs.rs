@@ -9,7 +9,7 @@ use super::{
     block_index::BlockIndexes,
     location_list::{ListPlace, ListedTable, LocationList},
     metadata::{Metadata, TableRange},
-    parent::DirectoryNumbers,
+    parent::InodeNumbers,
     superblock::SUPERBLOCK_BYTES,
     xattr::XattrTable,
 };
@@ -40,7 +40,7 @@ pub struct Squashfs {
     /// The inode number of the root.
     pub(super) root_number: u32,
     pub(super) block_indexes: Arc<BlockIndexes>,
-    pub(super) directory_numbers: Arc<DirectoryNumbers>,
+    pub(super) inode_numbers: Arc<InodeNumbers>,
     /// How many dirents the directory table has room for, once that was asked.
     pub(super) entry_count_max: Arc<OnceLock<u64>>,
 }
@@ -72,7 +72,7 @@ impl Squashfs {
             xattrs: tables.xattrs.map(Arc::new),
             root_number: 0,
             block_indexes: Arc::default(),
-            directory_numbers: Arc::default(),
+            inode_numbers: Arc::default(),
             entry_count_max: Arc::default(),
         };
         let root = squashfs.inode(superblock.root)?;

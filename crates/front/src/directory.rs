@@ -1,0 +1,236 @@
+//! The content of directories.
+
+use std::{ops::ControlFlow, ops::Range, sync::Arc};
+
+use floe_erofs::{
+    format::Dirent as RawDirent,
+    write::{DirectoryEntry, directory_bytes},
+};
+use floe_image::{DirectoryCursor, Error, FileType, Nid, Place, Result};
+
+use crate::{
+    geometry::{BLOCK_BYTES, Class, Slot},
+    node::Node,
+    packed_directories::{PackedDirectory, Sorted},
+    view::{View, lasting, unreadable},
+};
+
+/// The largest directory that is read whole by a thread that may not wait.
+const AT_HAND_BYTES_MAX: u64 = 64 << 10;
+
+/// The longest name that can be made longer by a slash.
+const MARKED_NAME_BYTES_MAX: usize = 254;
+
+/// What a directory is rendered as.
+pub(crate) enum DirectoryContent {
+    /// Bytes behind the inode.
+    Inline(Vec<u8>),
+    /// Blocks elsewhere, so many bytes.
+    Blocks(u64),
+    /// What cannot be read.
+    Broken,
+}
+
+/// The entries of one block of a directory.
+#[derive(Default)]
+struct Listing {
+    names: Vec<u8>,
+    entries: Vec<(Range<usize>, Nid)>,
+}
+
+impl Listing {
+    fn push(&mut self, name: &[u8], nid: Nid) {
+        let start = self.names.len();
+        self.names.extend(name);
+        self.entries.push((start..self.names.len(), nid));
+    }
+
+    fn entries(&self) -> impl DoubleEndedIterator<Item = (&[u8], Nid)> {
+        self.entries.iter().map(|(name, nid)| (self.names.get(name.clone()).unwrap_or_default(), *nid))
+    }
+
+    fn first(&self) -> &[u8] {
+        self.entries().next().map_or(&[], |(name, _)| name)
+    }
+
+    fn last(&self) -> &[u8] {
+        self.entries().next_back().map_or(&[], |(name, _)| name)
+    }
+
+    /// How many bytes a block with these entries takes.
+    fn len(&self) -> u64 {
+        (self.names.len() + self.entries.len() * RawDirent::SIZE) as u64
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.entries().zip(self.entries().skip(1)).all(|((name, _), (next, _))| name < next)
+    }
+}
+
+impl View {
+    /// What directory `node` is rendered as, with `room` bytes of room behind its inode.
+    ///
+    /// # Errors
+    /// It cannot be read now.
+    pub(crate) fn directory_content(&self, node: &Node, room: u64) -> Result<DirectoryContent> {
+        let content = match has_blocks_to_keep(node) {
+            true => self.kept_directory_content(node, room),
+            false => self.packed_directory_content(node, room),
+        };
+        Ok(lasting(content)?.unwrap_or(DirectoryContent::Broken))
+    }
+
+    fn kept_directory_content(&self, node: &Node, room: u64) -> Result<DirectoryContent> {
+        let size = node.attr().size;
+        if size == 0 {
+            return Ok(DirectoryContent::Inline(Vec::new()));
+        }
+        if size > room {
+            self.sound_kept_block(node, 0)?;
+            return Ok(DirectoryContent::Blocks(size));
+        }
+        let mut bytes = self.directory_block(node, 0)?;
+        bytes.resize(size as usize, 0);
+        Ok(DirectoryContent::Inline(bytes))
+    }
+
+    fn packed_directory_content(&self, node: &Node, room: u64) -> Result<DirectoryContent> {
+        let directory = self.packed_directory(node)?;
+        if directory.size <= room && directory.is_single_block() {
+            return self.packed_block(node, &directory, 0).map(DirectoryContent::Inline);
+        }
+        self.shared.packed_directories.keep(node.nid, &directory);
+        Ok(DirectoryContent::Blocks(directory.size))
+    }
+
+    /// Block `block` of directory `node`: as many bytes as are used of it.
+    ///
+    /// # Errors
+    /// It cannot be read or breaks the original's format.
+    pub(crate) fn directory_block(&self, node: &Node, block: u64) -> Result<Vec<u8>> {
+        if !has_blocks_to_keep(node) {
+            let directory = self.packed_directory(node)?;
+            self.shared.packed_directories.keep(node.nid, &directory);
+            return self.packed_block(node, &directory, block);
+        }
+        let listing = self.sound_kept_block(node, block)?;
+        let is_last = block + 1 >= node.attr().size.div_ceil(BLOCK_BYTES);
+        let next_is_broken = !is_last
+            && !lasting(self.kept_block(node, block + 1))?.is_some_and(|next| next.first() > listing.last());
+        self.directory_bytes(node, &listing, next_is_broken)
+    }
+
+    /// The entries of a block that is kept as it is in the original.
+    fn kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
+        let corrupt = |rule| Error::corrupt(rule, Place::inode(node.nid));
+        let start = block * BLOCK_BYTES;
+        let end = node.attr().size.min(start + BLOCK_BYTES);
+        let mut listing = Listing::default();
+        self.file_system.read_dir(node.nid, DirectoryCursor(start), &mut |dirent| {
+            listing.push(dirent.name, dirent.nid);
+            if dirent.next.0 >= end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if listing.entries.is_empty() || listing.len() > end - start {
+            return Err(corrupt("names of a directory block overlap"));
+        }
+        if !listing.is_sorted() {
+            return Err(corrupt("directory is not sorted, or has a name twice"));
+        }
+        Ok(listing)
+    }
+
+    /// The entries of a block as [`View::kept_block`], which come behind those of the block before it.
+    fn sound_kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
+        let listing = self.kept_block(node, block)?;
+        let previous = block.checked_sub(1).map(|previous| lasting(self.kept_block(node, previous))).transpose()?;
+        if previous.flatten().is_some_and(|previous| previous.last() >= listing.first()) {
+            return Err(Error::corrupt("directory is not sorted, or has a name twice", Place::inode(node.nid)));
+        }
+        Ok(listing)
+    }
+
+    fn packed_directory(&self, node: &Node) -> Result<Arc<PackedDirectory>> {
+        if let Some(directory) = self.shared.packed_directories.kept(node.nid) {
+            return Ok(directory);
+        }
+        if !self.may_wait && node.attr().size > AT_HAND_BYTES_MAX {
+            return Err(Error::WouldBlock);
+        }
+        PackedDirectory::new(self.file_system.as_ref(), node.nid).map(Arc::new)
+    }
+
+    fn packed_block(&self, node: &Node, directory: &PackedDirectory, block: u64) -> Result<Vec<u8>> {
+        let mut listing = Listing::default();
+        let each = &mut |entry: Sorted<'_>| listing.push(entry.name, entry.nid);
+        directory.visit_block(self.file_system.as_ref(), node.nid, block, each)?;
+        self.directory_bytes(node, &listing, false)
+    }
+
+    /// The block with these entries. Where the next block is broken, a listing has to end before it, for the kernel would
+    /// complain about it; so there is an entry whose name no program accepts.
+    fn directory_bytes(&self, node: &Node, listing: &Listing, next_is_broken: bool) -> Result<Vec<u8>> {
+        let mut entries = Vec::with_capacity(listing.entries.len() + 1);
+        for (name, nid) in listing.entries() {
+            let (nid, file_type) = self.entry_target(node, name, nid)?;
+            entries.push(DirectoryEntry { name, nid, file_type });
+        }
+        let mut mark = Vec::new();
+        if next_is_broken {
+            let (last, _) = listing.entries().next_back().ok_or_else(unreadable)?;
+            mark.extend(last.get(..last.len().min(MARKED_NAME_BYTES_MAX)).unwrap_or_default());
+            mark.push(b'/');
+            let mut len = listing.len() + (RawDirent::SIZE + mark.len()) as u64;
+            while len > BLOCK_BYTES || entries.last().is_some_and(|entry| entry.name >= mark.as_slice()) {
+                let dropped = entries.pop().ok_or_else(unreadable)?;
+                len -= (RawDirent::SIZE + dropped.name.len()) as u64;
+            }
+            let nid = self.shared.geometry.nid(Slot { class: Class::BrokenFile, number: 0 }, 0);
+            entries.push(DirectoryEntry { name: &mark, nid, file_type: FileType::Regular });
+        }
+        Ok(directory_bytes(&entries, BLOCK_BYTES))
+    }
+
+    /// What the entry `name` of `directory`, which names `nid` in the original, names.
+    fn entry_target(&self, directory: &Node, name: &[u8], nid: Nid) -> Result<(u64, FileType)> {
+        match name {
+            b"." => Ok((self.virtual_nid(directory), FileType::Directory)),
+            b".." => Ok((self.parent(directory)?, FileType::Directory)),
+            _ => self.child(directory, nid),
+        }
+    }
+
+    /// The directory that `..` leads to; the root, where the original does not say.
+    fn parent(&self, directory: &Node) -> Result<u64> {
+        let root = self.file_system.root();
+        let parent = match directory.nid == root {
+            true => None,
+            false => lasting(self.file_system.lookup(directory.nid, b".."))?.flatten(),
+        };
+        let node = parent.map(|parent| lasting(self.node(parent))).transpose()?.flatten();
+        match node.filter(|node| node.attr().file_type == FileType::Directory) {
+            Some(node) => Ok(self.virtual_nid(&node)),
+            None => Ok(self.virtual_nid(&self.node(root)?)),
+        }
+    }
+
+    /// What an entry of `directory` names. A directory has one parent, the one that it names itself: so there are no cycles.
+    fn child(&self, directory: &Node, nid: Nid) -> Result<(u64, FileType)> {
+        let geometry = &self.shared.geometry;
+        let Some(child) = lasting(self.node(nid))? else {
+            return Ok((geometry.nid(Slot { class: Class::BrokenFile, number: 0 }, 0), FileType::Regular));
+        };
+        let file_type = child.attr().file_type;
+        if file_type != FileType::Directory {
+            return Ok((self.virtual_nid(&child), file_type));
+        }
+        let is_ours = nid != self.file_system.root()
+            && lasting(self.file_system.lookup(nid, b".."))?.flatten() == Some(directory.nid);
+        let broken = Slot { class: Class::BrokenDirectory, number: child.attr().inode_number };
+        Ok((if is_ours { self.virtual_nid(&child) } else { geometry.nid(broken, 0) }, file_type))
+    }
+}
+
+/// Whether the original has blocks that can stay as they are, with other inode numbers in them.
+fn has_blocks_to_keep(node: &Node) -> bool {
+    node.outline.directory_block.is_some_and(|block| block.get() == BLOCK_BYTES)
+}

@@ -1,0 +1,165 @@
+//! Where things stand in the virtual image.
+
+use floe_erofs::format::INODE_SLOT_SIZE;
+
+/// The block size of the virtual image.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// log2 of [`BLOCK_BYTES`].
+pub(crate) const BLOCK_LOG2: u8 = 12;
+
+/// The first block of the metadata area. Inode numbers count from it, so they have 64 bits; data addresses have 32.
+pub(crate) const META_BLOCK: u32 = 0xffff_f000;
+
+/// The first byte of the metadata area.
+pub(crate) const META_START: u64 = (META_BLOCK as u64) << BLOCK_LOG2;
+
+/// The first block of what a directory that cannot be read is rendered as: an entry that no program accepts, and then
+/// blocks that cannot be read.
+pub(crate) const BROKEN_DIRECTORY_BLOCK: u32 = 1;
+
+/// The size of such a directory. With three blocks, every lookup begins in the second.
+pub(crate) const BROKEN_DIRECTORY_BYTES: u64 = 3 * BLOCK_BYTES;
+
+/// A block that can never be read.
+pub(crate) const DEAD_BLOCK: u32 = 2;
+
+/// The first block that is given to data.
+pub(crate) const DATA_BLOCK: u32 = 256;
+
+/// How much room an inode has for itself: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
+pub(crate) const HUGE_BYTES: u64 = 8 << 20;
+
+/// The inode numbers of an image may need at most so much of the metadata area.
+const META_BYTES_MAX: u64 = 1 << 62;
+
+/// How inodes stand in the metadata area: in one area for each class, each inode at a stride of the class, in the order of
+/// the original's inode numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// The root, alone, so that its number has the 16 bits that a superblock has room for.
+    Root,
+    /// What stands for inodes that cannot be read.
+    BrokenFile,
+    /// Nothing but the inode.
+    Dense,
+    /// An inode with what fits behind it: a few attributes, the target of a symbolic link.
+    Medium,
+    /// An inode with a block of its own: a directory, a large file, a file with holes.
+    Page,
+    /// What stands for directories that cannot be read.
+    BrokenDirectory,
+    /// An inode with much behind it.
+    Huge,
+}
+
+impl Class {
+    /// How far inodes of this class stand from each other, in bytes: a divisor or a multiple of [`BLOCK_BYTES`].
+    pub(crate) const fn stride(self) -> u64 {
+        match self {
+            Self::Dense | Self::BrokenDirectory => 64,
+            Self::Medium => 256,
+            Self::Page | Self::BrokenFile => BLOCK_BYTES,
+            Self::Root | Self::Huge => HUGE_BYTES,
+        }
+    }
+}
+
+/// The room of one inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    pub(crate) class: Class,
+    /// The inode number in the original; 0 for what is there once.
+    pub(crate) number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    class: Class,
+    start: u64,
+    end: u64,
+}
+
+/// Where each area begins. Offsets count from [`META_START`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    number_max: u64,
+    areas: [Area; 7],
+}
+
+impl Geometry {
+    /// The areas for an image whose inode numbers go up to `number_max`; `None` where they go too far.
+    pub(crate) fn new(number_max: u64) -> Option<Self> {
+        let count = number_max.checked_add(1)?;
+        let mut start = 0u64;
+        let mut area = |class: Class, count: u64| {
+            let len = count.checked_mul(class.stride())?.checked_next_multiple_of(BLOCK_BYTES)?;
+            let end = start.checked_add(len).filter(|end| *end <= META_BYTES_MAX)?;
+            let area = Area { class, start, end };
+            start = end;
+            Some(area)
+        };
+        let areas = [
+            area(Class::Root, 1)?,
+            area(Class::BrokenFile, 1)?,
+            area(Class::Dense, count)?,
+            area(Class::Medium, count)?,
+            area(Class::Page, count)?,
+            area(Class::BrokenDirectory, count)?,
+            area(Class::Huge, count)?,
+        ];
+        Some(Self { number_max, areas })
+    }
+
+    /// The largest inode number of the original.
+    pub(crate) fn number_max(&self) -> u64 {
+        self.number_max
+    }
+
+    /// The length of the virtual image.
+    pub(crate) fn image_len(&self) -> u64 {
+        META_START + self.areas.iter().map(|area| area.end).max().unwrap_or(0)
+    }
+
+    /// The nid of an inode that begins `within` bytes behind the beginning of `slot`.
+    pub(crate) fn nid(&self, slot: Slot, within: u64) -> u64 {
+        (self.offset(slot) + within) / INODE_SLOT_SIZE
+    }
+
+    /// Where `slot` begins.
+    pub(crate) fn offset(&self, slot: Slot) -> u64 {
+        let start = self.areas.iter().find(|area| area.class == slot.class).map_or(0, |area| area.start);
+        start + slot.number * slot.class.stride()
+    }
+
+    /// The slot that byte `offset` is in, and how far behind its beginning that is; `None` past the last.
+    pub(crate) fn slot_at(&self, offset: u64) -> Option<(Slot, u64)> {
+        let area = self.areas.iter().find(|area| area.start <= offset && offset < area.end)?;
+        let (past, stride) = (offset - area.start, area.class.stride());
+        Some((Slot { class: area.class, number: past / stride }, past % stride))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_found_where_they_stand() {
+        for number_max in [0, 1, 63, 64, 1_000_000, 1 << 38] {
+            let geometry = Geometry::new(number_max).expect("there is room");
+            for class in [Class::Dense, Class::Medium, Class::Page, Class::BrokenDirectory, Class::Huge] {
+                for number in [0, number_max / 2, number_max] {
+                    let slot = Slot { class, number };
+                    let offset = geometry.offset(slot);
+                    assert_eq!(geometry.slot_at(offset + 63), Some((slot, 63)), "{number_max} {slot:?}");
+                    assert_eq!(geometry.nid(slot, 0) * 32, offset);
+                    assert!(META_START + offset < geometry.image_len());
+                }
+            }
+            assert!(geometry.nid(Slot { class: Class::Root, number: 0 }, 4032) <= u64::from(u16::MAX));
+            assert_eq!(geometry.slot_at(geometry.image_len() - META_START), None);
+        }
+        assert!(Geometry::new(u64::MAX).is_none() && Geometry::new(1 << 40).is_none());
+    }
+}

@@ -1,0 +1,279 @@
+//! An inode of the original, and how much room it takes.
+
+use std::ops::ControlFlow;
+
+use floe_erofs::{
+    format::{self, InodeExtended, XattrIbodyHeader},
+    write::{InodeData, InodeForm, InodeRecord, InodeRules, StoredName, xattr_body, xattr_entry},
+};
+use floe_image::{Attr, Error, FileSystem, FileType, Nid, Outline, Place, Result, Timestamp};
+
+use crate::{
+    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, HUGE_BYTES, Slot},
+    view::lasting,
+};
+
+/// The size of an inode.
+pub(crate) const INODE_BYTES: u64 = InodeExtended::SIZE as u64;
+
+/// The largest regular file whose inode shares its block with others. Those blocks also hold what only looks like an inode,
+/// and this is what such a thing can waste of the address space.
+const SHARED_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The longest symbolic link, as Linux reads it: `PATH_MAX`.
+const LINK_BYTES_MAX: u64 = 4096;
+
+/// Where the root begins in its slot: its number is 36, as mkfs.erofs gives it.
+const ROOT_WITHIN: u64 = 36 * format::INODE_SLOT_SIZE;
+
+/// Where an inode begins in its slot whose attributes cannot be read, so that they are in the next block, which cannot be
+/// read either.
+const BROKEN_XATTRS_WITHIN: u64 = BLOCK_BYTES - INODE_BYTES;
+
+/// What precedes the attributes behind an inode.
+const XATTR_HEADER_BYTES: usize = XattrIbodyHeader::SIZE;
+
+/// The longest attributes that the field for their length can say, the header among them.
+const XATTR_BYTES_MAX: usize = XATTR_HEADER_BYTES + 4 * (u16::MAX as usize - 1);
+
+/// The length of attributes that cannot be read: the shortest that the kernel looks at.
+const BROKEN_XATTR_BYTES: u64 = 16;
+
+/// The largest chunk: 2^31 blocks.
+const CHUNK_LOG2_MAX: u32 = BLOCK_LOG2 as u32 + format::CHUNK_FORMAT_BLKBITS_MASK as u32;
+
+const RULES: InodeRules =
+    InodeRules { epoch: Timestamp { seconds: 0, nanoseconds: 0 }, wide: false, form: InodeForm::Extended };
+
+/// The attributes of an inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Xattrs {
+    /// As they stand behind the inode; empty where there are none.
+    Body(Vec<u8>),
+    /// They break the original's format, or are too large.
+    Broken,
+}
+
+/// An inode of the original, and how much room it takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) nid: Nid,
+    pub(crate) outline: Outline,
+    pub(crate) xattrs: Xattrs,
+    pub(crate) slot: Slot,
+}
+
+/// The map of a file with holes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChunkMap {
+    /// log2 of the size of a chunk.
+    pub(crate) chunk_log2: u32,
+    /// How many chunks there are.
+    pub(crate) count: u64,
+    /// Where the map begins in the slot.
+    pub(crate) start: u64,
+}
+
+impl Node {
+    /// Reads inode `nid`, whose number is at most `number_max`.
+    ///
+    /// # Errors
+    /// It cannot be read, breaks the original's format, or is nothing that can be rendered.
+    pub(crate) fn read(file_system: &dyn FileSystem, nid: Nid, number_max: u64) -> Result<Self> {
+        let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
+        let outline = file_system.outline(nid)?;
+        let attr = &outline.attr;
+        if attr.inode_number > number_max || i64::try_from(attr.size).is_err() {
+            return Err(corrupt("inode number or size past what an image can have"));
+        }
+        if attr.file_type == FileType::Symlink && attr.size > LINK_BYTES_MAX {
+            return Err(corrupt("symbolic link longer than any path"));
+        }
+        let is_root = nid == file_system.root();
+        if !is_root && file_system.find_number(attr.inode_number)? != Some(nid) {
+            return Err(corrupt("inode number names another inode"));
+        }
+        let xattrs = match outline.may_have_xattrs {
+            true => read_xattrs(file_system, nid)?,
+            false => Xattrs::Body(Vec::new()),
+        };
+        let class = if is_root { Class::Root } else { class(&outline, &xattrs) };
+        let number = if is_root { 0 } else { attr.inode_number };
+        Ok(Self { nid, outline, xattrs, slot: Slot { class, number } })
+    }
+
+    /// What `stat` says.
+    pub(crate) fn attr(&self) -> &Attr {
+        &self.outline.attr
+    }
+
+    /// Where the inode begins in its slot.
+    pub(crate) fn within(&self) -> u64 {
+        match (&self.xattrs, self.slot.class) {
+            (Xattrs::Broken, _) => BROKEN_XATTRS_WITHIN,
+            (Xattrs::Body(_), Class::Root) => ROOT_WITHIN,
+            (Xattrs::Body(_), _) => 0,
+        }
+    }
+
+    /// Where the inode and its attributes end in the slot.
+    pub(crate) fn body_end(&self) -> u64 {
+        self.within() + INODE_BYTES + self.xattr_len()
+    }
+
+    /// How many bytes of the inode's own block are left behind it and its attributes.
+    pub(crate) fn room(&self) -> u64 {
+        self.slot.class.stride().min(BLOCK_BYTES).saturating_sub(self.body_end())
+    }
+
+    /// The map of the file, where it has holes.
+    pub(crate) fn chunk_map(&self) -> Option<ChunkMap> {
+        let alignment = self.outline.hole_alignment?.get();
+        let is_sparse = self.attr().file_type == FileType::Regular && self.xattrs != Xattrs::Broken;
+        let room = HUGE_BYTES - self.body_end();
+        is_sparse.then(|| ChunkMap::new(self.attr().size, alignment, self.body_end(), room))
+    }
+
+    /// The inode and its attributes, with data as `data` says and `size` bytes of it.
+    pub(crate) fn to_bytes(&self, data: InodeData, size: u64) -> Vec<u8> {
+        let attr = self.attr();
+        let record = InodeRecord {
+            file_type: attr.file_type,
+            permissions: attr.permissions,
+            uid: attr.uid,
+            gid: attr.gid,
+            link_count: attr.link_count,
+            size,
+            modified: attr.modified,
+            number: (attr.inode_number & u64::from(u32::MAX)) as u32,
+            data,
+        };
+        let mut bytes = record.to_bytes(&RULES, self.xattr_len() as usize);
+        if let Xattrs::Body(body) = &self.xattrs {
+            bytes.extend(body);
+        }
+        bytes
+    }
+
+    fn xattr_len(&self) -> u64 {
+        match &self.xattrs {
+            Xattrs::Body(body) => body.len() as u64,
+            Xattrs::Broken => BROKEN_XATTR_BYTES,
+        }
+    }
+}
+
+/// An inode that stands for one that cannot be read: a file that nobody may read, and that cannot be read.
+pub(crate) fn broken_inode(file_type: FileType, data: InodeData, size: u64) -> Vec<u8> {
+    let record = InodeRecord {
+        file_type,
+        permissions: 0,
+        uid: 0,
+        gid: 0,
+        link_count: if file_type == FileType::Directory { 2 } else { 1 },
+        size,
+        modified: Timestamp::default(),
+        number: 0,
+        data,
+    };
+    record.to_bytes(&RULES, 0)
+}
+
+impl ChunkMap {
+    /// The map of a file of `size` bytes whose holes are aligned to `alignment`, at `start` in a slot, where there is room for
+    /// `room` bytes of it. Where that is too little, the chunks are larger, and holes that do not fill one are data.
+    fn new(size: u64, alignment: u64, start: u64, room: u64) -> Self {
+        let mut chunk_log2 = alignment.ilog2().clamp(u32::from(BLOCK_LOG2), CHUNK_LOG2_MAX);
+        while size.div_ceil(1 << chunk_log2) > room / format::BLOCK_MAP_ENTRY_SIZE && chunk_log2 < CHUNK_LOG2_MAX {
+            chunk_log2 += 1;
+        }
+        Self { chunk_log2, count: size.div_ceil(1 << chunk_log2), start }
+    }
+
+    /// Where the map ends in the slot.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.count * format::BLOCK_MAP_ENTRY_SIZE
+    }
+
+    /// The chunk format that the inode says.
+    pub(crate) fn format(&self) -> u16 {
+        (self.chunk_log2 - u32::from(BLOCK_LOG2)) as u16
+    }
+
+    /// The chunks whose entries stand in block `block` of the slot.
+    pub(crate) fn chunks_of_block(&self, block: u64) -> std::ops::Range<u64> {
+        let index = |byte: u64| (byte.max(self.start) - self.start) / format::BLOCK_MAP_ENTRY_SIZE;
+        index(block * BLOCK_BYTES).min(self.count)..index((block + 1) * BLOCK_BYTES).min(self.count)
+    }
+}
+
+fn class(outline: &Outline, xattrs: &Xattrs) -> Class {
+    let Xattrs::Body(body) = xattrs else { return Class::Huge };
+    let (attr, len) = (&outline.attr, INODE_BYTES + body.len() as u64);
+    let own_block = if len <= BLOCK_BYTES { Class::Page } else { Class::Huge };
+    let shared_block = match len {
+        0..=64 => Class::Dense,
+        65..=256 => Class::Medium,
+        _ => own_block,
+    };
+    match attr.file_type {
+        FileType::Directory => own_block,
+        FileType::Symlink if len + attr.size <= Class::Medium.stride() => Class::Medium,
+        FileType::Symlink => own_block,
+        FileType::Regular => match outline.hole_alignment {
+            Some(alignment) => {
+                let map = ChunkMap::new(attr.size, alignment.get(), len, HUGE_BYTES - len);
+                if map.end() <= BLOCK_BYTES { Class::Page } else { Class::Huge }
+            }
+            None if attr.size > SHARED_FILE_BYTES_MAX => own_block,
+            None => shared_block,
+        },
+        _ => shared_block,
+    }
+}
+
+fn read_xattrs(file_system: &dyn FileSystem, nid: Nid) -> Result<Xattrs> {
+    let (mut entries, mut fits) = (Vec::new(), true);
+    let read = file_system.xattrs(nid, &mut |xattr| {
+        match StoredName::new(xattr.name, &[]).and_then(|name| xattr_entry(name, xattr.value)) {
+            Some(entry) if XATTR_HEADER_BYTES + entries.len() + entry.len() <= XATTR_BYTES_MAX => {
+                entries.extend(entry);
+                ControlFlow::Continue(())
+            }
+            _ => {
+                fits = false;
+                ControlFlow::Break(())
+            }
+        }
+    });
+    Ok(match lasting(read)? {
+        Some(()) if fits && entries.is_empty() => Xattrs::Body(entries),
+        Some(()) if fits => Xattrs::Body(xattr_body(None, &[], &entries)),
+        _ => Xattrs::Broken,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_maps_fit_their_room() {
+        for (size, alignment, room, expected) in [
+            (1, 4096, 4000, (12, 1)),
+            (1 << 20, 65536, 4000, (16, 16)),
+            (1 << 20, 512, 4000, (12, 256)),
+            (1 << 30, 65536, 4000, (21, 512)),
+            (i64::MAX as u64, 1 << 62, 8 << 20, (43, 1 << 20)),
+            (i64::MAX as u64, 4096, 8 << 20, (42, 1 << 21)),
+        ] {
+            let map = ChunkMap::new(size, alignment, 64, room);
+            assert_eq!((map.chunk_log2, map.count), expected, "{size} {alignment} {room}");
+        }
+        let map = ChunkMap { chunk_log2: 12, count: 3000, start: 80 };
+        assert_eq!((map.chunks_of_block(0), map.chunks_of_block(1)), (0..1004, 1004..2028));
+        assert_eq!((map.chunks_of_block(2), map.chunks_of_block(3)), (2028..3000, 3000..3000));
+        let map = ChunkMap { chunk_log2: 12, count: 5, start: 4096 };
+        assert_eq!((map.chunks_of_block(0), map.chunks_of_block(1)), (0..0, 0..5));
+    }
+}

@@ -1,0 +1,310 @@
+//! The blocks of the virtual image that are not file data.
+
+use floe_erofs::write::{DirectoryEntry, InodeData, directory_bytes};
+use floe_image::{ByteRange, Extent, ExtentData, FileType, Nid, Result};
+
+use crate::{
+    addresses::{Run, Wanted},
+    directory::DirectoryContent,
+    geometry::{
+        BLOCK_BYTES, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK, META_BLOCK, Slot,
+    },
+    node::{ChunkMap, INODE_BYTES, Node, Xattrs, broken_inode},
+    view::{View, lasting, unreadable},
+};
+
+/// How much of a file with holes is mapped at once.
+const MAP_STEP_BYTES: u64 = 64 << 20;
+
+/// The entry of a chunk that is a hole.
+const HOLE: u32 = u32::MAX;
+
+/// Data of a file, a directory or a symbolic link that has addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    /// The inode in the original.
+    pub(crate) nid: Nid,
+    /// Its bytes, as far as the run has them. A run ends with a whole block, perhaps behind them.
+    pub(crate) range: ByteRange,
+    /// Whether it is file data, which is not rendered.
+    pub(crate) is_file: bool,
+}
+
+/// An inode and what it needs elsewhere.
+struct Shape {
+    node: Node,
+    content: Content,
+}
+
+/// The data of an inode.
+enum Content {
+    /// None, or a device number.
+    Device(u32),
+    /// Bytes behind the inode.
+    Inline(Vec<u8>),
+    /// Blocks with addresses: so many bytes.
+    Blocks(u64),
+    /// Chunks.
+    Chunks(ChunkMap),
+    /// A directory that cannot be read.
+    BrokenDirectory,
+    /// A symbolic link that cannot be read.
+    BrokenLink,
+}
+
+impl View {
+    /// Block `number` of the virtual image, which holds no file data.
+    ///
+    /// # Errors
+    /// It cannot be read now, is one that never can, or has no meaning yet.
+    pub(crate) fn block(&self, number: u64) -> Result<Vec<u8>> {
+        let mut bytes = match u32::try_from(number) {
+            Ok(0) => Ok(self.shared.superblock.clone()),
+            Ok(BROKEN_DIRECTORY_BLOCK) => Ok(self.broken_directory_block()),
+            Ok(1..DATA_BLOCK) => Err(unreadable()),
+            Ok(block @ DATA_BLOCK..META_BLOCK) => self.content_block(block),
+            _ => self.metadata_block(number),
+        }?;
+        bytes.resize(BLOCK_BYTES as usize, 0);
+        Ok(bytes)
+    }
+
+    /// What has the addresses of `run`.
+    ///
+    /// # Errors
+    /// It cannot be read now.
+    pub(crate) fn placed(&self, run: &Run) -> Result<Placed> {
+        let offset = (run.metadata_block - u64::from(META_BLOCK)) * BLOCK_BYTES;
+        let (mut slot, within) = self.shared.geometry.slot_at(offset).ok_or_else(unreadable)?;
+        let is_shared = slot.class.stride() < BLOCK_BYTES;
+        if is_shared {
+            slot.number += u64::from(run.item);
+        }
+        let node = self.node_in(slot)?.ok_or_else(unreadable)?;
+        let run_len = u64::from(run.end - run.start) * BLOCK_BYTES;
+        let (offset, size) = match (node.attr().file_type, node.chunk_map()) {
+            (FileType::Directory, _) => (0, run_len),
+            (_, Some(map)) => {
+                let chunk = map.chunks_of_block(within / BLOCK_BYTES).start + u64::from(run.item);
+                (chunk << map.chunk_log2, node.attr().size)
+            }
+            _ => (0, node.attr().size),
+        };
+        let range = ByteRange::between(offset, size.min(offset.saturating_add(run_len)));
+        Ok(Placed { nid: node.nid, range, is_file: node.attr().file_type == FileType::Regular })
+    }
+
+    /// A block of a directory, or of a long symbolic link.
+    fn content_block(&self, block: u32) -> Result<Vec<u8>> {
+        let run = self.shared.addresses.find(block).ok_or_else(unreadable)?;
+        let placed = self.placed(&run)?;
+        let node = self.node(placed.nid)?;
+        match node.attr().file_type {
+            FileType::Directory => self.directory_block(&node, u64::from(block - run.start)),
+            FileType::Symlink => self.file_system.read_link(node.nid),
+            _ => Err(unreadable()),
+        }
+    }
+
+    fn broken_directory_block(&self) -> Vec<u8> {
+        let nid = self.shared.geometry.nid(Slot { class: Class::BrokenFile, number: 0 }, 0);
+        directory_bytes(&[DirectoryEntry { name: b"\x01/", nid, file_type: FileType::Regular }], BLOCK_BYTES)
+    }
+
+    fn metadata_block(&self, number: u64) -> Result<Vec<u8>> {
+        let offset = (number - u64::from(META_BLOCK)) * BLOCK_BYTES;
+        let Some((slot, within)) = self.shared.geometry.slot_at(offset) else { return Err(unreadable()) };
+        match slot.class {
+            Class::BrokenFile => Ok(broken_file()),
+            Class::BrokenDirectory => Ok(broken_directory().repeat((BLOCK_BYTES / slot.class.stride()) as usize)),
+            Class::Dense | Class::Medium => self.shared_block(number, slot),
+            Class::Root | Class::Page | Class::Huge => self.own_block(number, slot, within / BLOCK_BYTES),
+        }
+    }
+
+    /// A block with several inodes, of which `first` is the first. What is no inode of this class leaves its slot empty.
+    fn shared_block(&self, number: u64, first: Slot) -> Result<Vec<u8>> {
+        let stride = first.class.stride();
+        let mut shapes = Vec::new();
+        for item in 0..(BLOCK_BYTES / stride) as u32 {
+            let slot = Slot { number: first.number + u64::from(item), ..first };
+            if slot.number <= self.shared.geometry.number_max()
+                && let Some(node) = self.node_in(slot)?
+            {
+                let content = self.content(&node)?;
+                shapes.push((item, Shape { node, content }));
+            }
+        }
+        let wanted: Vec<Wanted> = shapes
+            .iter()
+            .filter_map(|(item, shape)| Some(Wanted { item: *item, block_count: shape.content.block_count()? }))
+            .collect();
+        let starts = self.shared.addresses.assign(number, &wanted);
+        let mut starts = starts.iter().flatten();
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        for (item, shape) in shapes {
+            let start = shape.content.block_count().and_then(|_| starts.next().copied());
+            put(&mut bytes, u64::from(item) * stride, &shape.to_bytes(start));
+        }
+        Ok(bytes)
+    }
+
+    /// Block `block` of the room of the inode in `slot`.
+    fn own_block(&self, number: u64, slot: Slot, block: u64) -> Result<Vec<u8>> {
+        let Some(node) = self.node_in(slot)? else { return Ok(Vec::new()) };
+        if node.xattrs == Xattrs::Broken && block == 1 {
+            return Err(unreadable());
+        }
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        let content = self.content(&node)?;
+        let (within, block_start) = (node.within(), block * BLOCK_BYTES);
+        if let Content::Chunks(map) = content {
+            self.put_chunks(number, block, &node, map, &mut bytes)?;
+        }
+        let wanted = content.block_count().map(|block_count| Wanted { item: 0, block_count });
+        let start = wanted.and_then(|wanted| {
+            // Of a room, only the block that the inode is in names data.
+            let starts = (block == 0).then(|| self.shared.addresses.assign(number, &[wanted])).flatten();
+            starts.and_then(|starts| starts.first().copied())
+        });
+        let inode = Shape { node, content }.to_bytes(start);
+        match block_start.checked_sub(within) {
+            None => put(&mut bytes, within, &inode),
+            Some(skipped) => put(&mut bytes, 0, inode.get(skipped as usize..).unwrap_or_default()),
+        }
+        Ok(bytes)
+    }
+
+    /// Puts the entries of the chunk map that stand in block `block` of the room of `node` there.
+    fn put_chunks(&self, number: u64, block: u64, node: &Node, map: ChunkMap, bytes: &mut [u8]) -> Result<()> {
+        let chunks = map.chunks_of_block(block);
+        let runs = self.data_runs(node, map, chunks.clone())?;
+        let chunk_end = |chunk: u64| node.attr().size.min((chunk + 1) << map.chunk_log2);
+        let wanted: Vec<Wanted> = runs
+            .iter()
+            .map(|run| Wanted {
+                item: (run.start - chunks.start) as u32,
+                block_count: (chunk_end(run.end - 1) - (run.start << map.chunk_log2)).div_ceil(BLOCK_BYTES),
+            })
+            .collect();
+        let starts = self.shared.addresses.assign(number, &wanted).ok_or_else(unreadable)?;
+        let first = map.start.max(block * BLOCK_BYTES) - block * BLOCK_BYTES;
+        for chunk in chunks.clone() {
+            put(bytes, first + (chunk - chunks.start) * 4, &HOLE.to_le_bytes());
+        }
+        for (run, start) in runs.into_iter().zip(starts) {
+            for chunk in run.clone() {
+                let address = u64::from(start) + ((chunk - run.start) << map.chunk_log2) / BLOCK_BYTES;
+                put(bytes, first + (chunk - chunks.start) * 4, &(address as u32).to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of those of `chunks` that hold data.
+    fn data_runs(&self, node: &Node, map: ChunkMap, chunks: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>> {
+        let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
+        let end = node.attr().size.min(chunks.end << map.chunk_log2);
+        let mut position = chunks.start << map.chunk_log2;
+        let mut extents: Vec<Extent> = Vec::new();
+        while position < end {
+            let step = ByteRange::between(position, end.min(position.saturating_add(MAP_STEP_BYTES)));
+            extents.clear();
+            self.file_system.map(node.nid, step, &mut extents)?;
+            // The end of what is known to be data; a chunk is data as soon as one byte of it is.
+            for extent in extents.iter().filter(|extent| extent.data != ExtentData::Hole) {
+                let data = extent.range.intersection(step);
+                let (first, last) = (data.offset() >> map.chunk_log2, (data.end() - 1) >> map.chunk_log2);
+                match runs.last_mut() {
+                    Some(run) if run.end >= first => run.end = run.end.max(last + 1),
+                    _ => runs.push(first..last + 1),
+                }
+            }
+            position = extents.last().map_or(step.end(), |last| last.range.end()).max(step.end());
+        }
+        Ok(runs)
+    }
+
+    fn content(&self, node: &Node) -> Result<Content> {
+        let attr = node.attr();
+        Ok(match attr.file_type {
+            FileType::Regular => match node.chunk_map() {
+                Some(map) => Content::Chunks(map),
+                None => Content::Blocks(attr.size),
+            },
+            FileType::Directory => match self.directory_content(node, node.room())? {
+                DirectoryContent::Inline(bytes) => Content::Inline(bytes),
+                DirectoryContent::Blocks(size) => Content::Blocks(size),
+                DirectoryContent::Broken => Content::BrokenDirectory,
+            },
+            FileType::Symlink => {
+                let target = lasting(self.file_system.read_link(node.nid))?;
+                match target.filter(|target| target.len() as u64 == attr.size) {
+                    Some(target) if attr.size <= node.room() => Content::Inline(target),
+                    Some(_) => Content::Blocks(attr.size),
+                    None => Content::BrokenLink,
+                }
+            }
+            _ => Content::Device(attr.device.encoded()),
+        })
+    }
+}
+
+impl Content {
+    /// How many blocks with addresses it needs that the inode itself names.
+    fn block_count(&self) -> Option<u64> {
+        match self {
+            Self::Blocks(size) if *size != 0 => Some(size.div_ceil(BLOCK_BYTES)),
+            _ => None,
+        }
+    }
+}
+
+impl Shape {
+    /// The inode and what stands behind it, with the data at block `start`.
+    fn to_bytes(&self, start: Option<u32>) -> Vec<u8> {
+        let size = self.node.attr().size;
+        let flat = |start: u32| InodeData::Flat { start_block: Some(start.into()), inline: false };
+        let none = InodeData::Flat { start_block: None, inline: false };
+        match (&self.content, start) {
+            (Content::Device(number), _) => self.node.to_bytes(InodeData::Device(*number), size),
+            (Content::Inline(tail), _) if tail.is_empty() => self.node.to_bytes(none, 0),
+            (Content::Inline(tail), _) => {
+                let data = InodeData::Flat { start_block: None, inline: true };
+                [self.node.to_bytes(data, tail.len() as u64), tail.clone()].concat()
+            }
+            (Content::Blocks(size), Some(start)) => self.node.to_bytes(flat(start), *size),
+            (Content::Blocks(0), None) => self.node.to_bytes(none, 0),
+            // There are no addresses left.
+            (Content::Blocks(_), None) if self.node.attr().file_type == FileType::Directory => broken_directory(),
+            (Content::Blocks(_), None) => broken_file(),
+            (Content::Chunks(map), _) => self.node.to_bytes(InodeData::Chunked { format: map.format() }, size),
+            (Content::BrokenDirectory, _) => {
+                self.node.to_bytes(flat(BROKEN_DIRECTORY_BLOCK), BROKEN_DIRECTORY_BYTES)
+            }
+            (Content::BrokenLink, _) => self.node.to_bytes(flat(DEAD_BLOCK), size.clamp(1, BLOCK_BYTES - 1)),
+        }
+    }
+}
+
+/// What stands for a file that cannot be read.
+fn broken_file() -> Vec<u8> {
+    let data = InodeData::Flat { start_block: Some(DEAD_BLOCK.into()), inline: false };
+    broken_inode(FileType::Regular, data, BLOCK_BYTES)
+}
+
+/// What stands for a directory that cannot be read.
+fn broken_directory() -> Vec<u8> {
+    let data = InodeData::Flat { start_block: Some(BROKEN_DIRECTORY_BLOCK.into()), inline: false };
+    let inode = broken_inode(FileType::Directory, data, BROKEN_DIRECTORY_BYTES);
+    debug_assert_eq!(inode.len() as u64, INODE_BYTES);
+    inode
+}
+
+/// Puts `part` into `bytes` at `offset`, as far as there is room.
+fn put(bytes: &mut [u8], offset: u64, part: &[u8]) {
+    let room = usize::try_from(offset).ok().and_then(|offset| bytes.get_mut(offset..)).unwrap_or_default();
+    for (byte, given) in room.iter_mut().zip(part) {
+        *byte = *given;
+    }
+}

@@ -1,0 +1,342 @@
+//! The virtual image as the only file of a file system.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use floe_erofs::{
+    format::{self, FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE},
+    write::{SuperBlockRecord, superblock_bytes},
+};
+use floe_image::{
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
+    FileSystemInfo, FileType, Nid, Place, Result,
+};
+
+use crate::{
+    addresses::Run,
+    geometry::{BLOCK_BYTES, BLOCK_LOG2, DATA_BLOCK, Geometry, META_BLOCK},
+    node::Node,
+    render::Placed,
+    rendered_source::{RenderedSource, Views},
+    view::{Shared, View, unreadable},
+};
+
+/// The root, whose only entry is the virtual image.
+const ROOT: Nid = Nid(1);
+
+/// The virtual image.
+const IMAGE: Nid = Nid(2);
+
+/// A byte of a file of the original.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The file, by its number in the original.
+    pub nid: Nid,
+    /// The byte of that file.
+    pub offset: u64,
+}
+
+/// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. It is a file
+/// system with this file alone, so what serves images serves it.
+///
+/// Mapping the file gives the original's extents for file data, and extents of a source of its own for everything else,
+/// which is rendered when it is read. The crate's documentation describes the layout.
+pub struct VirtualImage {
+    view: View,
+    views: Arc<Views>,
+    rendered: DeviceId,
+}
+
+impl VirtualImage {
+    /// The name of the virtual image in the root.
+    pub const NAME: &'static str = "image";
+
+    /// The number of the virtual image, for reads of it.
+    pub const NID: Nid = IMAGE;
+
+    /// The virtual image of `original`, which reads with `reader`, and where it may not wait with `non_blocking`.
+    ///
+    /// It takes as long for a million inodes as for one.
+    ///
+    /// # Errors
+    /// The root cannot be read, the image has inode numbers beyond all bounds, or the reader cannot have a source that is made
+    /// of others.
+    pub fn open(
+        original: Arc<dyn FileSystem>,
+        reader: &Arc<dyn BlockReader>,
+        non_blocking: Arc<dyn BlockReader>,
+    ) -> Result<Self> {
+        let number_max = original.inode_number_max();
+        let geometry = Geometry::new(number_max).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
+        let root = Node::read(original.as_ref(), original.root(), number_max)?;
+        if root.attr().file_type != FileType::Directory {
+            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        }
+        let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()));
+        let shared = Shared {
+            geometry,
+            superblock,
+            addresses: Default::default(),
+            packed_directories: Default::default(),
+        };
+        let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };
+        let at_hand = View { file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking), may_wait: false, ..waiting.clone() };
+        let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
+        let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
+        let rendered = reader.add_derived(Arc::new(source))?;
+        Ok(Self { view: waiting, views, rendered })
+    }
+
+    /// The length of the virtual image in bytes. Most of it is nothing.
+    pub fn len(&self) -> u64 {
+        self.view.shared.geometry.image_len()
+    }
+
+    /// Whether the virtual image is empty, which it never is.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The byte of the original that byte `offset` of the virtual image is; `None` where it is no file data.
+    ///
+    /// # Errors
+    /// The original's metadata cannot be read now.
+    pub fn origin(&self, offset: u64) -> Result<Option<Origin>> {
+        let Some((run, placed)) = self.placed_at(offset)? else { return Ok(None) };
+        let within = offset - run_start(&run);
+        let is_there = placed.is_file && within < placed.range.len();
+        Ok(is_there.then(|| Origin { nid: placed.nid, offset: placed.range.offset() + within }))
+    }
+
+    /// Where the virtual image has a byte of the original. `None` where it is no file data, is in a hole, or where the kernel
+    /// has not read the inode yet, so that the file has no addresses.
+    ///
+    /// # Errors
+    /// As [`VirtualImage::origin`].
+    pub fn place(&self, origin: Origin) -> Result<Option<u64>> {
+        let node = self.view.node(origin.nid)?;
+        if node.attr().file_type != FileType::Regular || origin.offset >= node.attr().size {
+            return Ok(None);
+        }
+        let shared = &self.view.shared;
+        let start = shared.geometry.offset(node.slot);
+        let (block, item, offset) = match node.chunk_map() {
+            Some(map) => {
+                let chunk = origin.offset >> map.chunk_log2;
+                let entry = map.start + chunk * format::BLOCK_MAP_ENTRY_SIZE;
+                let first = map.chunks_of_block(entry / BLOCK_BYTES).start;
+                (start + entry, chunk - first, origin.offset - (first << map.chunk_log2))
+            }
+            None => (start, start % BLOCK_BYTES / node.slot.class.stride(), origin.offset),
+        };
+        let chunk_log2 = node.chunk_map().map(|map| map.chunk_log2);
+        let runs = shared.addresses.of(u64::from(META_BLOCK) + block / BLOCK_BYTES);
+        // A run of chunks has the number of its first.
+        let run = runs.iter().rev().find(|run| u64::from(run.item) <= item);
+        let place = run.map(|run| {
+            let before = chunk_log2.map_or(0, |chunk_log2| u64::from(run.item) << chunk_log2);
+            (run_start(run) + (offset - before), u64::from(run.end) * BLOCK_BYTES, u64::from(run.item))
+        });
+        Ok(place
+            .filter(|(place, end, found)| place < end && (chunk_log2.is_some() || *found == item))
+            .map(|(place, ..)| place))
+    }
+
+    fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {
+        let block = u32::try_from(offset / BLOCK_BYTES).unwrap_or(u32::MAX);
+        let run = Some(block).filter(|block| (DATA_BLOCK..META_BLOCK).contains(block));
+        let run = run.and_then(|block| self.view.shared.addresses.find(block));
+        run.map(|run| Ok((run, self.view.placed(&run)?))).transpose()
+    }
+
+    /// Appends the extents of `range`, which is within `run`.
+    fn map_run(&self, run: &Run, placed: &Placed, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        // To bytes of the file, and back.
+        let (file_start, start) = (placed.range.offset(), run_start(run));
+        let wanted = ByteRange::new(range.offset() - start + file_start, range.len()).intersection(placed.range);
+        let mut end = range.offset();
+        if !wanted.is_empty() {
+            let first = extents.len();
+            self.view.file_system.map(placed.nid, wanted, extents)?;
+            let mut index = first;
+            while let Some(extent) = extents.get_mut(index) {
+                let kept = extent.range.intersection(placed.range);
+                let skipped = kept.offset() - extent.range.offset();
+                extent.data = advance(extent.data, skipped).ok_or_else(unreadable)?;
+                extent.range = ByteRange::new(kept.offset() - file_start + start, kept.len());
+                end = extent.range.end();
+                index += 1;
+            }
+        }
+        // What of the last block is behind the end of the file.
+        if end < range.end() {
+            extents.push(Extent { range: ByteRange::between(end, range.end()), data: ExtentData::Hole });
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem for VirtualImage {
+    fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        let file_system = Arc::clone(&self.view.file_system).with_reader(reader);
+        let view = View { file_system, ..self.view.clone() };
+        Arc::new(Self { view, views: Arc::clone(&self.views), rendered: self.rendered })
+    }
+
+    fn root(&self) -> Nid {
+        ROOT
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        FileSystemInfo { inode_count: 2, ..self.view.file_system.info() }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        let (file_type, permissions, size, link_count) = match nid {
+            ROOT => (FileType::Directory, 0o500, BLOCK_BYTES, 2),
+            IMAGE => (FileType::Regular, 0o400, self.len(), 1),
+            _ => return Err(Error::corrupt("no such inode", Place::inode(nid))),
+        };
+        Ok(Attr {
+            nid,
+            inode_number: nid.0,
+            file_type,
+            permissions,
+            uid: 0,
+            gid: 0,
+            size,
+            link_count,
+            modified: self.view.file_system.info().built,
+            device: DeviceNumber::default(),
+            blocks_512: 0,
+        })
+    }
+
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        Some(Nid(inode_number))
+    }
+
+    fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
+        check_directory(directory)?;
+        Ok(match name {
+            b"." | b".." => Some(ROOT),
+            _ if name == Self::NAME.as_bytes() => Some(IMAGE),
+            _ => None,
+        })
+    }
+
+    fn read_dir(
+        &self,
+        directory: Nid,
+        cursor: DirectoryCursor,
+        visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        check_directory(directory)?;
+        let entries = [
+            (".", ROOT, FileType::Directory),
+            ("..", ROOT, FileType::Directory),
+            (Self::NAME, IMAGE, FileType::Regular),
+        ];
+        for ((name, nid, file_type), next) in entries.into_iter().zip(1..) {
+            let next = DirectoryCursor(next);
+            if cursor < next && visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
+        Err(Error::WrongType { expected: "a symbolic link", nid })
+    }
+
+    fn xattr(&self, _nid: Nid, _name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn xattr_names(&self, _nid: Nid) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        if nid != IMAGE {
+            return Err(Error::WrongType { expected: "a regular file", nid });
+        }
+        let end = range.end().min(self.len());
+        let mut position = range.offset();
+        while position < end {
+            let area_end = match position >> BLOCK_LOG2 {
+                0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
+                DATA_BLOCK_64..META_BLOCK_64 => {
+                    // What has no addresses yet must not be read: it would stay in the page cache as it was.
+                    let (run, placed) = self.placed_at(position)?.ok_or_else(unreadable)?;
+                    let run_end = u64::from(run.end) * BLOCK_BYTES;
+                    if placed.is_file {
+                        self.map_run(&run, &placed, ByteRange::between(position, end.min(run_end)), extents)?;
+                        position = end.min(run_end);
+                        continue;
+                    }
+                    run_end
+                }
+                _ => end,
+            };
+            let range = ByteRange::between(position, end.min(area_end));
+            extents.push(Extent { range, data: ExtentData::Plain { device: self.rendered, offset: position } });
+            position = range.end();
+        }
+        Ok(())
+    }
+}
+
+const DATA_BLOCK_64: u64 = DATA_BLOCK as u64;
+const META_BLOCK_64: u64 = META_BLOCK as u64;
+
+fn check_directory(nid: Nid) -> Result<()> {
+    if nid == ROOT { Ok(()) } else { Err(Error::WrongType { expected: "a directory", nid }) }
+}
+
+/// The first byte of a run.
+fn run_start(run: &Run) -> u64 {
+    u64::from(run.start) * BLOCK_BYTES
+}
+
+/// Where data is that begins `len` bytes behind the beginning of `data`.
+fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
+    Some(match data {
+        ExtentData::Hole => ExtentData::Hole,
+        ExtentData::Plain { device, offset } => ExtentData::Plain { device, offset: offset.checked_add(len)? },
+        ExtentData::Encoded { block, skip } => {
+            ExtentData::Encoded { block, skip: skip.checked_add(u32::try_from(len).ok()?)? }
+        }
+    })
+}
+
+/// The block with the superblock of the virtual image.
+fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
+    let bytes = original.block_count.saturating_mul(original.block_size.into());
+    let mut volume_name = [0; 16];
+    for (byte, given) in volume_name.iter_mut().zip(&original.label) {
+        *byte = *given;
+    }
+    superblock_bytes(&SuperBlockRecord {
+        feature_compat: FEATURE_COMPAT_MTIME,
+        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE,
+        block_size_log2: BLOCK_LOG2,
+        root_nid,
+        inode_count: original.inode_count,
+        epoch: original.built,
+        build_time: 0,
+        // For statfs, which shows the size of the original.
+        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()),
+        metadata_block: META_BLOCK,
+        xattr_block: 0,
+        uuid: original.uuid.unwrap_or_default(),
+        volume_name,
+        configurations: Vec::new(),
+        devices: Vec::new(),
+        long_prefixes: Vec::new(),
+        packed_nid: 0,
+        metabox_nid: None,
+        checksum: true,
+    })
+}

@@ -1,0 +1,57 @@
+//! The kernel mounts virtual images and shows what the manifests say.
+
+mod support;
+
+use std::env;
+
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, differences},
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+};
+use support::{Front, KernelFront, KernelLog, drop_caches, kernel_complaints};
+
+fn images(corpus: &Corpus) -> Vec<ImageRecord> {
+    let only = env::var("FLOE_IMAGE").unwrap_or_default();
+    corpus.images().into_iter().filter(|image| !image.huge && image.name.contains(&only)).collect()
+}
+
+#[test]
+fn the_kernel_shows_what_the_manifests_say() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let log = KernelLog::from_now();
+    check_rows(
+        &images(&corpus),
+        |image| image.name.clone(),
+        |image| {
+            let front = match Front::of_record(&corpus, image) {
+                Ok(front) => front,
+                Err(error) => return vec![error.to_string()],
+            };
+            let mounted = match KernelFront::new(front, "") {
+                Ok(mounted) => mounted,
+                Err(reason) => return vec![reason],
+            };
+            let keeps_directories = image.format == Format::Erofs && image.kernel_is_truth();
+            let comparison = Comparison { directory_shape_is_free: !keeps_directories, ..Comparison::default() };
+            let manifest = corpus.manifest(image);
+            let mut told = Vec::new();
+            for round in ["first", "after the caches were dropped"] {
+                let found = walk::directory(&mounted.path(), DirectoryWalk::default());
+                let complaints = match found {
+                    Ok(found) => differences(&manifest, &found, &comparison),
+                    Err(error) => vec![error.to_string()],
+                };
+                told.extend(complaints.into_iter().map(|complaint| format!("{round}: {complaint}")));
+                drop_caches();
+            }
+            told
+        },
+    );
+    assert_eq!(log.map(|log| kernel_complaints(&log)).unwrap_or_default(), Vec::<String>::new());
+}

@@ -1,0 +1,182 @@
+//! Virtual images of reference images, read by Floe or mounted by the kernel.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use floe_engine::{Blocking, Engine, EngineOptions, Reader};
+use floe_erofs::Erofs;
+use floe_front::VirtualImage;
+use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
+use floe_image::{BlockReader, FileSystem, ImageSource, Result};
+use floe_squashfs::Squashfs;
+use floe_testkit::{
+    DirectReader, MemorySource,
+    corpus::{Corpus, Format, ImageRecord},
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// An image and its virtual image, over one engine.
+pub(crate) struct Front {
+    pub(crate) original: Arc<dyn FileSystem>,
+    pub(crate) image: Arc<VirtualImage>,
+    /// Reads the virtual image.
+    pub(crate) reader: Reader,
+    /// Reads the original.
+    pub(crate) original_reader: Reader,
+}
+
+impl Front {
+    pub(crate) fn new(sources: Vec<Arc<dyn ImageSource>>, format: Format) -> Result<Self> {
+        let options = EngineOptions { cache_bytes: 16 << 20, reserved_pages: 0, ..EngineOptions::default() };
+        let engine = Engine::new(sources, &options)?;
+        let blocks = engine.block_reader(Blocking::Allowed);
+        let original = open(Arc::clone(&blocks), format)?;
+        let image =
+            Arc::new(VirtualImage::open(Arc::clone(&original), &blocks, engine.block_reader(Blocking::Never))?);
+        let original_reader = Reader::new(Arc::clone(&engine), Arc::clone(&original));
+        Ok(Self { original, reader: Reader::new(engine, Arc::clone(&image) as _), image, original_reader })
+    }
+
+    pub(crate) fn of_record(corpus: &Corpus, image: &ImageRecord) -> Result<Self> {
+        Self::new(sources_of(corpus, image), image.format)
+    }
+
+    pub(crate) fn of_bytes(bytes: Vec<u8>, format: Format) -> Result<Self> {
+        Self::new(vec![Arc::new(MemorySource::new(bytes))], format)
+    }
+
+    /// The virtual image as bytes that Floe's reader of EROFS reads.
+    pub(crate) fn source(&self) -> Arc<VirtualFile> {
+        Arc::new(VirtualFile { reader: self.reader.clone(), len: self.image.len() })
+    }
+
+    /// The virtual image as Floe's reader of EROFS sees it.
+    pub(crate) fn read_back(&self) -> Result<(Arc<DirectReader>, Erofs)> {
+        let reader = Arc::new(DirectReader::new(vec![self.source()]));
+        let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>)?;
+        Ok((reader, erofs))
+    }
+}
+
+fn open(reader: Arc<dyn BlockReader>, format: Format) -> Result<Arc<dyn FileSystem>> {
+    Ok(match format {
+        Format::Erofs => Arc::new(Erofs::open(reader)?),
+        Format::Squashfs => Arc::new(Squashfs::open(reader)?),
+    })
+}
+
+pub(crate) fn sources_of(corpus: &Corpus, image: &ImageRecord) -> Vec<Arc<dyn ImageSource>> {
+    let mut bytes = corpus.bytes(&image.image);
+    bytes.drain(..usize::try_from(image.offset).expect("the offset is within the file"));
+    let devices = image.devices.iter().map(|device| corpus.bytes(device));
+    std::iter::once(bytes).chain(devices).map(|bytes| Arc::new(MemorySource::new(bytes)) as _).collect()
+}
+
+/// The bytes of a virtual image.
+pub(crate) struct VirtualFile {
+    reader: Reader,
+    len: u64,
+}
+
+impl ImageSource for VirtualFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        let len = self.reader.read(VirtualImage::NID, offset, output).map_err(io::Error::other)?;
+        if len == output.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+/// A virtual image that the kernel has mounted. All of it goes away, whatever happens.
+pub(crate) struct KernelFront {
+    directory: tempfile::TempDir,
+    mount: Option<Mount>,
+    pub(crate) front: Front,
+}
+
+impl KernelFront {
+    /// Serves `front` and has the kernel mount it, with `options` for the kernel's EROFS.
+    pub(crate) fn new(front: Front, options: &str) -> std::result::Result<Self, String> {
+        let directory = tempfile::Builder::new().prefix("floe-front-").tempdir().map_err(|error| error.to_string())?;
+        for name in ["hidden", "front"] {
+            std::fs::create_dir(directory.path().join(name)).map_err(|error| error.to_string())?;
+        }
+        let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
+        let mounted = Mount::new(front.reader.clone(), hidden, &MountOptions::default());
+        let served = Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front };
+        let source = served.virtual_file();
+        let options = std::ffi::CString::new(options).expect("options without a zero byte");
+        mount(&source, served.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
+            .map_err(|error| format!("the kernel does not mount {}: {error}", source.display()))?;
+        Ok(served)
+    }
+
+    /// Where the kernel has mounted it.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("front")
+    }
+
+    /// The virtual image as a file.
+    pub(crate) fn virtual_file(&self) -> PathBuf {
+        self.directory.path().join("hidden").join(VirtualImage::NAME)
+    }
+}
+
+impl Drop for KernelFront {
+    fn drop(&mut self) {
+        let _ = unmount(self.path(), UnmountFlags::DETACH);
+        if let Some(mount) = self.mount.take() {
+            let _ = mount.unmounter().unmount(Detach::Lazily);
+        }
+    }
+}
+
+/// Has the kernel forget what it can.
+pub(crate) fn drop_caches() {
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+}
+
+/// The lines that the kernel's EROFS and its name cache have written since `since`, but for those that every mount gives.
+pub(crate) fn kernel_complaints(since: &KernelLog) -> Vec<String> {
+    since.lines().into_iter().filter(|line| is_complaint(line)).collect()
+}
+
+fn is_complaint(line: &str) -> bool {
+    let is_ours = line.contains("erofs") || line.contains("VFS: ") || line.contains("BUG") || line.contains("hung");
+    is_ours && !line.contains("mounted with root inode") && !line.contains("unmounted")
+}
+
+/// The kernel's log from a point on.
+pub(crate) struct KernelLog {
+    file: std::fs::File,
+}
+
+impl KernelLog {
+    pub(crate) fn from_now() -> Option<Self> {
+        use rustix::fs::{Mode, OFlags, SeekFrom};
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(Path::new("/dev/kmsg"), flags, Mode::empty()).ok()?;
+        rustix::fs::seek(&file, SeekFrom::End(0)).ok()?;
+        Some(Self { file: file.into() })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        use std::io::Read;
+        let (mut lines, mut record) = (Vec::new(), vec![0; 8192]);
+        loop {
+            match (&self.file).read(&mut record) {
+                Ok(len) => lines.push(String::from_utf8_lossy(&record[..len]).trim().to_owned()),
+                // Records were overwritten before they were read.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
+                Err(_) => return lines,
+            }
+        }
+    }
+}
