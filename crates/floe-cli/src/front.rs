@@ -1,21 +1,33 @@
 //! What stands between an image and its readers: the kernel's EROFS, or FUSE alone.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use floe::{ByteRange, Image};
+use floe::{Image, Reader};
+use floe_engine::Blocking;
+use floe_front::VirtualImage;
 use floe_fuse::{Access, Mount, MountError, MountOptions, Mountpoint};
 use serde::{Deserialize, Serialize};
+
+use crate::owners::Owners;
 
 /// What is to stand between an image and its readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Front {
     /// The kernel's EROFS where that is possible.
+    #[default]
     Auto,
     /// The kernel's EROFS.
     Kernel,
     /// FUSE alone.
-    #[default]
     Fuse,
+}
+
+/// A mounted image.
+pub(crate) struct Fronted {
+    pub(crate) mount: Mount,
+    /// What the mount is served from.
+    pub(crate) reader: Reader,
+    pub(crate) report: FrontReport,
 }
 
 /// What stands between an image and its readers, and why.
@@ -50,26 +62,39 @@ impl Front {
         image: &Image,
         mountpoint: Mountpoint,
         options: &MountOptions,
-    ) -> Result<(Mount, FrontReport), MountError> {
+    ) -> Result<Fronted, MountError> {
         let obstacle = match (self, &mountpoint) {
             (Self::Fuse, _) => Obstacle::Asked,
             (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
             (_, Mountpoint::Directory(_)) if !matches!(options.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
-            (_, Mountpoint::Directory(directory)) => {
-                match Mount::in_front(image.reader().clone(), directory.clone(), options, ByteRange::new(0, u64::MAX)) {
-                    Ok(mount) => return Ok((mount, FrontReport::kernel(self))),
+            (_, Mountpoint::Directory(directory)) => match virtual_image(image, options) {
+                Ok(reader) => match Mount::in_front(reader.clone(), directory.clone(), options, VirtualImage::DATA) {
+                    Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     Err(error) => return Err(error),
-                }
-            }
+                },
+                Err(error) => Obstacle::Refused(error.to_string()),
+            },
         };
         if self == Self::Kernel {
             return Err(MountError::Front(obstacle.to_string().into()));
         }
-        Ok((Mount::new(image.reader().clone(), mountpoint, options)?, FrontReport::fuse(&obstacle)))
+        let reader = image.reader().clone();
+        let mount = Mount::new(reader.clone(), mountpoint, options)?;
+        Ok(Fronted { mount, reader, report: FrontReport::fuse(&obstacle) })
     }
+}
+
+/// A reader of the virtual image that the kernel mounts.
+fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<Reader> {
+    let engine = image.reader().engine();
+    let owners = Owners { uid: options.uid, gid: options.gid };
+    let original = owners.of(Arc::clone(image.file_system()));
+    let (waiting, at_hand) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let rendered = VirtualImage::open(original, &waiting, at_hand)?;
+    Ok(Reader::new(Arc::clone(engine), Arc::new(rendered)))
 }
 
 impl FrontReport {

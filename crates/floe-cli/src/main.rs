@@ -26,6 +26,7 @@ mod mode_text;
 mod mount_needs;
 mod mount_users;
 mod output;
+mod owners;
 mod quantity;
 mod shown;
 mod source_date_epoch;

@@ -7,8 +7,8 @@ use floe_erofs::{
     write::{SuperBlockRecord, superblock_bytes},
 };
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
-    FileSystemInfo, FileType, Nid, Place, Result,
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
+    FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
 };
 
 use crate::{
@@ -50,6 +50,9 @@ impl VirtualImage {
     /// The name of the virtual image in the root.
     pub const NAME: &'static str = "image";
 
+    /// Where the virtual image has file data; its metadata are elsewhere.
+    pub const DATA: ByteRange = ByteRange::between(DATA_BLOCK_64 << BLOCK_LOG2, META_BLOCK_64 << BLOCK_LOG2);
+
     /// The number of the virtual image, for reads of it.
     pub const NID: Nid = IMAGE;
 
@@ -72,14 +75,14 @@ impl VirtualImage {
             return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
         }
         let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()));
-        let shared = Shared {
-            geometry,
-            superblock,
-            addresses: Default::default(),
-            packed_directories: Default::default(),
-        };
+        let shared =
+            Shared { geometry, superblock, addresses: Default::default(), packed_directories: Default::default() };
         let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };
-        let at_hand = View { file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking), may_wait: false, ..waiting.clone() };
+        let at_hand = View {
+            file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking),
+            may_wait: false,
+            ..waiting.clone()
+        };
         let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
@@ -238,7 +241,8 @@ impl FileSystem for VirtualImage {
         ];
         for ((name, nid, file_type), next) in entries.into_iter().zip(1..) {
             let next = DirectoryCursor(next);
-            if cursor < next && visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break()
+            if cursor < next
+                && visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break()
             {
                 break;
             }
@@ -268,8 +272,15 @@ impl FileSystem for VirtualImage {
             let area_end = match position >> BLOCK_LOG2 {
                 0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
                 DATA_BLOCK_64..META_BLOCK_64 => {
-                    // What has no addresses yet must not be read: it would stay in the page cache as it was.
-                    let (run, placed) = self.placed_at(position)?.ok_or_else(unreadable)?;
+                    let Some((run, placed)) = self.placed_at(position)? else {
+                        // What is read stays in the page cache as it was, so nothing may get these addresses any more.
+                        let block_of = |offset: u64| u32::try_from(offset.div_ceil(BLOCK_BYTES)).unwrap_or(META_BLOCK);
+                        let start = u32::try_from(position / BLOCK_BYTES).unwrap_or(META_BLOCK);
+                        if !self.view.shared.addresses.give_to_nothing(start, block_of(end)) {
+                            return Err(unreadable());
+                        }
+                        continue;
+                    };
                     let run_end = u64::from(run.end) * BLOCK_BYTES;
                     if placed.is_file {
                         self.map_run(&run, &placed, ByteRange::between(position, end.min(run_end)), extents)?;

@@ -27,6 +27,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     fault_log,
+    front::Fronted,
     idle::unmount_when_idle,
     mount_needs::MountNeeds,
     mount_users::MountUsers,
@@ -207,7 +208,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on signals wait for the mount, so that none leaves it behind.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    let (mount, front) = front.mount(&image, mountpoint, &options)?;
+    let Fronted { mount, reader, report: front } = front.mount(&image, mountpoint, &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
     }
@@ -219,6 +220,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let device = unmounter.device();
     let source = Arc::new(status::Source {
         image: image.clone(),
+        reader,
         path: shown_path,
         devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),

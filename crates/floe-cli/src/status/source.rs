@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process, time::Instant};
 
-use floe::Image;
+use floe::{Image, Reader};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, MountOptions, RequestCounts, RequestKind};
 use floe_sandbox::Enforced;
@@ -50,6 +50,8 @@ const BOUNDS_NS: [u64; 22] = [
 /// A mount that runs, and all that is told of it.
 pub(crate) struct Source {
     pub(crate) image: Image,
+    /// What the mount is served from.
+    pub(crate) reader: Reader,
     pub(crate) path: PathBuf,
     pub(crate) devices: Vec<PathBuf>,
     pub(crate) mountpoint: PathBuf,
@@ -80,7 +82,7 @@ impl Source {
         // Before the counts, so that no bucket has more than there are.
         let latency = Stage::ALL.iter().map(|stage| latency_of(engine, *stage)).collect();
         let counters = engine.counters();
-        let around = self.image.reader().read_around_counters();
+        let around = self.reader.read_around_counters();
         let threads: Vec<_> = engine.worker_status().into_iter().map(thread_of).collect();
         let shown = |path: &PathBuf| json_name(path.as_os_str().as_encoded_bytes());
         let pages = counters.pages;

@@ -50,10 +50,7 @@ impl Scene {
             contents.insert(PathBuf::from(name), text);
         }
         let image = folder.path().join("image.erofs");
-        let inner = folder.path().join("inner");
-        fs::create_dir(&inner).expect("ours");
-        made(floe().args(["mkfs"]).arg(inner.join("image")).arg(tree));
-        made(floe().args(["mkfs", "--compress", "lz4", "-C65536"]).arg(&image).arg(inner));
+        made(floe().args(["mkfs", "--compress", "lz4", "-C65536"]).arg(&image).arg(tree));
         Self { folder, image, contents }
     }
 

@@ -23,14 +23,19 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Mounts an image, and waits until the program says so.
+    /// Mounts an image, and waits until the program says so. `front` is what `-o front=` is given.
     ///
     /// # Errors
     /// It does not mount; what it writes to its standard error.
-    pub(crate) fn new(image: &Materialised) -> Result<Self, String> {
+    pub(crate) fn new(image: &Materialised, front: &str) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-served-").tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-        command.arg("mount").args(super::image_arguments(image)).arg(&image.path).arg(directory.path());
+        command
+            .args(["mount", "-o"])
+            .arg(format!("front={front}"))
+            .args(super::image_arguments(image))
+            .arg(&image.path)
+            .arg(directory.path());
         let mut server =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("floe runs");
         let mut line = String::new();
