@@ -34,7 +34,7 @@ fn the_mount_table_names_floe_and_the_image() {
         ("ro", &[" ro,nosuid,nodev,relatime "], &["noexec"]),
         ("noexec,nosymfollow", &["ro,nosuid,nodev,noexec,", "nosymfollow"], &[]),
         ("suid,dev", &[], &["nosuid", "nodev"]),
-        ("noacl", &[], &["acl"]),
+        ("noacl", &["noacl"], &[",acl"]),
     ];
     check_rows(
         &rows,

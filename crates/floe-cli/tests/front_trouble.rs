@@ -110,8 +110,9 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
         let uncached = serving.place.file("5/35");
         let (again, missed) = within(move || (fs::read(cached), fs::read(uncached)));
         assert!(again.expect("it is cached") == expected);
-        // Its name may not be known either.
-        assert!(missed.is_err_and(|error| error.raw_os_error() == Some(libc::EIO)), "{options}");
+        // Where its name is not known either, the kernel's EROFS gives the error of the hidden mount.
+        let errno = missed.map(|_| ()).map_err(|error| error.raw_os_error());
+        assert!(matches!(errno, Err(Some(libc::EIO | libc::ENOTCONN | libc::ECONNABORTED))), "{options}: {errno:?}");
         let path = &serving.place.path;
         let (code, errors) = told(&run(floe().arg("mount").arg(&scene.image).arg(path)));
         assert!(code == Some(1) && errors.contains("run floe umount"), "{errors}");
@@ -268,14 +269,14 @@ fn a_mount_that_is_short_of_memory_reads_right() {
     if !ready() {
         return;
     }
-    // Floe's own budgets, and a few MiB for the pages of both mounts.
-    let Some(group) = ControlGroup::new(96 << 20) else {
+    // Less than what is read.
+    let Some(group) = ControlGroup::new(48 << 20) else {
         return skip::skipped("there is no control group with a limit on memory to be had");
     };
-    let scene = Scene::many(300, 500_000);
+    let scene = Scene::many(100, 500_000);
     let place = Place::new();
     let mut command = group.command(env!("CARGO_BIN_EXE_floe"));
-    command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel,cache=8M,reserved-pages=64"]);
+    command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel,cache=4M,reserved-pages=64"]);
     let mut serving = Serving::start(command, place);
     let checksum = |mut command: Command| {
         let output = run(command.args(["-c", "cat \"$0\"/*/* | md5sum"]).arg(&serving.place.path));
