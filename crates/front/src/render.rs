@@ -165,11 +165,8 @@ impl View {
             self.put_chunks(number, block, &node, map, &mut bytes)?;
         }
         let wanted = content.block_count().map(|block_count| Wanted { item: 0, block_count });
-        let start = wanted.and_then(|wanted| {
-            // Of a room, only the block that the inode is in names data.
-            let starts = (block == 0).then(|| self.shared.addresses.assign(number, &[wanted])).flatten();
-            starts.and_then(|starts| starts.first().copied())
-        });
+        // The inode stands in the first block.
+        let start = wanted.and_then(|wanted| self.shared.addresses.assign(number - block, &[wanted])?.first().copied());
         let inode = Shape { node, content }.to_bytes(start);
         match block_start.checked_sub(within) {
             None => put(&mut bytes, within, &inode),

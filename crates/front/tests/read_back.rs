@@ -8,11 +8,11 @@ use floe_erofs::check::Check;
 use floe_image::{ByteRange, FileSystem};
 use floe_testkit::{
     DirectReader, check_rows,
-    corpus::{Corpus, Format, ImageRecord},
+    corpus::{Corpus, ImageRecord},
     manifest::{Comparison, Manifest, differences},
     walk,
 };
-use support::Front;
+use support::{Front, keeps_directory_blocks};
 
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();
@@ -46,10 +46,7 @@ fn a_virtual_image_holds_what_the_original_holds() {
                 let (reader, erofs) = front.read_back()?;
                 let read = |nid, range| reader.read_file(&erofs, nid, range);
                 let found = without_numbers(walk::image(&erofs, &read)?);
-                // Directories whose blocks have another size, or none, are packed anew.
-                let keeps_blocks = image.format == Format::Erofs && front.original.info().block_size == 4096;
-                let dots_are_omitted = front.original.info().features.iter().any(|word| word.contains("48bit"));
-                let directory_shape_is_free = !keeps_blocks || dots_are_omitted;
+                let directory_shape_is_free = !keeps_directory_blocks(&front);
                 let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
                 let mut told = differences(&expected, &found, &comparison);
                 if directory_shape_is_free {

@@ -110,11 +110,22 @@ impl KernelFront {
         let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
         let mounted = Mount::new(front.reader.clone(), hidden, &MountOptions::default());
         let served = Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front };
-        let source = served.virtual_file();
-        let options = std::ffi::CString::new(options).expect("options without a zero byte");
-        mount(&source, served.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
-            .map_err(|error| format!("the kernel does not mount {}: {error}", source.display()))?;
+        served.mount_front(options)?;
         Ok(served)
+    }
+
+    fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
+        let options = std::ffi::CString::new(options).expect("options without a zero byte");
+        mount(&self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
+            .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
+    }
+
+    /// Has the kernel forget all that it has read, of this mount alone.
+    pub(crate) fn forget(&self, options: &str) -> std::result::Result<(), String> {
+        unmount(self.path(), UnmountFlags::empty()).map_err(|error| format!("unmounting: {error}"))?;
+        let file = std::fs::File::open(self.virtual_file()).map_err(|error| error.to_string())?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(|error| error.to_string())?;
+        self.mount_front(options)
     }
 
     /// Where the kernel has mounted it.
@@ -135,6 +146,13 @@ impl Drop for KernelFront {
             let _ = mount.unmounter().unmount(Detach::Lazily);
         }
     }
+}
+
+/// Whether directories keep their blocks, and so their sizes. Where blocks have another size, or none, they are packed anew.
+pub(crate) fn keeps_directory_blocks(front: &Front) -> bool {
+    let info = front.original.info();
+    let omits_dots = info.features.iter().any(|word| word == "48bit");
+    info.format == "erofs" && info.block_size == 4096 && !omits_dots
 }
 
 /// Has the kernel forget what it can.
