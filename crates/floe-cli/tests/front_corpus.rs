@@ -3,14 +3,7 @@
 
 mod support;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration};
 
 use floe_testkit::{
     KernelMount, check_rows,
@@ -28,8 +21,8 @@ use support::{
 /// How long reading a corrupt image may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What is said of files' data and holes beside what manifests say.
-const WITH_HOLES: DirectoryWalk = DirectoryWalk { numbers: false, segments: true, metadata_only: false };
+/// How many images are mounted at one time.
+const BATCH: usize = 64;
 
 #[test]
 fn fronts_show_what_manifests_and_the_kernel_say() {
@@ -38,45 +31,29 @@ fn fronts_show_what_manifests_and_the_kernel_say() {
     }
     let corpus = Corpus::locate_or_fixtures();
     let said_before = kernel_complaints();
-    check_rows(
+    check_batches(
         &support::images(&corpus),
-        |image| image.name.clone(),
-        |image| {
-            let files = corpus.materialise(image);
-            let served = match Served::new(&files, "kernel") {
-                Ok(served) => served,
-                Err(refusal) => return vec![refusal],
+        |image| (image.name.clone(), Served::new(&corpus.materialise(image), "kernel")),
+        |image, served, round| {
+            // What is huge is not read.
+            let walk = DirectoryWalk { metadata_only: image.huge, segments: round == 0, numbers: false };
+            let found = match walk::directory(&served.path(), walk) {
+                Ok(found) => found,
+                Err(error) => return vec![error.to_string()],
             };
             let keeps_directories = image.format == Format::Erofs && image.kernel_is_truth();
             let comparison = Comparison { directory_shape_is_free: !keeps_directories, ..Comparison::default() };
-            let manifest = corpus.manifest(image);
-            let mut told = Vec::new();
-            let mut walks = vec![DirectoryWalk { metadata_only: image.huge, ..WITH_HOLES }];
-            // What is huge was read once.
-            walks.extend((!image.huge).then_some(DirectoryWalk::default()));
-            let mut shown = Vec::new();
-            for (round, walk) in walks.iter().enumerate() {
-                match walk::directory(&served.path(), *walk) {
-                    Ok(found) => {
-                        let expected = without_content(&manifest, walk.metadata_only);
-                        let complaints = differences(&expected, &found, &comparison);
-                        told.extend(complaints.into_iter().map(|complaint| format!("round {round}: {complaint}")));
-                        shown.push(found);
-                    }
-                    Err(error) => told.push(format!("round {round}: {error}")),
-                }
-                drop_caches();
-            }
-            if keeps_directories
-                && let Some(shown) = shown.first()
-                && let Ok(mount) = KernelMount::new(&files)
+            let expected = without_content(&corpus.manifest(image), image.huge);
+            let mut told = differences(&expected, &found, &comparison);
+            if round == 0
+                && keeps_directories
+                && let Ok(mount) = KernelMount::new(&corpus.materialise(image))
             {
-                let beside = walk::directory(&mount.path(), walks[0]).expect("the kernel's mount is walked");
+                let beside = walk::directory(&mount.path(), walk).expect("the kernel's mount is walked");
                 let comparison = Comparison { xattrs_are_free: image.xattrs_from.is_some(), ..comparison };
-                let complaints = differences(&beside, shown, &comparison);
+                let complaints = differences(&beside, &found, &comparison);
                 told.extend(complaints.into_iter().map(|complaint| format!("beside the kernel: {complaint}")));
             }
-            told.extend(served.end());
             told
         },
     );
@@ -96,30 +73,62 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
     "#;
     let corpus = Corpus::locate_or_fixtures();
     let said_before = kernel_complaints();
-    check_rows(
+    check_batches(
         &support::corrupt_images(&corpus),
-        |image| image.name.clone(),
         |image| {
             let path = corpus.materialise_corrupt(image);
-            let files = Materialised { path: path.clone(), format: Format::Erofs, offset: 0, devices: Vec::new() };
-            let served = match Served::new(&files, "kernel") {
-                Ok(served) => served,
-                Err(words) if words.contains("floe: ") && words.lines().count() == 1 => return Vec::new(),
-                Err(words) => return vec![words],
-            };
-            let mut told = Vec::new();
-            for _ in 0..2 {
-                let run = run_bounded(Command::new("sh").args(["-c", READ_ALL]).arg(served.path()), TIME_MAX);
-                if run.expect("sh runs").is_timed_out {
-                    told.push(format!("reading the mount takes more than {TIME_MAX:?}"));
-                }
-                drop_caches();
-            }
-            told.extend(served.end());
-            told
+            let files = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+            let served = Served::new(&files, "kernel");
+            let is_told = |words: &String| words.contains("floe: ") && words.lines().count() == 1;
+            // An image that says in one line what is wrong is not mounted.
+            (image.name.clone(), served.map_err(|words| if is_told(&words) { String::new() } else { words }))
+        },
+        |_, served, _| {
+            let run = run_bounded(Command::new("sh").args(["-c", READ_ALL]).arg(served.path()), TIME_MAX);
+            let is_late = run.expect("sh runs").is_timed_out;
+            is_late.then(|| format!("reading the mount takes more than {TIME_MAX:?}")).into_iter().collect()
         },
     );
     assert_eq!(kernel_complaints().difference(&said_before).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Mounts images some at a time, and looks at each before and after all caches were dropped, which is for the whole machine
+/// and so is done once for all of them. An image that does not mount, and says nothing, is passed over.
+fn check_batches<Image: Sync>(
+    images: &[Image],
+    mount: impl Fn(&Image) -> (String, Result<Served, String>) + Sync,
+    look: impl Fn(&Image, &Served, usize) -> Vec<String> + Sync,
+) {
+    let batches: Vec<&[Image]> = images.chunks(BATCH).collect();
+    let rows: Vec<usize> = (0..batches.len()).collect();
+    check_rows(
+        &rows,
+        |row| format!("batch {row}"),
+        |row| {
+            let mut told = Vec::new();
+            let mut mounted = Vec::new();
+            for image in batches[*row] {
+                match mount(image) {
+                    (name, Ok(served)) => mounted.push((image, name, served)),
+                    (_, Err(words)) if words.is_empty() => {}
+                    (name, Err(words)) => told.push(format!("{name}: {words}")),
+                }
+            }
+            for round in 0..2 {
+                for (image, name, served) in &mounted {
+                    let complaints = look(image, served, round);
+                    told.extend(complaints.into_iter().map(|complaint| format!("{name}, round {round}: {complaint}")));
+                }
+                if round == 0 {
+                    drop_caches();
+                }
+            }
+            for (_, name, served) in mounted {
+                told.extend(served.end().into_iter().map(|complaint| format!("{name}: {complaint}")));
+            }
+            told
+        },
+    );
 }
 
 #[test]
@@ -167,7 +176,8 @@ fn other_programs_find_what_they_find_on_the_kernels_own_mount() {
     let kernel = KernelMount::new(&files).expect("the kernel mounts it");
     let serving = scene.fronted("suid");
     let answers = |mount: &Path| {
-        let commands = ["getcap -r .", "getfacl -R .", "ls -lR .", "./cat file | md5sum", "getfattr -dR -m- .", "cmp file file"];
+        let commands =
+            ["getcap -r .", "getfacl -R .", "ls -lR .", "./cat file | md5sum", "getfattr -dR -m- .", "cmp file file"];
         commands.map(|text| {
             let output = run(Command::new("sh").args(["-c", text]).current_dir(mount));
             assert!(output.status.success(), "{text}: {output:?}");
@@ -242,6 +252,7 @@ fn drop_caches() {
 fn kernel_complaints() -> BTreeSet<String> {
     let log = run(&mut Command::new("dmesg"));
     let log = String::from_utf8_lossy(&log.stdout).into_owned();
-    let is_complaint = |line: &&str| ["WARNING:", "BUG:", "Oops", "blocked for more than"].iter().any(|word| line.contains(word));
+    let is_complaint =
+        |line: &&str| ["WARNING:", "BUG:", "Oops", "blocked for more than"].iter().any(|word| line.contains(word));
     log.lines().filter(is_complaint).map(str::to_owned).collect()
 }
