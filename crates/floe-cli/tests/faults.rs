@@ -232,7 +232,8 @@ fn an_image_cut_while_it_is_mounted_gives_errors_or_the_right_bytes() {
                 let folder = tempfile::tempdir().expect("a folder");
                 let path = folder.path().join("image");
                 fs::copy(&whole.path, &path).expect("copied");
-                let served = Served::new(&Materialised { path: path.clone(), ..whole.clone() }, "fuse").expect("it mounts");
+                let served =
+                    Served::new(&Materialised { path: path.clone(), ..whole.clone() }, "fuse").expect("it mounts");
                 cut(&path, kept);
                 let found = digests(&served);
                 let wrong = found.difference(&expected).next();

@@ -154,7 +154,9 @@ impl Mount {
             Hidden::Kept(keeper) => keeper.put_front()?,
         }
         let unmounter = unmounter.of(directory);
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead: None, counts, _auto_unmount: None })
+        let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
+        let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: None })
     }
 
     /// Why the kernel does not read ahead as far as was asked for.

@@ -75,6 +75,8 @@ pub(crate) struct Arguments {
 
 const HELP: &str = "\
 Options for -o, beside those of mount(8) and of FUSE that a read-only image has anyway:
+  front=auto|kernel|fuse what stands between the image and its readers: the kernel's EROFS, which needs the right
+                         to mount and Linux 6.12, or FUSE alone; auto: the first where it is possible
   cache=SIZE             the budget of the cache of decoded blocks [64M]
   metadata-cache=N       the metadata cache, in blocks of 8 KiB; single-lock:N has one lock
   decoder-memory=SIZE    the budget of the dictionaries and windows of decoders [8M for each CPU]

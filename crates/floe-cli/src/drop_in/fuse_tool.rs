@@ -38,7 +38,7 @@ const FUSE_HELP: &str = "\
     -f, -d         stay in the foreground
     -s             one thread
     --no-sandbox   do not confine the process that reads the image
-    -o opt,…       options of floe mount, and of FUSE
+    -o opt,…       options of floe mount, and of FUSE; front=kernel lets all users in
     -h, --help, -V, --version
 ";
 
