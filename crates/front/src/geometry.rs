@@ -16,13 +16,13 @@ pub(crate) const META_START: u64 = (META_BLOCK as u64) << BLOCK_LOG2;
 
 /// The first block of what a directory that cannot be read is rendered as: an entry that no program accepts, and then
 /// blocks that cannot be read.
-pub(crate) const BROKEN_DIRECTORY_BLOCK: u32 = 1;
+pub(crate) const BROKEN_DIRECTORY_BLOCK: u32 = 128;
 
 /// The size of such a directory. With three blocks, every lookup begins in the second.
 pub(crate) const BROKEN_DIRECTORY_BYTES: u64 = 3 * BLOCK_BYTES;
 
-/// A block that can never be read.
-pub(crate) const DEAD_BLOCK: u32 = 2;
+/// A block that can never be read, as are all behind it up to [`DATA_BLOCK`].
+pub(crate) const DEAD_BLOCK: u32 = 192;
 
 /// The first block that is given to data.
 pub(crate) const DATA_BLOCK: u32 = 256;

@@ -61,7 +61,8 @@ impl View {
         let mut bytes = match u32::try_from(number) {
             Ok(0) => Ok(self.shared.superblock.clone()),
             Ok(BROKEN_DIRECTORY_BLOCK) => Ok(self.broken_directory_block()),
-            Ok(1..DATA_BLOCK) => Err(unreadable()),
+            Ok(1..BROKEN_DIRECTORY_BLOCK) => Ok(Vec::new()),
+            Ok(BROKEN_DIRECTORY_BLOCK..DATA_BLOCK) => Err(unreadable()),
             Ok(block @ DATA_BLOCK..META_BLOCK) => self.content_block(block),
             _ => self.metadata_block(number),
         }?;

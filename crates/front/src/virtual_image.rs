@@ -117,31 +117,23 @@ impl VirtualImage {
     /// As [`VirtualImage::origin`].
     pub fn place(&self, origin: Origin) -> Result<Option<u64>> {
         let node = self.view.node(origin.nid)?;
-        if node.attr().file_type != FileType::Regular || origin.offset >= node.attr().size {
-            return Ok(None);
-        }
         let shared = &self.view.shared;
         let start = shared.geometry.offset(node.slot);
-        let (block, item, offset) = match node.chunk_map() {
+        // The metadata block that names the byte, and which of the data that it names this is.
+        let (named_at, item) = match node.chunk_map() {
             Some(map) => {
                 let chunk = origin.offset >> map.chunk_log2;
                 let entry = map.start + chunk * format::BLOCK_MAP_ENTRY_SIZE;
-                let first = map.chunks_of_block(entry / BLOCK_BYTES).start;
-                (start + entry, chunk - first, origin.offset - (first << map.chunk_log2))
+                (start + entry, chunk.saturating_sub(map.chunks_of_block(entry / BLOCK_BYTES).start))
             }
-            None => (start, start % BLOCK_BYTES / node.slot.class.stride(), origin.offset),
+            None => (start, start % BLOCK_BYTES / node.slot.class.stride()),
         };
-        let chunk_log2 = node.chunk_map().map(|map| map.chunk_log2);
-        let runs = shared.addresses.of(u64::from(META_BLOCK) + block / BLOCK_BYTES);
-        // A run of chunks has the number of its first.
-        let run = runs.iter().rev().find(|run| u64::from(run.item) <= item);
-        let place = run.map(|run| {
-            let before = chunk_log2.map_or(0, |chunk_log2| u64::from(run.item) << chunk_log2);
-            (run_start(run) + (offset - before), u64::from(run.end) * BLOCK_BYTES, u64::from(run.item))
-        });
-        Ok(place
-            .filter(|(place, end, found)| place < end && (chunk_log2.is_some() || *found == item))
-            .map(|(place, ..)| place))
+        let runs = shared.addresses.of(u64::from(META_BLOCK) + named_at / BLOCK_BYTES);
+        let Some(run) = runs.into_iter().rfind(|run| u64::from(run.item) <= item) else { return Ok(None) };
+        let placed = self.view.placed(&run)?;
+        let is_there = placed.nid == origin.nid && placed.is_file;
+        let is_there = is_there && placed.range.contains(ByteRange::new(origin.offset, 1));
+        Ok(is_there.then(|| run_start(&run) + (origin.offset - placed.range.offset())))
     }
 
     fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {

@@ -2,12 +2,13 @@
 
 mod support;
 
-use std::env;
+use std::{env, process::Command};
 
 use floe_testkit::{
-    check_rows,
+    Versions, check_rows,
     corpus::{Corpus, ImageRecord},
     manifest::{Comparison, differences},
+    peer,
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
@@ -54,4 +55,29 @@ fn the_kernel_shows_what_the_manifests_say() {
         },
     );
     assert_eq!(log.map(|log| kernel_complaints(&log)).unwrap_or_default(), Vec::<String>::new());
+}
+
+#[test]
+fn fsck_finds_nothing_wrong() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &images(&corpus),
+        |image| image.name.clone(),
+        |image| {
+            let mounted = match Front::of_record(&corpus, image).map(KernelFront::served) {
+                Ok(Ok(mounted)) => mounted,
+                Ok(Err(reason)) => return vec![reason],
+                Err(error) => return vec![error.to_string()],
+            };
+            let fsck = peer("fsck.erofs").expect("it is there");
+            let output = Command::new(fsck).arg(mounted.virtual_file()).output().expect("it runs");
+            if output.status.success() {
+                return Vec::new();
+            }
+            vec![String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()]
+        },
+    );
 }

@@ -5,7 +5,7 @@ mod support;
 use std::{collections::BTreeMap, env, sync::Arc};
 
 use floe_erofs::check::Check;
-use floe_image::{ByteRange, FileSystem};
+use floe_image::ByteRange;
 use floe_testkit::{
     DirectReader, check_rows,
     corpus::{Corpus, ImageRecord},
@@ -24,6 +24,11 @@ fn without_numbers(mut manifest: Manifest) -> Manifest {
     for (_, entry) in manifest.entries_mut() {
         (entry.inode_number, entry.blocks_512) = (None, None);
     }
+    manifest
+}
+
+fn without_segments(mut manifest: Manifest) -> Manifest {
+    manifest.entries_mut().for_each(|(_, entry)| entry.segments = None);
     manifest
 }
 
@@ -48,6 +53,10 @@ fn a_virtual_image_holds_what_the_original_holds() {
                 let found = without_numbers(walk::image(&erofs, &read)?);
                 let directory_shape_is_free = !keeps_directory_blocks(&front);
                 let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+                // Smaller holes than a block of the virtual image are data there.
+                let holes_are_free = front.original.info().block_size < 4096;
+                let of = |manifest| if holes_are_free { without_segments(manifest) } else { manifest };
+                let (expected, found) = (of(expected), of(found));
                 let mut told = differences(&expected, &found, &comparison);
                 if directory_shape_is_free {
                     told.extend(link_count_differences(&expected, &found));
@@ -78,12 +87,14 @@ fn a_virtual_image_passes_floes_check() {
             let check = || -> floe_image::Result<Vec<String>> {
                 let front = Front::of_record(&corpus, image)?;
                 let check = Check::open(Arc::new(DirectReader::new(vec![front.source()])))?;
-                let mut told = Vec::new();
-                let walked = check.walk(&mut |finding| told.push(format!("{finding:?}")), &|| false);
+                let mut findings = Vec::new();
+                let walked = check.walk(&mut |finding| findings.push(finding), &|| false);
                 for part in walked.parts() {
-                    check.data(&walked, part, &mut |_| Ok(()), &mut |finding| told.push(format!("{finding:?}")));
+                    check.data(&walked, part, &mut |_| Ok(()), &mut |finding| findings.push(finding));
                 }
-                Ok(told)
+                // The block count is what statfs shows: that of the original, which is compressed.
+                findings.retain(|finding| finding.rule != "data past the block count");
+                Ok(findings.iter().map(|finding| format!("{finding:?}")).collect())
             };
             check().unwrap_or_else(|error| vec![error.to_string()])
         },

@@ -149,7 +149,7 @@ impl Attr {
     }
 }
 
-/// What an inode alone says of what it has.
+/// What can be said of an inode without its data, its attributes and its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outline {
     /// What `stat` says.
@@ -157,7 +157,7 @@ pub struct Outline {
     /// Whether the inode may have extended attributes. `false` is certain.
     pub may_have_xattrs: bool,
     /// A power of two at whose multiples all holes of a regular file begin and end, or at the end of the file; `None` where
-    /// it has no holes.
+    /// it certainly has no holes.
     pub hole_alignment: Option<NonZero<u64>>,
     /// The block size of a directory that consists of blocks: cursors are byte positions, each block can be read without
     /// the others, `.` and `..` stand among the other entries, and the last block ends with [`Attr::size`].

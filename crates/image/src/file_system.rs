@@ -82,8 +82,8 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
-    /// What the inode alone says of its attributes, its holes and its directory blocks: no more of the image is read than
-    /// for [`FileSystem::attr`].
+    /// What can be said of an inode at little more cost than [`FileSystem::attr`]: no data is read, no directory, and no long
+    /// list of blocks.
     ///
     /// # Errors
     /// As [`FileSystem::attr`].

@@ -13,6 +13,8 @@ pub const LARGE_BYTES: usize = 4096;
 pub struct CountingAllocator {
     small: AtomicU64,
     large: AtomicU64,
+    allocated_bytes: AtomicU64,
+    freed_bytes: AtomicU64,
 }
 
 /// How many allocations there were.
@@ -27,7 +29,12 @@ pub struct AllocationCounts {
 impl CountingAllocator {
     /// Nothing counted yet.
     pub const fn new() -> Self {
-        Self { small: AtomicU64::new(0), large: AtomicU64::new(0) }
+        Self {
+            small: AtomicU64::new(0),
+            large: AtomicU64::new(0),
+            allocated_bytes: AtomicU64::new(0),
+            freed_bytes: AtomicU64::new(0),
+        }
     }
 
     /// What all threads asked for so far.
@@ -35,7 +42,13 @@ impl CountingAllocator {
         AllocationCounts { small: self.small.load(Relaxed), large: self.large.load(Relaxed) }
     }
 
+    /// How many bytes are allocated now.
+    pub fn live_bytes(&self) -> u64 {
+        self.allocated_bytes.load(Relaxed).saturating_sub(self.freed_bytes.load(Relaxed))
+    }
+
     fn note(&self, len: usize) {
+        self.allocated_bytes.fetch_add(len as u64, Relaxed);
         let counter = if len < LARGE_BYTES { &self.small } else { &self.large };
         counter.fetch_add(1, Relaxed);
     }
@@ -50,6 +63,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        self.freed_bytes.fetch_add(layout.size() as u64, Relaxed);
         // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -62,6 +76,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         self.note(len);
+        self.freed_bytes.fetch_add(layout.size() as u64, Relaxed);
         // SAFETY: the caller keeps the contract.
         unsafe { System.realloc(memory, layout, len) }
     }

@@ -2,16 +2,17 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::{
+    collections::HashMap,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_erofs::Erofs;
 use floe_front::VirtualImage;
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
-use floe_image::{BlockReader, FileSystem, ImageSource, Result};
+use floe_image::{BlockReader, ByteRange, FileSystem, ImageSource, Result};
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     DirectReader, MemorySource,
@@ -51,14 +52,58 @@ impl Front {
 
     /// The virtual image as bytes that Floe's reader of EROFS reads.
     pub(crate) fn source(&self) -> Arc<VirtualFile> {
-        Arc::new(VirtualFile { reader: self.reader.clone(), len: self.image.len() })
+        Arc::new(VirtualFile { reader: self.reader.clone(), len: self.image.len(), blocks: Mutex::default() })
     }
 
     /// The virtual image as Floe's reader of EROFS sees it.
     pub(crate) fn read_back(&self) -> Result<(Arc<DirectReader>, Erofs)> {
-        let reader = Arc::new(DirectReader::new(vec![self.source()]));
-        let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>)?;
-        Ok((reader, erofs))
+        open_erofs(self.source())
+    }
+}
+
+/// An EROFS image in `source`, read without caches.
+pub(crate) fn open_erofs(source: Arc<dyn ImageSource>) -> Result<(Arc<DirectReader>, Erofs)> {
+    let reader = Arc::new(DirectReader::new(vec![source]));
+    let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>)?;
+    Ok((reader, erofs))
+}
+
+/// A virtual image as bytes, without an engine. It keeps the block that was read last.
+pub(crate) struct DirectFile {
+    reader: Arc<DirectReader>,
+    image: Arc<VirtualImage>,
+    last: Mutex<(u64, Vec<u8>)>,
+}
+
+impl DirectFile {
+    pub(crate) fn new(reader: &Arc<DirectReader>, image: &Arc<VirtualImage>) -> Self {
+        Self { reader: Arc::clone(reader), image: Arc::clone(image), last: Mutex::new((u64::MAX, Vec::new())) }
+    }
+
+    pub(crate) fn read(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        let mut position = offset;
+        for part in split_at_blocks(offset, output) {
+            let number = position / BLOCK as u64;
+            let mut last = self.last.lock().expect("no panic while held");
+            if last.0 != number {
+                let range = ByteRange::new(number * BLOCK as u64, BLOCK as u64);
+                *last = (number, self.reader.read_file(self.image.as_ref(), VirtualImage::NID, range)?);
+            }
+            let start = position as usize % BLOCK;
+            part.copy_from_slice(&last.1[start..start + part.len()]);
+            position += part.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl ImageSource for DirectFile {
+    fn len(&self) -> u64 {
+        self.image.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.read(offset, output).map_err(io::Error::other)
     }
 }
 
@@ -76,10 +121,36 @@ pub(crate) fn sources_of(corpus: &Corpus, image: &ImageRecord) -> Vec<Arc<dyn Im
     std::iter::once(bytes).chain(devices).map(|bytes| Arc::new(MemorySource::new(bytes)) as _).collect()
 }
 
-/// The bytes of a virtual image.
+/// The bytes of a virtual image. What is read in small parts is kept, in whole blocks.
 pub(crate) struct VirtualFile {
     reader: Reader,
     len: u64,
+    blocks: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+}
+
+/// The block size of virtual images.
+pub(crate) const BLOCK: usize = 4096;
+
+impl VirtualFile {
+    fn block(&self, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        if let Some(block) = self.blocks.lock().expect("no panic while held").get(&number) {
+            return Ok(Arc::clone(block));
+        }
+        let mut bytes = vec![0; BLOCK];
+        let len = self.reader.read(VirtualImage::NID, number * BLOCK as u64, &mut bytes).map_err(io::Error::other)?;
+        assert_eq!(len, BLOCK, "a block is read whole");
+        let block = Arc::new(bytes);
+        self.blocks.lock().expect("no panic while held").insert(number, Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// The blocks that were read in small parts.
+    pub(crate) fn kept_blocks(&self) -> Vec<(u64, Arc<Vec<u8>>)> {
+        let mut blocks: Vec<_> =
+            self.blocks.lock().expect("no panic while held").iter().map(|(number, block)| (*number, Arc::clone(block))).collect();
+        blocks.sort();
+        blocks
+    }
 }
 
 impl ImageSource for VirtualFile {
@@ -88,9 +159,29 @@ impl ImageSource for VirtualFile {
     }
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if output.len() <= BLOCK {
+            let mut position = offset;
+            for byte_run in split_at_blocks(offset, output) {
+                let block = self.block(position / BLOCK as u64)?;
+                let start = position as usize % BLOCK;
+                byte_run.copy_from_slice(&block[start..start + byte_run.len()]);
+                position += byte_run.len() as u64;
+            }
+            return Ok(());
+        }
         let len = self.reader.read(VirtualImage::NID, offset, output).map_err(io::Error::other)?;
         if len == output.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
+}
+
+/// The parts of `output`, whose first byte is byte `offset`, that are in one block each.
+fn split_at_blocks(offset: u64, output: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+    let first = output.len().min(BLOCK - offset as usize % BLOCK);
+    let (head, rest) = output.split_at_mut(first);
+    std::iter::once(head).chain(rest.chunks_mut(BLOCK)).filter(|part| !part.is_empty())
 }
 
 /// A virtual image that the kernel has mounted. All of it goes away, whatever happens.
@@ -103,15 +194,20 @@ pub(crate) struct KernelFront {
 impl KernelFront {
     /// Serves `front` and has the kernel mount it, with `options` for the kernel's EROFS.
     pub(crate) fn new(front: Front, options: &str) -> std::result::Result<Self, String> {
+        let served = Self::served(front)?;
+        served.mount_front(options)?;
+        Ok(served)
+    }
+
+    /// Serves `front`, which is not mounted yet.
+    pub(crate) fn served(front: Front) -> std::result::Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-front-").tempdir().map_err(|error| error.to_string())?;
         for name in ["hidden", "front"] {
             std::fs::create_dir(directory.path().join(name)).map_err(|error| error.to_string())?;
         }
         let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
         let mounted = Mount::new(front.reader.clone(), hidden, &MountOptions::default());
-        let served = Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front };
-        served.mount_front(options)?;
-        Ok(served)
+        Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front })
     }
 
     fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
@@ -155,15 +251,13 @@ pub(crate) fn keeps_directory_blocks(front: &Front) -> bool {
     info.format == "erofs" && info.block_size == 4096 && !omits_dots
 }
 
-/// Has the kernel forget what it can.
-pub(crate) fn drop_caches() {
-    rustix::fs::sync();
-    std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
-}
-
 /// The lines that the kernel's EROFS and its name cache have written since `since`, but for those that every mount gives.
 pub(crate) fn kernel_complaints(since: &KernelLog) -> Vec<String> {
-    since.lines().into_iter().filter(|line| is_complaint(line)).collect()
+    const MARK: &str = "erofs: this line shows that the log is read\n";
+    std::fs::write("/dev/kmsg", MARK).expect("root writes to the kernel's log");
+    let complaints: Vec<String> = since.lines().into_iter().filter(|line| is_complaint(line)).collect();
+    assert!(complaints.iter().any(|line| line.contains(MARK.trim())), "{complaints:?}");
+    complaints.into_iter().filter(|line| !line.contains(MARK.trim())).collect()
 }
 
 fn is_complaint(line: &str) -> bool {

@@ -13,6 +13,9 @@ use crate::format::{self, XattrId};
 /// The bytes of the shortest dirent, whose name has one byte.
 const ENTRY_BYTES_MIN: u64 = 9;
 
+/// How many blocks of a file are looked at to see whether one of them is a hole.
+const LISTED_BLOCKS_MAX: u64 = 1 << 16;
+
 /// Names no inode: `..` of a directory whose parent cannot be found.
 const NO_NID: Nid = Nid(u64::MAX);
 
@@ -62,7 +65,10 @@ impl FileSystem for Squashfs {
 
     fn outline(&self, nid: Nid) -> Result<Outline> {
         let inode = self.inode(nid)?;
-        let has_holes = matches!(&inode.data, InodeData::Regular(file) if file.sparse != 0);
+        let has_holes = match &inode.data {
+            InodeData::Regular(file) => self.may_have_holes(nid, file)?,
+            _ => false,
+        };
         Ok(Outline {
             attr: self.attr_of(&inode)?,
             may_have_xattrs: inode.xattr_index.is_some(),
@@ -223,6 +229,18 @@ impl Squashfs {
             device,
             blocks_512: blocks_512(inode, xattrs.as_ref()),
         })
+    }
+
+    /// Whether a file has holes; those of basic inodes are only in the list of blocks, which is not read where it is long.
+    fn may_have_holes(&self, nid: Nid, file: &RegularInode) -> Result<bool> {
+        match file.block_count {
+            0 => Ok(false),
+            1..=LISTED_BLOCKS_MAX => match self.seek_file(nid, file, 0, SeekTarget::Hole) {
+                Err(error) if error.is_passing() => Err(error),
+                hole => Ok(hole.is_ok_and(|hole| hole.is_some_and(|hole| hole < file.size))),
+            },
+            _ => Ok(true),
+        }
     }
 
     /// How many bytes the directory table decodes to, as far as it can be read.

@@ -1,0 +1,246 @@
+//! A million inodes: what opening takes, and what memory a walk does.
+
+mod support;
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use floe_front::VirtualImage;
+use floe_image::{
+    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData, FileSystem,
+    FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
+};
+use floe_testkit::{CountingAllocator, DirectReader};
+use support::{BLOCK, DirectFile};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+/// Held by the test that runs: the allocator counts for all.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const ROOT: Nid = Nid(1);
+
+/// A file system without an image: directories in the root, each with as many files of one block.
+struct Grid {
+    directory_count: u64,
+    files_per_directory: u64,
+    /// How many entries were visited, and how many inodes were asked for.
+    visited: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Grid {
+    fn new(directory_count: u64, files_per_directory: u64) -> Arc<Self> {
+        Arc::new(Self { directory_count, files_per_directory, visited: Arc::default(), asked: Arc::default() })
+    }
+
+    fn directory(&self, index: u64) -> Nid {
+        Nid(ROOT.0 + 1 + index)
+    }
+
+    /// The directory that an inode is in, for a file.
+    fn directory_of(&self, nid: Nid) -> Option<u64> {
+        let past = nid.0.checked_sub(self.directory(self.directory_count).0)?;
+        Some(past / self.files_per_directory).filter(|directory| *directory < self.directory_count)
+    }
+
+    fn is_directory(&self, nid: Nid) -> bool {
+        nid >= ROOT && nid < self.directory(self.directory_count)
+    }
+}
+
+impl FileSystem for Grid {
+    fn with_reader(self: Arc<Self>, _reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
+        self
+    }
+
+    fn root(&self) -> Nid {
+        ROOT
+    }
+
+    fn info(&self) -> FileSystemInfo {
+        FileSystemInfo {
+            format: "grid",
+            magic: 0,
+            block_size: 4096,
+            block_count: 1,
+            inode_count: self.inode_number_max(),
+            built: Timestamp::default(),
+            uuid: None,
+            label: Vec::new(),
+            features: Vec::new(),
+        }
+    }
+
+    fn attr(&self, nid: Nid) -> Result<Attr> {
+        self.asked.fetch_add(1, Relaxed);
+        let (file_type, size) = match self.is_directory(nid) {
+            true => (FileType::Directory, 1 << 20),
+            false if self.directory_of(nid).is_some() => (FileType::Regular, 1 + nid.0 % 4096),
+            false => return Err(Error::corrupt("no such inode", Place::inode(nid))),
+        };
+        Ok(Attr {
+            nid,
+            inode_number: nid.0,
+            file_type,
+            permissions: 0o755,
+            uid: 1,
+            gid: 2,
+            size,
+            link_count: 1,
+            modified: Timestamp::default(),
+            device: DeviceNumber::default(),
+            blocks_512: 8,
+        })
+    }
+
+    fn nid_of(&self, inode_number: u64) -> Option<Nid> {
+        Some(Nid(inode_number))
+    }
+
+    fn inode_number_max(&self) -> u64 {
+        self.directory_count * (1 + self.files_per_directory) + 1
+    }
+
+    fn outline(&self, nid: Nid) -> Result<Outline> {
+        Ok(Outline { attr: self.attr(nid)?, may_have_xattrs: false, hole_alignment: None, directory_block: None })
+    }
+
+    fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
+        assert!(self.is_directory(directory) && name == b"..", "only parents are looked up");
+        Ok(Some(ROOT))
+    }
+
+    fn read_dir(
+        &self,
+        directory: Nid,
+        cursor: DirectoryCursor,
+        visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (count, first) = match directory {
+            ROOT => (self.directory_count, self.directory(0)),
+            _ => {
+                let index = directory.0 - self.directory(0).0;
+                let first = self.directory(self.directory_count).0 + index * self.files_per_directory;
+                (self.files_per_directory, Nid(first))
+            }
+        };
+        for index in cursor.0..count {
+            self.visited.fetch_add(1, Relaxed);
+            let nid = Nid(first.0 + index);
+            let file_type = if directory == ROOT { FileType::Directory } else { FileType::Regular };
+            let (name, next) = (format!("entry-{index:08}"), DirectoryCursor(index + 1));
+            if visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
+        Err(Error::WrongType { expected: "a symbolic link", nid })
+    }
+
+    fn xattr(&self, _nid: Nid, _name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn xattr_names(&self, _nid: Nid) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        let size = self.attr(nid)?.size;
+        let range = range.intersection(ByteRange::new(0, size));
+        if !range.is_empty() {
+            extents.push(Extent { range, data: ExtentData::Plain { device: DeviceId(0), offset: range.offset() } });
+        }
+        Ok(())
+    }
+
+    fn seek(&self, _nid: Nid, _offset: u64, _target: SeekTarget) -> Result<Option<u64>> {
+        unreachable!("the files have no holes")
+    }
+}
+
+fn open(grid: &Arc<Grid>) -> (Arc<DirectReader>, Arc<VirtualImage>) {
+    let reader = Arc::new(DirectReader::of(vec![7; BLOCK]));
+    let blocks: Arc<dyn BlockReader> = Arc::clone(&reader) as _;
+    let image = VirtualImage::open(Arc::clone(grid) as _, &blocks, Arc::clone(&blocks)).expect("it is opened");
+    (reader, Arc::new(image))
+}
+
+#[test]
+fn opening_asks_as_much_of_a_million_inodes_as_of_a_hundred() {
+    let _alone = ALONE.lock();
+    let mut counts = Vec::new();
+    for (directory_count, files_per_directory) in [(10, 9), (1000, 1000)] {
+        let grid = Grid::new(directory_count, files_per_directory);
+        let (reader, image) = open(&grid);
+        let mut superblock = vec![0; BLOCK];
+        DirectFile::new(&reader, &image).read(0, &mut superblock).expect("it is rendered");
+        counts.push((grid.asked.load(Relaxed), grid.visited.load(Relaxed)));
+    }
+    assert_eq!(counts[0], counts[1]);
+    assert!(counts[1].0 < 10, "{counts:?}");
+}
+
+#[test]
+fn a_walk_of_a_million_inodes_keeps_less_than_32_mib() {
+    let _alone = ALONE.lock();
+    let grid = Grid::new(1000, 1000);
+    let before = ALLOCATOR.live_bytes();
+    let (reader, image) = open(&grid);
+    let file = Arc::new(DirectFile::new(&reader, &image));
+    let (inner, erofs) = support::open_erofs(Arc::clone(&file) as _).expect("it is opened");
+    let mut pending = vec![erofs.root()];
+    let (mut inodes, mut bytes_read) = (0u64, 0u64);
+    while let Some(nid) = pending.pop() {
+        inodes += 1;
+        let attr = erofs.attr(nid).expect("it is read");
+        if attr.file_type == FileType::Directory {
+            let listed = erofs.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+                if dirent.name != b"." && dirent.name != b".." {
+                    pending.push(dirent.nid);
+                }
+                ControlFlow::Continue(())
+            });
+            listed.expect("it is listed");
+        } else if inodes.is_multiple_of(1000) {
+            let read = inner.read_file(&erofs, nid, ByteRange::new(0, attr.size)).expect("it is read");
+            assert!(read.iter().all(|byte| *byte == 7));
+            bytes_read += read.len() as u64;
+        }
+    }
+    assert_eq!(inodes, 1 + 1000 + 1_000_000);
+    assert!(bytes_read > 1_000_000, "{bytes_read}");
+    drop(pending);
+    let kept = ALLOCATOR.live_bytes().saturating_sub(before);
+    assert!(kept < 32 << 20, "{kept} bytes");
+}
+
+#[test]
+fn a_block_of_a_huge_directory_does_not_need_the_others() {
+    let _alone = ALONE.lock();
+    let grid = Grid::new(1, 1_000_000);
+    let (reader, image) = open(&grid);
+    let file = Arc::new(DirectFile::new(&reader, &image));
+    let (_, erofs) = support::open_erofs(Arc::clone(&file) as _).expect("it is opened");
+    let before = ALLOCATOR.live_bytes();
+    let wide = erofs.lookup(erofs.root(), b"entry-00000000").expect("it is read").expect("it is there");
+    let size = erofs.attr(wide).expect("it is read").size;
+    let visited = grid.visited.load(Relaxed);
+    let found = erofs.lookup(wide, b"entry-00765432").expect("it is read").expect("it is there");
+    assert_eq!(erofs.attr(found).expect("it is read").size, 1 + (3 + 765_432) % 4096);
+    let (visited, blocks) = (grid.visited.load(Relaxed) - visited, u64::from(size.div_ceil(BLOCK as u64).ilog2()) + 2);
+    // A block has some 150 entries.
+    assert!(visited < blocks * 400, "{visited} entries are visited for {blocks} blocks");
+    let kept = ALLOCATOR.live_bytes().saturating_sub(before);
+    assert!(kept < 1 << 20, "{kept} bytes");
+}
