@@ -10,7 +10,9 @@ use floe::OpenOptions;
 use floe_fuse::{Keeper, Kept, Mountpoint};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
-use crate::{confinement, control::Prepared, fail::Fail, mount_options::Settings, mount_users::MountUsers};
+use crate::{
+    confinement, control::Prepared, fail::Fail, front::Front, mount_options::Settings, mount_users::MountUsers,
+};
 
 /// What a mount needs of the world outside: had while the process may still reach it.
 pub(crate) struct MountNeeds {
@@ -33,9 +35,11 @@ impl MountNeeds {
         settings: &mut Settings,
         notify_pipe: Option<&Path>,
     ) -> Result<Self, Fail> {
-        let Settings { open, mount: options, sandbox: mode, .. } = settings;
+        let Settings { open, mount: options, front, sandbox: mode, .. } = settings;
         let control = Prepared::new();
-        if *mode == Mode::Off {
+        // fusermount3 removes what is left of a killed process, but for a front.
+        let is_removed_by_keeper = options.auto_unmount && *front != Front::Fuse;
+        if *mode == Mode::Off && !is_removed_by_keeper {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
         }
         let directory = match mountpoint {
@@ -52,6 +56,9 @@ impl MountNeeds {
         let keeper = Keeper::start(kept);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the process that mounts: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
+        if *mode == Mode::Off {
+            return Ok(Self { policy: Policy::default(), control: Some(control), keeper: Some(keeper) });
+        }
 
         let mut policy = confinement::reading();
         policy.calls = Calls { serve: true, ..Calls::default() };

@@ -96,7 +96,7 @@ fn attributes_are_answered_as_by_the_kernel() {
     for name in ["erofs-cbase-lz4", "sqfs-cbase-gzip"] {
         let image = corpus.materialise(&corpus.image(name));
         let (kernel, served) =
-            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image).expect("mounted"));
+            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, "fuse").expect("mounted"));
         let paths = paths(&kernel.path());
         assert!(paths.len() > 10, "there is something to compare");
         for path in paths {
@@ -164,7 +164,7 @@ fn labels_are_answered_as_by_the_kernel() {
     images.push(corpus.materialise(&corpus.image("sqfs-cbase-gzip")));
     for image in images {
         let (kernel, served) =
-            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image).expect("mounted"));
+            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, "fuse").expect("mounted"));
         let shown = paths(&kernel.path()).into_iter();
         let shown = shown.filter(|path| {
             let metadata = kernel.path().join(path).symlink_metadata().expect("there");

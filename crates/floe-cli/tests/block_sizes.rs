@@ -176,7 +176,7 @@ fn large_blocks_are_mounted_listed_and_dumped() {
         |image| image.name.clone(),
         |image| {
             let files = corpus.materialise(image);
-            let served = match Served::new(&files) {
+            let served = match Served::new(&files, "fuse") {
                 Ok(served) => served,
                 Err(error) => return vec![error],
             };

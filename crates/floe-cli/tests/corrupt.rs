@@ -122,7 +122,7 @@ fn mounts_of_corrupt_images_give_errors_or_data() {
     "#;
     check_images(|path| {
         let image = Materialised { path: path.to_path_buf(), format: Format::Erofs, offset: 0, devices: Vec::new() };
-        let served = match Served::new(&image) {
+        let served = match Served::new(&image, "fuse") {
             Ok(served) => served,
             Err(words) if words.contains("floe: ") && words.lines().count() == 1 => return Vec::new(),
             Err(words) => return vec![words],

@@ -225,14 +225,15 @@ fn an_image_cut_while_it_is_mounted_gives_errors_or_the_right_bytes() {
         |name| {
             let record = corpus.image(name);
             let whole = corpus.materialise(&record);
-            let expected = digests(&Served::new(&whole).expect("it mounts"));
+            let expected = digests(&Served::new(&whole, "fuse").expect("it mounts"));
             let len = fs::metadata(&whole.path).expect("it is there").len();
             let mut told = Vec::new();
             for kept in (0..8).map(|eighth| len * eighth / 8) {
                 let folder = tempfile::tempdir().expect("a folder");
                 let path = folder.path().join("image");
                 fs::copy(&whole.path, &path).expect("copied");
-                let served = Served::new(&Materialised { path: path.clone(), ..whole.clone() }).expect("it mounts");
+                let served =
+                    Served::new(&Materialised { path: path.clone(), ..whole.clone() }, "fuse").expect("it mounts");
                 cut(&path, kept);
                 let found = digests(&served);
                 let wrong = found.difference(&expected).next();

@@ -37,7 +37,7 @@ fn mounts_show_what_manifests_and_the_kernel_say() {
         |image| image.name.clone(),
         |image| {
             let files = corpus.materialise(image);
-            let served = match Served::new(&files) {
+            let served = match Served::new(&files, "fuse") {
                 Ok(served) => served,
                 Err(refusal) => return vec![refusal],
             };

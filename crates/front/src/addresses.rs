@@ -10,6 +10,12 @@ use crate::geometry::{DATA_BLOCK, META_BLOCK};
 /// How much longer the table of runs gets at once: by this part of what it is, so that a copy of it never takes much memory.
 const GROWTH_DIVISOR: usize = 4;
 
+/// The metadata block of runs that nothing has.
+pub(crate) const NOTHING: u64 = u64::MAX;
+
+/// How many blocks behind the last that is given may be read, and then are nothing's: what the kernel reads ahead.
+const NOTHING_BLOCKS_MAX: u32 = 512;
+
 /// Data that wants addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
@@ -97,6 +103,21 @@ impl Addresses {
         (first..first + group.run_count as usize).filter_map(|run| given.run(group, run)).collect()
     }
 
+    /// Gives the blocks from `start` to `end` to nothing, for good, as they are read before anything has them: what is read
+    /// there stays in the kernel's page cache. `false` where so much cannot be given away.
+    pub(crate) fn give_to_nothing(&self, start: u32, end: u32) -> bool {
+        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        if start < given.free {
+            // Something has been given them meanwhile.
+            return true;
+        }
+        let end = end.min(given.free.saturating_add(NOTHING_BLOCKS_MAX)).min(META_BLOCK);
+        if end > start {
+            given.add_nothing(end);
+        }
+        end > start
+    }
+
     /// The data that has `block`, if any has.
     pub(crate) fn find(&self, block: u32) -> Option<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
@@ -122,6 +143,16 @@ impl Given {
         let StoredRun { start, item } = *self.runs.get(run)?;
         let end = self.runs.get(run + 1).map_or(self.free, |next| next.start);
         Some(Run { metadata_block: group.metadata_block, item, start, end })
+    }
+
+    /// Gives the blocks from the first free one to `end` to nothing.
+    fn add_nothing(&mut self, end: u32) {
+        let extends_last = self.groups.last().is_some_and(|group| group.metadata_block == NOTHING);
+        if !extends_last {
+            self.groups.push(Group { metadata_block: NOTHING, first_run: self.runs.len() as u32, run_count: 1 });
+            self.runs.push(StoredRun { start: self.free, item: 0 });
+        }
+        self.free = end;
     }
 
     fn add(&mut self, metadata_block: u64, wanted: &[Wanted]) {
@@ -179,6 +210,15 @@ mod tests {
         ] {
             let found = addresses.find(block).map(|run| (run.metadata_block, run.item, run.start, run.end));
             assert_eq!(found, expected, "{block}");
+        }
+        for (start, end, is_given) in
+            [(267, 270, true), (268, 271, true), (270, 280, true), (275, 276, true), (280 + 512, 900, false)]
+        {
+            assert_eq!(addresses.give_to_nothing(start, end), is_given, "{start}");
+        }
+        assert_eq!(addresses.assign(17, &wanted(&[2])), Some(vec![280]));
+        for (block, expected) in [(266, 16), (267, NOTHING), (279, NOTHING), (280, 17)] {
+            assert_eq!(addresses.find(block).map(|run| run.metadata_block), Some(expected), "{block}");
         }
         assert_eq!(addresses.of(90).len(), 3);
         assert!(addresses.of(14).is_empty() && addresses.of(99).is_empty());

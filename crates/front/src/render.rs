@@ -4,7 +4,7 @@ use floe_erofs::write::{DirectoryEntry, InodeData, directory_bytes};
 use floe_image::{ByteRange, Extent, ExtentData, FileType, Nid, Result};
 
 use crate::{
-    addresses::{Run, Wanted},
+    addresses::{NOTHING, Run, Wanted},
     directory::DirectoryContent,
     geometry::{
         BLOCK_BYTES, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK, META_BLOCK, Slot,
@@ -75,6 +75,9 @@ impl View {
     /// # Errors
     /// It cannot be read now.
     pub(crate) fn placed(&self, run: &Run) -> Result<Placed> {
+        if run.metadata_block == NOTHING {
+            return Ok(Placed { nid: self.file_system.root(), range: ByteRange::new(0, 0), is_file: true });
+        }
         let offset = (run.metadata_block - u64::from(META_BLOCK)) * BLOCK_BYTES;
         let (mut slot, within) = self.shared.geometry.slot_at(offset).ok_or_else(unreadable)?;
         let is_shared = slot.class.stride() < BLOCK_BYTES;

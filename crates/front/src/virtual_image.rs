@@ -50,6 +50,9 @@ impl VirtualImage {
     /// The name of the virtual image in the root.
     pub const NAME: &'static str = "image";
 
+    /// Where the virtual image has file data; its metadata are elsewhere.
+    pub const DATA: ByteRange = ByteRange::between(DATA_BLOCK_64 << BLOCK_LOG2, META_BLOCK_64 << BLOCK_LOG2);
+
     /// The number of the virtual image, for reads of it.
     pub const NID: Nid = IMAGE;
 
@@ -261,8 +264,15 @@ impl FileSystem for VirtualImage {
             let area_end = match position >> BLOCK_LOG2 {
                 0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
                 DATA_BLOCK_64..META_BLOCK_64 => {
-                    // What has no addresses yet must not be read: it would stay in the page cache as it was.
-                    let (run, placed) = self.placed_at(position)?.ok_or_else(unreadable)?;
+                    let Some((run, placed)) = self.placed_at(position)? else {
+                        // What is read stays in the page cache as it was, so nothing may get these addresses any more.
+                        let block_of = |offset: u64| u32::try_from(offset.div_ceil(BLOCK_BYTES)).unwrap_or(META_BLOCK);
+                        let start = u32::try_from(position / BLOCK_BYTES).unwrap_or(META_BLOCK);
+                        if !self.view.shared.addresses.give_to_nothing(start, block_of(end)) {
+                            return Err(unreadable());
+                        }
+                        continue;
+                    };
                     let run_end = u64::from(run.end) * BLOCK_BYTES;
                     if placed.is_file {
                         self.map_run(&run, &placed, ByteRange::between(position, end.min(run_end)), extents)?;

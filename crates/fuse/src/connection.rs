@@ -3,6 +3,7 @@
 
 pub(crate) mod pending;
 pub(crate) mod rescue;
+pub(crate) mod serving_thread;
 
 /// The largest write that the kernel may send. Nothing is ever written.
 pub(crate) const WRITE_BYTES_MAX: u32 = 4096;

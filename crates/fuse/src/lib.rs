@@ -20,6 +20,7 @@ mod session_pool;
 pub use mount::{Ended, Mount};
 pub use mounting::{
     error::MountError,
+    front::FrontRefusal,
     keeper::{Keeper, Kept, UsersOf},
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},

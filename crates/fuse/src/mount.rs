@@ -3,8 +3,9 @@
 use std::{
     io,
     num::NonZero,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -14,14 +15,17 @@ use std::{
 };
 
 use floe_engine::Reader;
-use floe_fuse_wire::{Channel, Notifier};
+use floe_fuse_wire::{self as wire, Channel, Notifier};
+use floe_image::{ByteRange, Nid};
 
 use crate::{
-    Detach, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
+    edge::drop_behind::{self, DropBehind, DropRange, Noted},
     edge::kernel_pages::KernelPages,
+    mounting::front::{HiddenMount, IMAGE_NAME},
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -84,7 +88,7 @@ impl Mount {
         };
         let Connected { device, auto_unmount } = connected;
         let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
-        let result = serve(edge, device, deadlines, options, &unmounter);
+        let result = serve(edge, device, deadlines, options, &unmounter, None);
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -98,6 +102,61 @@ impl Mount {
             (None, _) => None,
         };
         Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
+    }
+
+    /// Mounts the kernel's EROFS on `directory`, in front of a file named `image` that `reader` has in its root: an EROFS
+    /// image whose file data are in the range `data`. The file is served over a FUSE mount that is in no tree, and that ends
+    /// with the front.
+    ///
+    /// # Errors
+    /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]): then nothing is mounted.
+    pub fn in_front(
+        reader: Reader,
+        directory: PathBuf,
+        options: &MountOptions,
+        data: ByteRange,
+    ) -> Result<Self, MountError> {
+        let file_system = reader.file_system();
+        let image = file_system.lookup(file_system.root(), IMAGE_NAME.as_bytes()).map_err(MountError::Image)?;
+        let image = image.ok_or_else(|| MountError::Front(FrontRefusal::new(&io::ErrorKind::NotFound.into())))?;
+        let behind = DropBehind::new(data);
+        let (noted, asked) = (Arc::clone(&behind), options.reads.clone());
+        let keeper = options.keeper.as_ref();
+        let serving = &MountOptions {
+            access: Some(Access::All),
+            checks_permissions: false,
+            // The keeper waits for those who serve, while it mounts the front.
+            keeper: None,
+            reads: Some(Arc::new(move |nid, offset, len| {
+                noted.note_read(ByteRange::new(offset, len.into()));
+                if let Some(asked) = &asked {
+                    asked(nid, offset, len);
+                }
+            })),
+            ..options.clone()
+        };
+        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
+        let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let (_, served, connection) = edge.parts();
+        let counts = served.counts.clone();
+        let (device, hidden) = match keeper {
+            Some(keeper) => (keeper.hide()?, Hidden::Kept(keeper)),
+            None => {
+                let device = wire::open().map_err(MountError::Device)?;
+                let hidden = HiddenMount::new(device.as_fd()).map_err(|error| refused(&error))?;
+                (device, Hidden::Own(hidden))
+            }
+        };
+        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
+        let ended = serve(edge, device, deadlines, serving, &unmounter, Some((image, behind)))?;
+        match hidden {
+            Hidden::Own(hidden) => hidden.put_front(&directory, options).map_err(|error| refused(&error))?,
+            Hidden::Kept(keeper) => keeper.put_front()?,
+        }
+        let unmounter = unmounter.of(directory);
+        let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
+        let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: None })
     }
 
     /// Why the kernel does not read ahead as far as was asked for.
@@ -121,6 +180,16 @@ impl Mount {
     }
 }
 
+/// The process that holds the hidden mount behind a front.
+enum Hidden<'options> {
+    Own(HiddenMount),
+    Kept(&'options Keeper),
+}
+
+fn refused(error: &io::Error) -> MountError {
+    MountError::Front(FrontRefusal::new(error))
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.unmounter.is_mounted() && self.unmounter.unmount(Detach::Never).is_err() {
@@ -136,13 +205,27 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
     unmounter: &Unmounter,
+    behind: Option<(Nid, Arc<DropBehind>)>,
 ) -> Result<Receiver<Ended>, MountError> {
     let channel = Channel::new(device);
     edge.negotiate(&channel).map_err(MountError::Handshake)?;
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
     let file_system = Arc::clone(reader.file_system());
-    reader.set_page_cache(Box::new(KernelPages { notifier: Notifier::new(channel.clone()), served, file_system }));
+    let dropping = behind.as_ref().map(|(nid, notes)| {
+        let (served, notifier, nid) = (Arc::clone(&served), Notifier::new(channel.clone()), *nid);
+        let drop_range: DropRange = Box::new(move |range: ByteRange| {
+            let (Ok(offset), Ok(len)) = (range.offset().try_into(), range.len().try_into()) else { return };
+            // Where nothing is dropped, there is a second copy for the kernel to reclaim.
+            let _ = notifier.invalidate_inode(served.nodes.node(nid), offset, len);
+        });
+        (Arc::downgrade(notes), drop_range)
+    });
+    let pages = KernelPages { notifier: Notifier::new(channel.clone()), served, file_system };
+    reader.set_page_cache(match behind {
+        Some((_, notes)) => Box::new(Noted { pages, notes }),
+        None => Box::new(pages),
+    });
     let rescue = channel.join_without_waiting().ok().map(Rescue::new);
     if let Ok(channel) = channel.join_without_waiting() {
         pending.look_at(channel);
@@ -152,6 +235,9 @@ fn serve(
     let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
         thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
     };
+    if let Some((notes, drop_range)) = dropping {
+        spawn("floe-behind", Box::new(move || drop_behind::run(&notes, &drop_range)))?;
+    }
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
         if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {

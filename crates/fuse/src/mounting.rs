@@ -1,11 +1,14 @@
-//! Mounting and unmounting: as root, through fusermount3, or through a keeper; the mount table.
+//! Mounting and unmounting: as root, through fusermount3, or through a keeper; the kernel's EROFS in front; the mount
+//! table.
 
 pub(crate) mod error;
 mod fork_sys;
+pub(crate) mod front;
 pub(crate) mod fusermount;
 pub(crate) mod keeper;
 pub(crate) mod mountpoint;
 pub(crate) mod options;
+mod private_namespace_sys;
 pub(crate) mod read_ahead;
 pub(crate) mod table;
 pub(crate) mod unmount;

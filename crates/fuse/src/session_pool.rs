@@ -11,7 +11,7 @@ use floe_engine::{Reader, Working};
 use self::{busy_polling::BusyPolling, listeners::Listeners};
 use crate::{
     MountOptions,
-    connection::pending::Pending,
+    connection::{pending::Pending, serving_thread},
     requests::deadline::{Deadlines, Visit, has_answered},
 };
 
@@ -47,6 +47,7 @@ impl SessionPool {
     /// Begins a request of `caller`, which `thread` has taken. The threads that take requests decompress what is cheap, so
     /// the engine schedules them, and counts them as working until the turn ends.
     pub(crate) fn begin(&self, thread: usize, caller: u32) -> Turn<'_> {
+        serving_thread::mark();
         let visit = self.deadlines.enter(thread);
         let working = self.reader.engine().adopt_this_thread();
         self.listeners.begin();

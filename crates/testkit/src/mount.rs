@@ -42,6 +42,16 @@ impl KernelMount {
         Ok(Self { directory })
     }
 
+    /// Mounts an image of the corpus through a loop device.
+    ///
+    /// # Errors
+    /// The kernel refuses; why.
+    pub fn through_loop(image: &Materialised) -> Result<Self, String> {
+        let directory = tempfile::Builder::new().prefix("floe-kernel-").tempdir().map_err(|error| error.to_string())?;
+        mount_loop(image, directory.path())?;
+        Ok(Self { directory })
+    }
+
     /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.directory.path().to_path_buf()

@@ -23,12 +23,12 @@ pub(super) struct Contender {
 
 #[derive(Clone, Debug)]
 enum How {
+    /// Straight from the file where the kernel can.
     Kernel,
+    /// Through a loop device.
+    KernelLoop,
     /// `PROGRAM ARGUMENTS IMAGE DIRECTORY`, which stays in the foreground.
-    Program {
-        program: PathBuf,
-        arguments: Vec<OsString>,
-    },
+    Program { program: PathBuf, arguments: Vec<OsString> },
 }
 
 impl Contender {
@@ -59,20 +59,28 @@ impl Contender {
             Err(reason) => absent.push(reason),
         }
         match kernel_need.missing() {
-            None => here.push(Self {
-                name: "kernel".to_owned(),
-                version: format!("Linux {}", rustix::system::uname().release().to_string_lossy()),
-                how: How::Kernel,
-            }),
+            None => {
+                let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+                here.push(Self { name: "kernel".to_owned(), version: version.clone(), how: How::Kernel });
+                // The kernel's SquashFS reads devices only.
+                if format == Format::Erofs {
+                    here.push(Self { name: "kernel-loop".to_owned(), version, how: How::KernelLoop });
+                }
+            }
             Some(reason) => absent.push(format!("kernel: {reason}")),
         }
         (here, absent)
     }
 
+    /// Whether the kernel reads through a loop device though it need not.
+    pub(super) fn wants_loop(&self) -> bool {
+        matches!(self.how, How::KernelLoop)
+    }
+
     /// The command that serves `image` at `directory`; `None` for the kernel.
     pub(super) fn command(&self, image: &Path, directory: &Path) -> Option<Command> {
         match &self.how {
-            How::Kernel => None,
+            How::Kernel | How::KernelLoop => None,
             How::Program { program, arguments } => {
                 let mut command = Command::new(program);
                 command.args(arguments).arg(image).arg(directory);

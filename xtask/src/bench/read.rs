@@ -16,7 +16,8 @@ use super::{
 };
 use crate::task_error::{Outcome, TaskError};
 
-/// Read through mounts: Floe against erofsfuse or squashfuse_ll, and the kernel. Rounds are interleaved. Before each
+/// Read through mounts: Floe over FUSE ("floe") and with the kernel's EROFS in front ("front"), against erofsfuse or
+/// squashfuse_ll, and the kernel, with a loop device ("kernel-loop") and without. Rounds are interleaved. Before each
 /// run the image is unmounted and its pages are dropped, as root all caches of the machine. The table shows medians,
 /// and in parentheses how many times better Floe is. Unavailable peers are skipped with a message.
 #[derive(clap::Args)]
@@ -124,11 +125,18 @@ impl Arguments {
     }
 
     fn contenders(&self, format: Format, floe: &Path) -> Outcome<(Vec<Contender>, Vec<String>)> {
-        let mut contenders = vec![Contender::floe("floe", floe, &[])?];
+        let front = |kind: &str| ["-o".to_owned(), format!("front={kind}")];
+        let mut contenders = vec![Contender::floe("floe", floe, &front("fuse"))?];
+        // Only root may mount the kernel's EROFS.
+        if rustix::process::geteuid().is_root() {
+            contenders.push(Contender::floe("front", floe, &front("kernel"))?);
+        }
         for variant in &self.variant {
             let (name, options) =
                 variant.split_once('=').ok_or(TaskError::new(format!("{variant} is not NAME=OPTIONS")))?;
-            let options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+            // A variant differs from the Floe that it is compared with only in its own options.
+            let options = front("fuse").into_iter().chain(options.split_whitespace().map(str::to_owned));
+            let options: Vec<String> = options.collect();
             contenders.push(Contender::floe(name, floe, &options)?);
         }
         let (peers, absent) = Contender::peers(format, &self.setting);

@@ -37,7 +37,9 @@ impl Session {
         let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
         let Some(mut command) = contender.command(image, directory.path()) else {
             let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
-            return KernelMount::new(&image).map(Self::Kernel).map_err(TaskError::new);
+            let mount =
+                if contender.wants_loop() { KernelMount::through_loop(&image) } else { KernelMount::new(&image) };
+            return mount.map(Self::Kernel).map_err(TaskError::new);
         };
         let before = fs::metadata(directory.path())?.dev();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

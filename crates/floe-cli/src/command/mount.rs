@@ -12,7 +12,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Keeper, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Keeper, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -27,6 +27,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     fault_log,
+    front::Fronted,
     idle::unmount_when_idle,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
@@ -182,7 +183,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on signals wait for the mount, so that none leaves it behind.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
-    let mount = Mount::new(image.reader().clone(), mountpoint, &settings.mount)?;
+    let Fronted { mount, reader, report: front } = settings.front.mount(&image, mountpoint, &settings.mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
     }
@@ -194,11 +195,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let device = unmounter.device();
     let source = Arc::new(status::Source {
         image: image.clone(),
+        reader,
         path: shown_path,
         devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
         settings,
+        front,
         requests: mount.request_counts(),
         started: Instant::now(),
         enforced,

@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf, Fail> {
     let advice = "name the image with --image";
     let entry = entry.ok_or_else(|| Fail::usage(format!("nothing is mounted on {}: {advice}", directory.display())))?;
-    let source = PathBuf::from(&entry.source);
+    let source = entry.image().to_owned();
     if source.is_file() {
         return Ok(source);
     }

@@ -37,7 +37,7 @@ impl Mounted {
         let table = MountTable::read().map_err(|error| Fail::failed(format!("the mount table: {error}")))?;
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
         let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
-        if !entry.is_fuse() {
+        if !entry.is_served() {
             return Err(Fail::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
         }
         let user_id = geteuid().as_raw();

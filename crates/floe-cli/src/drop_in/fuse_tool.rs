@@ -10,6 +10,7 @@ use crate::{
     command::mount::{Order, fulfil, notify},
     exit::Exit,
     fail::Fail,
+    front::Front,
     mount_options::{Settings, Strictness},
     output::Output,
 };
@@ -37,7 +38,7 @@ const FUSE_HELP: &str = "\
     -f, -d         stay in the foreground
     -s             one thread
     --no-sandbox   do not confine the process that reads the image
-    -o opt,…       options of floe mount, and of FUSE
+    -o opt,…       options of floe mount, and of FUSE; front=kernel lets all users in
     -h, --help, -V, --version
 ";
 
@@ -111,6 +112,9 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
         return Err(Fail::usage(format!("give an image and a directory: {name} [options] IMAGE MOUNTPOINT")));
     };
     let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
+    // libfuse lets in the user who mounts alone, which the kernel's EROFS cannot.
+    let access = if settings.front == Front::Kernel { Access::All } else { Access::Owner };
+    settings.mount.access.get_or_insert(access);
     // A mount that was given the name of a source has no subtype, unless that was given too.
     let is_named = settings.source.is_some();
     settings.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
@@ -125,11 +129,11 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
     result
 }
 
-/// What these programs mount like where no option says otherwise. libfuse lets in the user who mounts alone, root too,
-/// ignores set-user-id bits and device files, and leaves permissions to the program, which checks none.
+/// What these programs mount like where no option says otherwise. libfuse ignores set-user-id bits and device files, and
+/// leaves permissions to the program, which checks none. There is no front.
 fn as_libfuse() -> Settings {
     let mut settings = Settings::default();
-    settings.mount.access = Some(Access::Owner);
+    settings.front = Front::Fuse;
     settings.mount.checks_permissions = false;
     settings.mount.acl = false;
     settings

@@ -7,7 +7,7 @@ use floe_fuse::MountOptions;
 use floe_sandbox::Mode;
 
 use super::table::{FOR_THE_KERNEL, WITHOUT_EFFECT, find};
-use crate::fail::Fail;
+use crate::{fail::Fail, front::Front};
 
 /// What a list of options sets.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) account: Option<PathBuf>,
     /// Where to write a line after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
+    /// What stands between the image and its readers.
+    pub(crate) front: Front,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
-use crate::mount_options::ShownOption;
+use crate::{front::FrontReport, mount_options::ShownOption};
 
 /// The version of the fields.
 pub(crate) const SCHEMA: u32 = 2;
@@ -24,6 +24,9 @@ pub(crate) struct Report {
     /// The device number of the mount's files: "0:57".
     pub(crate) device: String,
     pub(crate) image: ImageReport,
+    /// What stands between the image and its readers.
+    #[serde(default)]
+    pub(crate) front: FrontReport,
     pub(crate) options: Vec<ShownOption>,
     /// Where the image is, if it is somewhere else, and what was fetched.
     #[serde(default)]

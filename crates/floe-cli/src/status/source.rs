@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process, sync::Arc, time::Instant};
 
-use floe::{Image, remote::RemoteProcess};
+use floe::{Image, Reader, remote::RemoteProcess};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, RequestCounts, RequestKind};
 use floe_sandbox::Enforced;
@@ -13,6 +13,7 @@ use super::report::{
 };
 use crate::{
     control::{Answer, Question},
+    front::FrontReport,
     mount_options::Settings,
     shown::json_name,
 };
@@ -49,12 +50,15 @@ const BOUNDS_NS: [u64; 22] = [
 /// A mount that runs, and all that is told of it.
 pub(crate) struct Source {
     pub(crate) image: Image,
+    /// What the mount is served from.
+    pub(crate) reader: Reader,
     pub(crate) path: PathBuf,
     pub(crate) devices: Vec<PathBuf>,
     pub(crate) mountpoint: PathBuf,
     pub(crate) device: (u32, u32),
     /// As they were when it was mounted.
     pub(crate) settings: Settings,
+    pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
@@ -81,7 +85,7 @@ impl Source {
         // Before the counts, so that no bucket has more than there are.
         let latency = Stage::ALL.iter().map(|stage| latency_of(engine, *stage)).collect();
         let counters = engine.counters();
-        let around = self.image.reader().read_around_counters();
+        let around = self.reader.read_around_counters();
         let threads: Vec<_> = engine.worker_status().into_iter().map(thread_of).collect();
         let shown = |path: &PathBuf| json_name(path.as_os_str().as_encoded_bytes());
         let pages = counters.pages;
@@ -98,6 +102,7 @@ impl Source {
                 offset_bytes: self.image.offset(),
                 devices: self.devices.iter().map(shown).collect(),
             },
+            front: self.front.clone(),
             options: self.settings().shown(),
             remote: self.remote.as_deref().map(remote_of),
             sandbox: SandboxReport {

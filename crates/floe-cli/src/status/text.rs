@@ -31,6 +31,9 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     for device in &image.devices {
         writeln!(writer, "device       {}", shown(device))?;
     }
+    if !report.front.kind.is_empty() {
+        writeln!(writer, "front        {} ({})", shown(&report.front.kind), shown(&report.front.reason))?;
+    }
     if let Some(remote) = &report.remote {
         write_remote(writer, remote)?;
     }

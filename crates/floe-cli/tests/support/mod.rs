@@ -1,6 +1,7 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
 pub(crate) mod mkfs_erofs;

@@ -79,11 +79,11 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Mounts an image and waits until that works.
+    /// Mounts an image, through FUSE alone unless the arguments say otherwise, and waits until that works.
     pub(crate) fn new<A: AsRef<OsStr>>(image: &Path, arguments: impl IntoIterator<Item = A>) -> Self {
         let place = Place::new();
         let mut command = floe();
-        command.arg("mount").arg(image).arg(&place.path).args(arguments);
+        command.arg("mount").arg(image).arg(&place.path).args(["-o", "front=fuse"]).args(arguments);
         Self::start(command, place)
     }
 

@@ -24,12 +24,13 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Mounts an image, and waits until the program says so.
+    /// Mounts an image, and waits until the program says so. `front` is what `-o front=` is given.
     ///
     /// # Errors
     /// It does not mount; what it writes to its standard error.
-    pub(crate) fn new(image: &Materialised) -> Result<Self, String> {
-        Self::with(image, &[], &[])
+    pub(crate) fn new(image: &Materialised, front: &str) -> Result<Self, String> {
+        let front = format!("front={front}");
+        Self::with(image, &["-o".as_ref(), front.as_ref()], &[])
     }
 
     /// As [`Served::new`], with further options and variables of the environment.

@@ -2,6 +2,8 @@
 
 use std::{fmt, io, path::PathBuf};
 
+use crate::FrontRefusal;
+
 /// Why an image could not be mounted. Its text is one line that says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -44,6 +46,8 @@ pub enum MountError {
         /// What the operating system says.
         error: io::Error,
     },
+    /// The kernel's EROFS cannot be mounted in front.
+    Front(FrontRefusal),
     /// The kernel and we did not come to terms.
     Handshake(io::Error),
     /// The root of the image cannot be read.
@@ -95,6 +99,10 @@ impl fmt::Display for MountError {
             Self::Descriptor { path, error } => {
                 write!(formatter, "{} is not an open descriptor of /dev/fuse: {error}", path.display())
             }
+            Self::Front(refusal) => write!(
+                formatter,
+                "the kernel's EROFS cannot be mounted in front: {refusal}: give front=fuse in place of front=kernel"
+            ),
             Self::Handshake(error) => write!(formatter, "the kernel gave the mount up: {error}"),
             Self::Image(error) => error.fmt(formatter),
             Self::Threads(error) => write!(formatter, "cannot start the threads that serve the mount: {error}"),

@@ -17,9 +17,11 @@ use rustix::net::{
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{
-    Detach, MountError, MountOptions, UnmountError, Unmounter,
+    Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
+    connection::serving_thread::may_wait_for_mount,
     mounting::fork_sys,
+    mounting::front::HiddenMount,
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -56,6 +58,10 @@ pub struct Kept<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Question {
     Mount,
+    /// A mount that is in no tree.
+    MountHidden,
+    /// The kernel's EROFS in front of that.
+    MountFront,
     Unmount,
     UnmountLazily,
     ReadAhead,
@@ -121,6 +127,26 @@ impl Keeper {
         }
     }
 
+    /// Makes a mount that is in no tree; its descriptor of the device.
+    pub(crate) fn hide(&self) -> Result<OwnedFd, MountError> {
+        let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
+        let (answer, descriptors) = self.ask(Question::MountHidden).map_err(refused)?;
+        match (answer.kind, descriptors.into_iter().next()) {
+            (DONE, Some(device)) => Ok(device),
+            (DONE, None) => Err(refused(io::Error::from_raw_os_error(libc::EMFILE))),
+            (1, _) => Err(MountError::Device(answer.error())),
+            _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
+        }
+    }
+
+    /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone.
+    pub(crate) fn put_front(&self) -> Result<(), MountError> {
+        may_wait_for_mount();
+        let answer = self.ask(Question::MountFront).map(|(answer, _)| answer);
+        let answer = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
+        if answer.kind == DONE { Ok(()) } else { Err(MountError::Front(FrontRefusal { reason: answer.text })) }
+    }
+
     /// Unmounts what it mounted.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
@@ -181,11 +207,11 @@ impl fmt::Debug for Keeper {
 
 /// The keeper's life: it answers until the other end is closed.
 fn keep(socket: &OwnedFd, kept: Kept<'_>) {
-    let mut mounted = None;
+    let mut held = Held::default();
     let mut bytes = [0; 5];
     while let Ok((len, _)) = receive(socket.as_fd(), &mut bytes) {
         let Some(question) = bytes.get(..len).and_then(Question::from_bytes) else { break };
-        let (answer, descriptors) = answer(question, kept, &mut mounted);
+        let (answer, descriptors) = answer(question, kept, &mut held);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -199,32 +225,69 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>) {
             break;
         }
     }
+    // Nobody else removes the front of a process that was killed.
+    if let (true, Some(front)) = (held.is_front && kept.options.auto_unmount, &held.mounted) {
+        let _ = front.unmount(Detach::Lazily);
+    }
     if let Some(passing) = kept.passing {
         let _ = fs::remove_dir(passing);
     }
 }
 
-fn answer(question: Question, kept: Kept<'_>, mounted: &mut Option<Unmounter>) -> (Answer, Vec<OwnedFd>) {
-    let unmount = |detach| match mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
+/// What a keeper has mounted.
+#[derive(Default)]
+struct Held {
+    hidden: Option<HiddenMount>,
+    mounted: Option<Unmounter>,
+    /// Whether the mount is a front.
+    is_front: bool,
+}
+
+fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<OwnedFd>) {
+    let unmount = |detach| match held.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
         None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
         Some(result) => Answer::of_unmount(result),
     };
     let answer = match question {
-        Question::Mount => match kept.directory.filter(|_| mounted.is_none()) {
+        Question::Mount => match kept.directory.filter(|_| held.mounted.is_none()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some(directory) => match connect(directory, kept.options) {
                 Ok(Connected { device, auto_unmount }) => {
-                    *mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                    held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
                     let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
                     return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
                 }
                 Err(error) => Answer::of_mount_error(error),
             },
         },
+        Question::MountHidden if held.hidden.is_some() || held.mounted.is_some() => {
+            Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
+        }
+        Question::MountHidden => match floe_fuse_wire::open() {
+            Err(error) => Answer::failed(1, &error),
+            Ok(device) => match HiddenMount::new(device.as_fd()) {
+                Ok(hidden) => {
+                    held.hidden = Some(hidden);
+                    return (Answer::done(), vec![device]);
+                }
+                Err(error) => Answer::refused(&error),
+            },
+        },
+        Question::MountFront => match kept.directory.zip(held.hidden.take()) {
+            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+            Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
+                Ok(()) => {
+                    held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                    held.is_front = true;
+                    Answer::done()
+                }
+                Err(error) => Answer::refused(&error),
+            },
+        },
         Question::Unmount => unmount(Detach::Never),
         Question::UnmountLazily => unmount(Detach::Lazily),
         Question::ReadAhead => {
-            let device = mounted.as_ref().and_then(Unmounter::device);
+            let device = held.mounted.as_ref().and_then(Unmounter::device);
             match device.zip(kept.options.read_ahead_bytes).map(|(device, bytes)| read_ahead::set(device, bytes)) {
                 Some(Ok(())) => Answer::done(),
                 Some(Err(error)) => Answer::failed(4, &error),
@@ -264,6 +327,8 @@ impl Question {
             Self::ReadAhead => (4, 0),
             Self::Users => (5, 0),
             Self::IsAdministrator(thread) => (6, thread),
+            Self::MountHidden => (7, 0),
+            Self::MountFront => (8, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -279,6 +344,8 @@ impl Question {
             4 => Self::ReadAhead,
             5 => Self::Users,
             6 => Self::IsAdministrator(argument),
+            7 => Self::MountHidden,
+            8 => Self::MountFront,
             _ => return None,
         })
     }
@@ -291,6 +358,11 @@ impl Answer {
 
     fn failed(kind: u8, error: &io::Error) -> Self {
         Self { kind, errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
+    }
+
+    /// The kernel's EROFS cannot be mounted in front.
+    fn refused(error: &io::Error) -> Self {
+        Self { kind: 5, errno: 0, text: FrontRefusal::new(error).reason }
     }
 
     fn of_mount_error(error: MountError) -> Self {

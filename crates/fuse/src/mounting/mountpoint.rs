@@ -31,7 +31,7 @@ impl Mountpoint {
     /// container runtimes give.
     ///
     /// # Errors
-    /// It is not a directory, is a dead mount, or has a FUSE mount already.
+    /// It is not a directory, is a dead mount, or has a mount that a program serves already.
     pub fn find(path: &Path) -> Result<Self, MountError> {
         if let Ok(number) = path.strip_prefix("/dev/fd") {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
@@ -59,11 +59,11 @@ impl Mountpoint {
             return Err(MountError::Directory { path: path.to_owned(), error });
         }
         if let Ok(table) = MountTable::read()
-            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_fuse())
+            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_served())
         {
             return Err(MountError::Mounted {
                 path: path.to_owned(),
-                source: entry.source.to_string_lossy().into_owned(),
+                source: entry.image().to_string_lossy().into_owned(),
             });
         }
         Ok(Self::Directory(directory))

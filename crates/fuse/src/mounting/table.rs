@@ -1,9 +1,9 @@
 //! What is mounted where.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
-    os::unix::ffi::OsStringExt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -11,6 +11,9 @@ use crate::KernelFlags;
 
 /// How many symbolic links a path may lead through.
 const LINKS_MAX: usize = 40;
+
+/// What the source of a mount of the kernel's EROFS begins with, where Floe serves what is behind it.
+pub(crate) const FRONT_PREFIX: &str = "floe#";
 
 /// The mounts that this process sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -94,6 +97,23 @@ impl MountEntry {
         self.file_system == "fuse" || self.file_system.starts_with("fuse.")
     }
 
+    /// Whether it is the kernel's EROFS in front of a file that Floe serves.
+    pub fn is_front(&self) -> bool {
+        self.file_system == "erofs" && self.source.as_bytes().starts_with(FRONT_PREFIX.as_bytes())
+    }
+
+    /// What is mounted: the source, of a front without the name of the program before it.
+    pub fn image(&self) -> &Path {
+        let bytes = self.source.as_bytes();
+        let image = bytes.strip_prefix(FRONT_PREFIX.as_bytes()).filter(|_| self.is_front());
+        Path::new(OsStr::from_bytes(image.unwrap_or(bytes)))
+    }
+
+    /// Whether a program serves it: a mount of FUSE, or a front.
+    pub fn is_served(&self) -> bool {
+        self.is_fuse() || self.is_front()
+    }
+
     /// Reads one line of mountinfo (proc_pid_mountinfo(5)): the mountpoint is its fifth field, and the kind and the
     /// source follow a lone dash after a varying number of fields.
     fn parse(line: &[u8]) -> Option<Self> {
@@ -154,18 +174,22 @@ mod tests {
             b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
               40 36 0:57 / /mnt\\040with\\134space ro,nosuid - fuse.floe /tmp/a\\040b.img ro,user_id=7,group_id=8\n\
               41 36 0:58 / /mnt2 rw shared:3 master:4 - fuse portal rw\n\
+              42 36 0:59 / /front ro - erofs floe\\043/tmp/a\\040b.img ro,user_xattr\n\
+              43 36 7:0 / /loop ro - erofs /dev/loop0 ro,user_xattr\n\
               broken line\n",
         );
-        assert_eq!(table.entries().len(), 3);
+        assert_eq!(table.entries().len(), 5);
         for (mountpoint, expected) in [
             ("/mnt2", Some(("fuse", "portal", (0, 58), true, None))),
             ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true, Some(7)))),
+            ("/front", Some(("erofs", "/tmp/a b.img", (0, 59), true, None))),
+            ("/loop", Some(("erofs", "/dev/loop0", (7, 0), false, None))),
             ("/elsewhere", None),
         ] {
             let found = table.on(Path::new(mountpoint));
             let found = found.map(|entry| {
-                let source = entry.source.to_str().expect("text");
-                (entry.file_system.as_str(), source, entry.device, entry.is_fuse(), entry.user_id)
+                let image = entry.image().to_str().expect("text");
+                (entry.file_system.as_str(), image, entry.device, entry.is_served(), entry.user_id)
             });
             assert_eq!(found, expected, "{mountpoint}");
         }

@@ -14,6 +14,7 @@ use rustix::mount::UnmountFlags;
 use crate::{
     Keeper, MountTable,
     connection::pending::{ConnectionEnd, Pending},
+    connection::serving_thread::may_wait_for_mount,
     mounting::fusermount,
     mounting::mountpoint::resolve,
 };
@@ -33,7 +34,7 @@ pub enum Detach {
 pub enum UnmountError {
     /// Nothing is mounted there.
     NotMounted(PathBuf),
-    /// What is mounted there is not of FUSE.
+    /// No program serves what is mounted there.
     NotFuse {
         /// The directory.
         path: PathBuf,
@@ -75,7 +76,7 @@ impl fmt::Display for UnmountError {
 
 impl std::error::Error for UnmountError {}
 
-/// Unmounts the FUSE mount on a directory, dead or alive.
+/// Unmounts the FUSE mount or the front on a directory, dead or alive.
 ///
 /// # Errors
 /// There is none, it is in use, or this user may not.
@@ -84,7 +85,7 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
     // Without /proc the kernel alone tells.
     if let Ok(table) = MountTable::read() {
         let Some(entry) = table.on(&directory) else { return Err(UnmountError::NotMounted(path.to_owned())) };
-        if !entry.is_fuse() {
+        if !entry.is_served() {
             let file_system = entry.file_system.clone();
             return Err(UnmountError::NotFuse { path: path.to_owned(), file_system });
         }
@@ -106,11 +107,17 @@ pub struct Unmounter {
 impl Unmounter {
     /// An unmounter of what was just mounted on a directory, by a keeper if there is one; without a directory, of nothing.
     pub(crate) fn new(directory: Option<PathBuf>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
-        let device = directory.as_ref().and_then(|directory| {
-            let table = MountTable::read().ok()?;
-            Some(table.on(directory)?.device)
-        });
-        Self { directory, device, has_ended: Arc::default(), connection, keeper }
+        let unmounter = Self { directory: None, device: None, has_ended: Arc::default(), connection, keeper };
+        match directory {
+            Some(directory) => unmounter.of(directory),
+            None => unmounter,
+        }
+    }
+
+    /// An unmounter of what was just mounted on a directory and ends with the same connection.
+    pub(crate) fn of(self, directory: PathBuf) -> Self {
+        let device = MountTable::read().ok().and_then(|table| Some(table.on(&directory)?.device));
+        Self { directory: Some(directory), device, ..self }
     }
 
     /// Notes that the kernel has ended the connection: somebody has unmounted. What is seen from now on is another mount,
@@ -144,6 +151,7 @@ impl Unmounter {
     /// # Errors
     /// It is not mounted any more, something else is mounted over it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
+        may_wait_for_mount();
         match &self.directory {
             Some(directory) if self.is_mounted() => match &self.keeper {
                 Some(keeper) => keeper.unmount(directory, detach),

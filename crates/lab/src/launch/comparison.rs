@@ -1,10 +1,10 @@
-//! The variants and figures of published comparisons.
+//! Named comparisons: their variants, and the published figures.
 
 use serde::Serialize;
 
 use super::outcome::Metric;
 
-/// A published comparison that can be reproduced here.
+/// A comparison by name; most reproduce published ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {
@@ -16,6 +16,8 @@ pub enum Comparison {
     Windows,
     /// Read-around that waits for pages, none, and read-around that gives up at once.
     ReadAround,
+    /// Floe over FUSE, Floe with the kernel's EROFS in front, and the kernel alone.
+    Fronts,
 }
 
 /// A row of a published table: label, before, after.
@@ -52,13 +54,16 @@ impl Comparison {
                 "off=floe:reserved-pages=0,noread-around",
                 "best-effort=floe:reserved-pages=0,readahead-alloc=best-effort",
             ],
+            Self::Fronts => {
+                &["fuse=floe:front=fuse", "front=floe:front=kernel", "kernel", "kernel by loop=kernel:loop"]
+            }
         }
     }
 
     /// The load of the publication, or a suitable one; the default.
     pub fn load(self) -> &'static str {
         match self {
-            Self::Workers => "cpu=8x90%",
+            Self::Workers | Self::Fronts => "cpu=8x90%",
             // With a hog of half the limit, no process of the size of an interpreter survives.
             Self::Pool | Self::Windows | Self::ReadAround => "memory=40M:12M",
         }
@@ -70,7 +75,7 @@ impl Comparison {
         match (self, has_second_image) {
             (Self::Workers | Self::Pool, false) | (Self::Windows, true) => &[(0, 1)],
             (Self::Workers | Self::Pool, true) => &[(0, 2)],
-            (Self::Windows, false) => &[],
+            (Self::Windows, false) | (Self::Fronts, _) => &[],
             (Self::ReadAround, false) => &[(0, 2)],
             (Self::ReadAround, true) => &[(0, 4), (1, 5), (0, 5)],
         }
@@ -82,12 +87,14 @@ impl Comparison {
             Self::Workers => &[Metric::LATENCY],
             Self::Pool | Self::Windows => &[Metric::PAGES],
             Self::ReadAround => &[Metric::PAGES, Metric::READS],
+            Self::Fronts => &[],
         }
     }
 
-    /// The published results.
-    pub fn published(self) -> Published {
-        match self {
+    /// The published results, if there are any.
+    pub fn published(self) -> Option<Published> {
+        Some(match self {
+            Self::Fronts => return None,
             Self::Workers => Published {
                 source: "Linux commit 3fffb589b9a6: 50 app launches, arm64 Android, Linux 5.10",
                 columns: ["workqueue", "kthread_worker"],
@@ -122,6 +129,6 @@ impl Comparison {
                     ("64k vanilla to 16k patched", 3364.0, 1610.0),
                 ],
             },
-        }
+        })
     }
 }

@@ -128,7 +128,7 @@ const ROWS: [Row; 8] = [
 /// Our figures next to those of a published table; `None` if the variants do not belong to its comparison.
 fn published_table(report: &LaunchReport, metric: &Metric) -> Option<(String, Table)> {
     let (comparison, has_second_image) = report.comparison?;
-    let published = comparison.published();
+    let published = comparison.published()?;
     let pairs = comparison.pairs(has_second_image);
     if published.metric.title != metric.title || pairs.is_empty() {
         return None;
@@ -277,7 +277,8 @@ mod tests {
         ];
         for (comparison, has_second, names, expected) in rows {
             let report = report(Some((comparison, has_second)), names, 11);
-            let (_, table) = published_table(&report, comparison.published().metric).unwrap();
+            let (_, table) =
+                published_table(&report, comparison.published().expect("it was published").metric).unwrap();
             let found = &table.rows()[1];
             assert_eq!(found.len(), table.rows()[0].len(), "{table}");
             assert_eq!(found[..expected.len()], *expected, "{table}");

@@ -35,7 +35,7 @@ use crate::fail::Fail;
 pub(super) struct Arguments {
     #[command(flatten)]
     surroundings: surroundings::Surroundings,
-    /// Make a published comparison again, under its load, and show the published figures beside
+    /// Make a named comparison, under its load, and show the published figures beside where there are any
     #[arg(long, value_enum, conflicts_with = "variants")]
     compare: Option<ComparisonName>,
     /// What is in memory: nothing of the image, what an earlier launch left, or the process itself
@@ -82,6 +82,8 @@ enum ComparisonName {
     Windows,
     /// Read-around that waits for pages, none, and that which gives up at once
     ReadAround,
+    /// Floe over FUSE, Floe with the kernel's EROFS in front, and the kernel's own mounts, with and without a loop device
+    Fronts,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -99,6 +101,7 @@ impl From<ComparisonName> for Comparison {
             ComparisonName::Pool => Self::Pool,
             ComparisonName::Windows => Self::Windows,
             ComparisonName::ReadAround => Self::ReadAround,
+            ComparisonName::Fronts => Self::Fronts,
         }
     }
 }

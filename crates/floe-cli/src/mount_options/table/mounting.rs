@@ -24,6 +24,14 @@ pub(super) const IMAGE: &[OptionRow] = &[
 
 pub(super) const MOUNT: &[OptionRow] = &[
     row(
+        "front",
+        text("auto|kernel|fuse", |to, value| put(&mut to.front, value)),
+        "what stands between the image and its readers: the kernel's EROFS, which needs the right to mount and Linux 6.12, \
+         or FUSE alone",
+    )
+    .default("auto")
+    .shown(|now| now.front.to_string()),
+    row(
         "readdir",
         text("adaptive|plain|plus|auto", |to, value| {
             to.mount.readdir = match value {

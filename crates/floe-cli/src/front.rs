@@ -1,0 +1,140 @@
+//! What stands between an image and its readers: the kernel's EROFS, or FUSE alone.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use floe::{Image, Reader};
+use floe_engine::Blocking;
+use floe_front::VirtualImage;
+use floe_fuse::{Access, Mount, MountError, MountOptions, Mountpoint};
+use serde::{Deserialize, Serialize};
+
+use crate::owners::Owners;
+
+/// What is to stand between an image and its readers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Front {
+    /// The kernel's EROFS where that is possible.
+    #[default]
+    Auto,
+    /// The kernel's EROFS.
+    Kernel,
+    /// FUSE alone.
+    Fuse,
+}
+
+/// A mounted image.
+pub(crate) struct Fronted {
+    pub(crate) mount: Mount,
+    /// What the mount is served from.
+    pub(crate) reader: Reader,
+    pub(crate) report: FrontReport,
+}
+
+/// What stands between an image and its readers, and why.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub(crate) struct FrontReport {
+    /// `kernel` or `fuse`.
+    pub(crate) kind: String,
+    /// Why it is this one; one line.
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for Front {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Fuse => "fuse",
+        })
+    }
+}
+
+impl FromStr for Front {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "kernel" => Ok(Self::Kernel),
+            "fuse" => Ok(Self::Fuse),
+            _ => Err(format!("'{text}' is not auto, kernel or fuse")),
+        }
+    }
+}
+
+impl Front {
+    /// Mounts an image.
+    ///
+    /// # Errors
+    /// It cannot be mounted; or only through FUSE, where the kernel's EROFS was asked for.
+    pub(crate) fn mount(
+        self,
+        image: &Image,
+        mountpoint: Mountpoint,
+        options: &MountOptions,
+    ) -> Result<Fronted, MountError> {
+        let obstacle = match (self, &mountpoint) {
+            (Self::Fuse, _) => Obstacle::Asked,
+            (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
+            (_, Mountpoint::Directory(_)) if !matches!(options.access, None | Some(Access::All)) => {
+                Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
+            }
+            (_, Mountpoint::Directory(directory)) => match virtual_image(image, options) {
+                Ok(reader) => match Mount::in_front(reader.clone(), directory.clone(), options, VirtualImage::DATA) {
+                    Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
+                    Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
+                    Err(error) => return Err(error),
+                },
+                Err(error) => Obstacle::Refused(error.to_string()),
+            },
+        };
+        if self == Self::Kernel {
+            return Err(MountError::Front(obstacle.to_string().into()));
+        }
+        let reader = image.reader().clone();
+        let mount = Mount::new(reader.clone(), mountpoint, options)?;
+        Ok(Fronted { mount, reader, report: FrontReport::fuse(&obstacle) })
+    }
+}
+
+/// A reader of the virtual image that the kernel mounts.
+fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<Reader> {
+    let engine = image.reader().engine();
+    let owners = Owners { uid: options.uid, gid: options.gid };
+    let original = owners.of(Arc::clone(image.file_system()));
+    let (waiting, at_hand) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let rendered = VirtualImage::open(original, &waiting, at_hand)?;
+    Ok(Reader::new(Arc::clone(engine), Arc::new(rendered)))
+}
+
+impl FrontReport {
+    fn kernel(front: Front) -> Self {
+        let reason =
+            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "this is possible here".to_owned() };
+        Self { kind: "kernel".to_owned(), reason }
+    }
+
+    fn fuse(obstacle: &Obstacle) -> Self {
+        Self { kind: "fuse".to_owned(), reason: obstacle.to_string() }
+    }
+}
+
+/// Why the kernel's EROFS is not in front.
+enum Obstacle {
+    /// FUSE was asked for.
+    Asked,
+    /// The options rule it out.
+    Options(&'static str),
+    /// The kernel refuses.
+    Refused(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Asked => "it was asked for",
+            Self::Options(reason) => reason,
+            Self::Refused(reason) => reason,
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! The kernel's EROFS, mounted in front of a file that Floe serves over a FUSE mount which is in no tree.
+
+use std::{
+    fmt, fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::symlink,
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::CWD,
+    io::Errno,
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen, move_mount,
+    },
+};
+
+use crate::{
+    KernelFlags, MountOptions,
+    connection::serving_thread::may_wait_for_mount,
+    mounting::{private_namespace_sys::in_private_namespace, table::FRONT_PREFIX},
+};
+
+/// The name of the file in the hidden mount that the kernel's EROFS is mounted from.
+pub(crate) const IMAGE_NAME: &str = "image";
+
+/// Where the hidden mount is while the front is mounted, in a namespace of that thread alone.
+const HIDDEN_DIRECTORY: &str = "/.floe";
+
+/// The longest reason that is taken from the kernel, in bytes.
+const REASON_BYTES_MAX: usize = 1024;
+
+/// Why the kernel's EROFS cannot be mounted in front; one line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FrontRefusal {
+    pub(crate) reason: String,
+}
+
+impl FrontRefusal {
+    pub(crate) fn new(error: &io::Error) -> Self {
+        let reason = match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => "it takes CAP_SYS_ADMIN outside of user namespaces".to_owned(),
+            Some(libc::ENODEV) => "the kernel has no EROFS (modprobe erofs)".to_owned(),
+            Some(libc::ENOTBLK) => {
+                "the kernel's EROFS does not mount files, as Linux 6.12 and later can (CONFIG_EROFS_FS_BACKED_BY_FILE)"
+                    .to_owned()
+            }
+            Some(libc::ENOSYS) => "the kernel has no fsopen(2), as Linux 5.2 and later have".to_owned(),
+            _ => error.to_string(),
+        };
+        Self { reason }
+    }
+}
+
+impl From<String> for FrontRefusal {
+    fn from(reason: String) -> Self {
+        Self { reason }
+    }
+}
+
+impl fmt::Display for FrontRefusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.reason)
+    }
+}
+
+/// A FUSE mount that is in no tree. It ends when this is dropped, unless the front holds it.
+#[derive(Debug)]
+pub(crate) struct HiddenMount {
+    mount: OwnedFd,
+}
+
+impl HiddenMount {
+    /// Makes the mount for an open `/dev/fuse`, if the kernel's EROFS can be mounted by this process at all.
+    ///
+    /// # Errors
+    /// This process may not mount, or the kernel has no EROFS or no FUSE.
+    pub(crate) fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
+        check_erofs()?;
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in [
+            ("source", "floe".to_owned()),
+            ("subtype", "floe".to_owned()),
+            ("fd", device.as_raw_fd().to_string()),
+            ("rootmode", format!("{:o}", libc::S_IFDIR)),
+            ("user_id", uid.as_raw().to_string()),
+            ("group_id", gid.as_raw().to_string()),
+        ] {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        // The front reads for whoever reads it.
+        fsconfig_set_flag(&context, "allow_other")?;
+        fsconfig_set_flag(&context, "ro")?;
+        fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
+        let strict = KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: true };
+        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(strict))?;
+        Ok(Self { mount })
+    }
+
+    /// Mounts the kernel's EROFS from the file in it on `directory`. Somebody must be serving the hidden mount.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn put_front(self, directory: &Path, options: &MountOptions) -> io::Result<()> {
+        may_wait_for_mount();
+        let front = in_private_namespace(|| self.front(options))?;
+        move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        Ok(())
+    }
+
+    /// The front, in no tree yet.
+    ///
+    /// The mount table shows the path that EROFS is given for its source, and the kernel opens the file under that path.
+    /// So this makes a world where the file has the name that is to be shown: a root directory of this thread alone.
+    fn front(self, options: &MountOptions) -> io::Result<OwnedFd> {
+        let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&world)?;
+        let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        move_mount(&world, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        rustix::process::fchdir(&world)?;
+        rustix::process::chroot(".")?;
+        fs::create_dir(HIDDEN_DIRECTORY)?;
+        move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let source = source_shown(&options.source);
+        if let Some(parent) = source.parent() {
+            fs::create_dir_all(Path::new("/").join(parent))?;
+        }
+        symlink(Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME), Path::new("/").join(&source))?;
+
+        let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "source", &source)?;
+        fsconfig_set_flag(&context, "ro")?;
+        if !options.acl {
+            fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
+        }
+        for option in &options.kernel_options {
+            let set = match option.split_once('=') {
+                Some((key, value)) => fsconfig_set_string(&context, key, value),
+                None => fsconfig_set_flag(&context, option.as_str()),
+            };
+            set.map_err(|error| explained(context.as_fd(), error))?;
+        }
+        fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
+        Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?)
+    }
+}
+
+/// Finds out whether the kernel has EROFS and lets this process mount it: without a source it refuses for want of that
+/// alone.
+fn check_erofs() -> io::Result<()> {
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    match fsconfig_create(&context) {
+        Err(Errno::INVAL) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The source as the mount table shows it: the program and the image, as FUSE shows them where there are no subtypes.
+fn source_shown(source: &str) -> PathBuf {
+    let shown = format!("{FRONT_PREFIX}{}", source.replace('\0', ""));
+    // A path that leads upwards would have no place of its own.
+    let is_plain = |component| matches!(component, Component::Normal(_));
+    if Path::new(&shown).components().all(is_plain) { shown.into() } else { shown.replace('/', "|").into() }
+}
+
+fn attributes(flags: KernelFlags) -> MountAttrFlags {
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    for (is_set, attribute) in [
+        (flags.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (flags.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (flags.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (flags.nosymfollow, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
+    ] {
+        attributes.set(attribute, is_set);
+    }
+    attributes
+}
+
+/// The error with what the kernel says of it, if that is more than its number.
+fn explained(context: BorrowedFd<'_>, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENODEV | libc::ENOTBLK)) {
+        return error;
+    }
+    let mut message = vec![0; REASON_BYTES_MAX];
+    // Each read gives one message: a letter for its weight, a space, and the text.
+    match rustix::io::read(context, &mut message[..]) {
+        Ok(len) if len > 2 => {
+            let text = String::from_utf8_lossy(&message[2..len]).trim().to_owned();
+            io::Error::other(format!("{text} ({error})"))
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_show_program_and_image() {
+        for (source, expected) in [
+            ("/images/a.erofs", "floe#/images/a.erofs"),
+            ("a name", "floe#a name"),
+            ("../a", "floe#..|a"),
+            ("a/../b", "floe#a|..|b"),
+            ("", "floe#"),
+        ] {
+            assert_eq!(source_shown(source), Path::new(expected), "{source}");
+        }
+    }
+}
