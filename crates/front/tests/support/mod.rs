@@ -219,7 +219,7 @@ impl KernelFront {
 
     fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
         let options = std::ffi::CString::new(options).expect("options without a zero byte");
-        mount(&self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
+        mount(self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
             .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
     }
 
