@@ -236,7 +236,7 @@ fn serve(
         thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
     };
     if let Some((notes, drop_range)) = dropping {
-        spawn("floe-behind", Box::new(move || drop_behind::run(&notes, &drop_range)))?;
+        spawn("floe-behind".to_owned(), Box::new(move || drop_behind::run(&notes, &drop_range)))?;
     }
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {

@@ -10,7 +10,7 @@ use floe_image::{
 use super::{
     content,
     directory::Directory,
-    inode::Inode,
+    inode::{self, Inode},
     map::Mapper,
     superblock::Superblock,
     volume::Volume,
