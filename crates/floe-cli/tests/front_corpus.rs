@@ -179,8 +179,14 @@ fn other_programs_find_what_they_find_on_the_kernels_own_mount() {
     let kernel = KernelMount::new(&files).expect("the kernel mounts it");
     let serving = scene.fronted("suid");
     let answers = |mount: &Path| {
-        let commands =
-            ["getcap -r .", "getfacl -R .", "ls -lR . | grep -v ^total", "./cat file | md5sum", "getfattr -dR -m- .", "cmp file file"];
+        let commands = [
+            "getcap -r .",
+            "getfacl -R .",
+            "ls -lR . | grep -v ^total",
+            "./cat file | md5sum",
+            "getfattr -dR -m- .",
+            "cmp file file",
+        ];
         commands.map(|text| {
             let output = run(Command::new("sh").args(["-c", text]).current_dir(mount));
             assert!(output.status.success(), "{text}: {output:?}");
