@@ -126,7 +126,7 @@ fn an_image_without_attributes_answers_as_the_kernel() {
     assert!(made.status.success(), "{made:?}");
     let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
     let (kernel, served) =
-        (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image).expect("mounted"));
+        (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, "fuse").expect("mounted"));
     let mut room = [0; 100];
     for path in [".", "directory"] {
         let mut answers = |root: PathBuf| {

@@ -77,8 +77,8 @@ pub use floe_engine::{
     WorkerMode,
 };
 pub use floe_image::{
-    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding, ImageSource,
-    Nid, Place, SeekTarget, Severity, Timestamp, Xattr,
+    Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding,
+    ImageSource, Nid, Place, SeekTarget, Severity, Timestamp, Xattr,
 };
 #[cfg(feature = "remote")]
 pub use floe_remote as remote;

@@ -68,8 +68,7 @@ fn reads_past_the_end_are_refused() {
     for (offset, len, is_inside) in
         [(0, 1000, true), (1000, 0, true), (0, 1001, false), (999, 2, false), (1001, 0, false), (u64::MAX, 1, false)]
     {
-        for read in
-            [source.read_at(offset, &mut vec![0; len]), source.try_read_at(offset, &mut vec![0; len]).map(drop)]
+        for read in [source.read_at(offset, &mut vec![0; len]), source.try_read_at(offset, &mut vec![0; len]).map(drop)]
         {
             assert_eq!(read.map_err(|error| error.kind()).err(), (!is_inside).then_some(io::ErrorKind::UnexpectedEof));
         }
