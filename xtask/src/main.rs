@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod complaint;
+mod dist;
 mod fixtures;
 mod mutate;
 mod roundtrip;
@@ -31,6 +32,8 @@ enum Task {
     Tidy,
     /// Check the golden images in fixtures/, or make them anew.
     Fixtures(fixtures::Arguments),
+    /// Build what a release consists of: static programs, packages, a container image, sums.
+    Dist(dist::Arguments),
     /// Measure Floe beside its peers.
     Bench(Box<bench::Arguments>),
     /// Make images of a real tree, read each by Floe, the kernel and the reference tool, and compare all with the tree.
@@ -50,6 +53,7 @@ fn main() -> Result<(), Complaint> {
         Task::Roundtrip(arguments) => roundtrip::run(&arguments),
         Task::Mutate(arguments) => mutate::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),
+        Task::Dist(arguments) => dist::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }
 }

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output};
 
@@ -34,6 +34,9 @@ enum Command {
     Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
+    Completions(command::completions::Arguments),
+    #[command(hide = true)]
+    Manual(command::manual::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -72,6 +75,8 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
+        Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),
+        Command::Manual(arguments) => command::manual::run(&arguments, Cli::command()),
     }
 }
 
@@ -114,8 +119,6 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
