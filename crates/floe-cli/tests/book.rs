@@ -1,6 +1,6 @@
 //! Every command of the documentation is run: the lines that begin with `$ ` in blocks of the kind `console`.
 //!
-//! A block is one shell script in a new directory. It ends at the first command that fails. `console,root` is a block
+//! The blocks of a page run one after the other in one directory, each until a command fails. `console,root` is a block
 //! that only root can run.
 
 use std::{
@@ -18,8 +18,8 @@ use floe_testkit::{
 
 /// A block of commands in a page.
 struct Block {
-    /// The page and the line.
-    place: String,
+    /// Its line.
+    line: usize,
     script: String,
     needs: Vec<Need>,
 }
@@ -35,8 +35,7 @@ fn blocks(page: &Path) -> Vec<Block> {
             Some(kind) if kind.starts_with("console") => {
                 is_console = true;
                 let needs = if kind.ends_with(",root") { vec![Need::Root] } else { Vec::new() };
-                let place = format!("{}:{}", page.display(), number + 1);
-                blocks.push(Block { place, script: String::new(), needs });
+                blocks.push(Block { line: number + 1, script: String::new(), needs });
             }
             _ => {}
         }
@@ -63,31 +62,37 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
+/// Runs the blocks of a page; says which failed.
+fn run(page: &Path, path: &str) -> Vec<String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut complaints = Vec::new();
+    for block in blocks(page) {
+        if !skip::ready(&block.needs) {
+            continue;
+        }
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &block.script]).current_dir(directory.path()).env("PATH", path);
+        let output = shell.stdin(Stdio::null()).output().expect("bash runs");
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            complaints.push(format!("line {}: {}: {errors}", block.line, output.status));
+            // What a failed block leaves mounted keeps the directory.
+            let mount = directory.path().join("mnt");
+            let _ = Command::new(env!("CARGO_BIN_EXE_floe")).arg("umount").arg(mount).output();
+        }
+    }
+    complaints
+}
+
 #[test]
 fn commands_of_the_documentation_work() {
-    let work = tempfile::tempdir().expect("a directory");
-    let bin = work.path().join("bin");
-    fs::create_dir(&bin).expect("a directory");
-    symlink(env!("CARGO_BIN_EXE_floe"), bin.join("floe")).expect("a link");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    let blocks: Vec<Block> = pages().iter().flat_map(|page| blocks(page)).collect();
-    assert!(blocks.len() >= 20, "the book has {} blocks of commands", blocks.len());
-    check_rows(&blocks, |block| {
-        if !skip::ready(&block.needs) {
-            return Ok(());
-        }
-        let directory = tempfile::tempdir_in(work.path()).expect("a directory");
-        let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", &block.script]).current_dir(directory.path()).env("PATH", &path);
-        let output = shell.stdin(Stdio::null()).output().expect("bash runs");
-        // What a failed block leaves mounted keeps its directory.
-        let mount = directory.path().join("mnt");
-        let _ = Command::new(env!("CARGO_BIN_EXE_floe")).arg("umount").arg(mount).output();
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(format!("{}: {}: {}", block.place, output.status, String::from_utf8_lossy(&output.stderr)))
-    });
+    let bin = tempfile::tempdir().expect("a directory");
+    symlink(env!("CARGO_BIN_EXE_floe"), bin.path().join("floe")).expect("a link");
+    let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap_or_default());
+    let pages = pages();
+    let block_count: usize = pages.iter().map(|page| blocks(page).len()).sum();
+    assert!(block_count >= 20, "the book has {block_count} blocks of commands");
+    check_rows(&pages, |page| page.display().to_string(), |page| run(page, &path));
 }
 
 #[test]
