@@ -34,6 +34,7 @@ enum Command {
     Dump(command::dump::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
+    Doctor(command::doctor::Arguments),
     Completions(command::completions::Arguments),
     #[command(hide = true)]
     Manual(command::manual::Arguments),
@@ -75,6 +76,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
+        Command::Doctor(arguments) => command::doctor::run(&arguments),
         Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),
         Command::Manual(arguments) => command::manual::run(&arguments, Cli::command()),
     }
