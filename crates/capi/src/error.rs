@@ -47,6 +47,7 @@ impl From<PathError> for Failure {
             PathError::NotADirectory { .. } => libc::ENOTDIR,
             PathError::TooManyLinks { .. } => libc::ELOOP,
             PathError::Image(error) => errno_of(error),
+            _ => libc::EIO,
         };
         Self { errno, text: error.to_string() }
     }

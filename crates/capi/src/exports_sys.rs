@@ -44,8 +44,7 @@ pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_ope
                 _ => Offset::Auto,
             };
             if options.cache_bytes > 0 {
-                open.engine.cache_bytes =
-                    usize::try_from(options.cache_bytes).map_err(|_| Failure::of(libc::EINVAL))?;
+                open.engine.cache_bytes = options.cache_bytes;
             }
         }
         let image = Image::open(OsStr::from_bytes(path.to_bytes()), &open)?;

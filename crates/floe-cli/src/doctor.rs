@@ -3,5 +3,5 @@
 mod advice;
 mod facts;
 
-pub(crate) use advice::{Advice, State, advise};
+pub(crate) use advice::{State, advise};
 pub(crate) use facts::Facts;

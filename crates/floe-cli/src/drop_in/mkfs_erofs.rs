@@ -22,7 +22,7 @@ use floe_mkfs::{
     build_verified,
 };
 
-pub(super) use option_table::help;
+pub(in crate::drop_in) use option_table::help;
 
 use self::{
     algorithms::Algorithm,
