@@ -3,6 +3,7 @@
 
 mod bench;
 mod ci;
+mod dist;
 mod fixtures;
 mod mutate;
 mod roundtrip;
@@ -31,6 +32,8 @@ enum Task {
     Tidy,
     /// Check the golden images in fixtures/, or rebuild them
     Fixtures(fixtures::Arguments),
+    /// Build what a release consists of: static programs, packages, a container image, checksums
+    Dist(dist::Arguments),
     /// Measure Floe against other programs
     Bench(Box<bench::Arguments>),
     /// Build images of a real tree, read each with Floe, the kernel and the reference tool, and compare with the tree
@@ -50,6 +53,7 @@ fn main() -> Result<(), TaskError> {
         Task::Roundtrip(arguments) => roundtrip::run(&arguments),
         Task::Mutate(arguments) => mutate::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),
+        Task::Dist(arguments) => dist::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }
 }

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, remote};
 
@@ -40,6 +40,10 @@ enum Command {
     /// Fetch an image for another process of floe
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
+    Doctor(command::doctor::Arguments),
+    Completions(command::completions::Arguments),
+    #[command(hide = true)]
+    Manual(command::manual::Arguments),
 }
 
 /// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
@@ -82,6 +86,9 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
         Command::Fetch => remote::fetch(),
+        Command::Doctor(arguments) => command::doctor::run(&arguments),
+        Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),
+        Command::Manual(arguments) => command::manual::run(&arguments, Cli::command()),
     }
 }
 
@@ -124,8 +131,6 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

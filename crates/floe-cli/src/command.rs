@@ -3,11 +3,14 @@
 pub(crate) mod cache;
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod extract;
 pub(crate) mod lab;
 pub(crate) mod ls;
+pub(crate) mod manual;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;

@@ -37,6 +37,19 @@ pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {
     PROGRAMS.iter().find(|(other, _)| *other == name).map(|(_, program)| *program)
 }
 
+/// What each program says of itself with `--help`.
+pub(crate) fn helps() -> [(&'static str, String); 7] {
+    [
+        ("dump.erofs", dump_erofs::HELP.to_owned()),
+        ("fsck.erofs", fsck_erofs::HELP.to_owned()),
+        ("mkfs.erofs", mkfs_erofs::help()),
+        ("erofsfuse", fuse_tool::erofsfuse_help()),
+        ("squashfuse", fuse_tool::squashfuse_help()),
+        ("squashfuse_ll", fuse_tool::squashfuse_help()),
+        ("unsquashfs", unsquashfs::HELP.to_owned()),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ mod compromised;
 mod confinement;
 mod control;
 mod daemon;
+mod doctor;
 mod drop_in;
 mod ending_signals;
 mod erofs_report;

@@ -59,6 +59,7 @@ mod open_error;
 mod open_options;
 mod part_source;
 mod path_error;
+mod read_many;
 mod resolve;
 mod sources;
 #[cfg(feature = "mkfs")]
@@ -90,6 +91,7 @@ pub use likeness::Likeness;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;
+pub use read_many::ReadRequest;
 #[cfg(feature = "mkfs")]
 pub use verify::{ImageVerifier, Thoroughness};
 pub use walk::{Walk, WalkEntry, WalkError};

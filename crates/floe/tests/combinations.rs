@@ -78,7 +78,7 @@ fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> 
     let files = corpus.materialise(record);
     let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
     let options =
-        OpenOptions { offset, devices: files.devices.clone(), device_directory: None, engine: engine.clone() };
+        OpenOptions { offset, devices: files.devices.clone(), engine: engine.clone(), ..OpenOptions::default() };
     let image = Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"));
     let mut told = differences_of(image.reader(), corpus, record);
     told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));

@@ -20,8 +20,8 @@ fn open(files: &Materialised) -> Image {
     let options = OpenOptions {
         offset,
         devices: files.devices.clone(),
-        device_directory: None,
         engine: EngineOptions::default(),
+        ..OpenOptions::default()
     };
     Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -18,7 +18,7 @@ use crate::{
     output::Output,
 };
 
-const HELP: &str = "\
+pub(super) const HELP: &str = "\
 Usage: dump.erofs [OPTIONS] IMAGE
 Show what is in an EROFS image. This is floe under the name of dump.erofs.
 

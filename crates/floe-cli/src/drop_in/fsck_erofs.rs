@@ -20,7 +20,7 @@ use crate::{
     shown::Shown,
 };
 
-const HELP: &str = "\
+pub(super) const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE
 Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
 

@@ -42,12 +42,22 @@ const FUSE_HELP: &str = "\
     -h, --help, -V, --version
 ";
 
+/// What `erofsfuse --help` says.
+pub(super) fn erofsfuse_help() -> String {
+    format!("{EROFSFUSE_HELP}{FUSE_HELP}")
+}
+
+/// What `squashfuse --help` says.
+pub(super) fn squashfuse_help() -> String {
+    format!("{SQUASHFUSE_HELP}{FUSE_HELP}")
+}
+
 /// Runs `erofsfuse`.
 ///
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
 pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("erofsfuse", EROFSFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    run("erofsfuse", erofsfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse`.
@@ -55,7 +65,7 @@ pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8,
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
 pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("squashfuse", SQUASHFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    run("squashfuse", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse_ll`.
@@ -63,10 +73,10 @@ pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
 pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("squashfuse_ll", SQUASHFUSE_HELP, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    run("squashfuse_ll", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
-fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
@@ -77,7 +87,7 @@ fn run(name: &str, help: &str, arguments: &[OsString], sandbox: Mode) -> Result<
         };
         match text {
             "-h" | "--help" => {
-                return Output::print(format_args!("{help}{FUSE_HELP}"));
+                return Output::print(help());
             }
             "-V" | "--version" => {
                 return Output::print(format_args!("{name} (floe) {}\n", env!("CARGO_PKG_VERSION")));

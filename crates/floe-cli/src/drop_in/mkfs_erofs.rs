@@ -22,6 +22,8 @@ use floe_mkfs::{
     build_verified,
 };
 
+pub(in crate::drop_in) use option_table::help;
+
 use self::{
     algorithms::Algorithm,
     extended::Extended,

@@ -28,6 +28,7 @@ use crate::{
     output::{Output, remark},
     shown::Shown,
 };
+pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
 use listing::{Form, Listing, Owners};
 use pattern::Patterns;

@@ -281,7 +281,7 @@ pub(super) fn find(name: &str) -> Result<Option<&'static OptionRow>, String> {
 }
 
 /// What `--help` shows.
-pub(super) fn help() -> String {
+pub(in crate::drop_in) fn help() -> String {
     let mut help = String::from(
         "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nMake an EROFS image of a directory or a tar archive. This is floe under \
          the name of mkfs.erofs.\n\n",

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{output::Output, quantity};
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to leave out (with -excludes) or to write (with -cat)]
 Extract or list a SquashFS image. This is floe under the name of unsquashfs.
 

@@ -1,0 +1,3 @@
+module github.com/floe-fs/floe/crates/capi/examples/go
+
+go 1.21

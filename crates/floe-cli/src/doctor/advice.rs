@@ -1,0 +1,262 @@
+//! What follows from the facts.
+
+use std::io;
+
+use serde::Serialize;
+
+use super::Facts;
+
+/// What is to be said about one thing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Advice {
+    /// What it is about.
+    pub(crate) topic: &'static str,
+    pub(crate) state: State,
+    /// What was found.
+    pub(crate) finding: String,
+    /// What changes it; empty where nothing needs to.
+    pub(crate) remedy: &'static str,
+}
+
+/// How it stands with something.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// As it should be.
+    Good,
+    /// Works, but something is slower or less convenient than it could be.
+    Limited,
+    /// Mounting does not work.
+    Missing,
+}
+
+use State::{Good, Limited, Missing};
+
+/// The oldest kernel that Floe supports.
+const KERNEL_MIN: (u32, u32) = (5, 4);
+/// The first kernel whose EROFS mounts files without a loop device.
+const KERNEL_FILE_BACKED: (u32, u32) = (6, 12);
+/// What a mount holds locked in memory by default.
+const RESERVE_BYTES: u64 = 4 << 20;
+
+/// What to say about a machine, in the order in which mounting needs it.
+pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
+    vec![
+        kernel(facts),
+        fuse_device(facts),
+        fusermount(facts),
+        other_users(facts),
+        mount_helper(facts),
+        kernel_front(facts),
+        uring(facts),
+        real_time(facts),
+        locked_memory(facts),
+        pressure(facts),
+        groups(facts),
+        sandbox(facts),
+        tracing(facts),
+    ]
+}
+
+fn advice(topic: &'static str, state: State, finding: impl Into<String>, remedy: &'static str) -> Advice {
+    Advice { topic, state, finding: finding.into(), remedy }
+}
+
+fn kernel(facts: &Facts) -> Advice {
+    let (major, minor) = facts.kernel;
+    let finding = format!("Linux {major}.{minor}");
+    if facts.kernel < KERNEL_MIN {
+        return advice("kernel", Missing, finding, "Floe needs Linux 5.4 or later");
+    }
+    advice("kernel", Good, finding, "")
+}
+
+fn fuse_device(facts: &Facts) -> Advice {
+    let (finding, remedy) = match facts.fuse {
+        None => return advice("/dev/fuse", Good, "can be opened", ""),
+        Some(io::ErrorKind::NotFound) if facts.is_in_user_namespace => {
+            ("does not exist in this container", "start the container with --device /dev/fuse")
+        }
+        Some(io::ErrorKind::NotFound) => ("does not exist", "modprobe fuse"),
+        Some(io::ErrorKind::PermissionDenied) => (
+            "this process may not open it",
+            "chmod 666 /dev/fuse; for a container, start it with --device /dev/fuse and allow the device",
+        ),
+        Some(_) => ("cannot be opened", "modprobe fuse; for a container, start it with --device /dev/fuse"),
+    };
+    advice("/dev/fuse", Missing, finding, remedy)
+}
+
+fn fusermount(facts: &Facts) -> Advice {
+    match (facts.may_mount, facts.has_fusermount) {
+        (true, _) => advice("mount permission", Good, "this process mounts by itself", ""),
+        (false, true) => advice("mount permission", Good, "fusermount3 mounts for this user", ""),
+        (false, false) => {
+            let remedy =
+                "apt install fuse3 (dnf install fuse3, apk add fuse3), or unshare --user --map-root-user --mount";
+            advice("mount permission", Missing, "this user may not mount, and fusermount3 is not installed", remedy)
+        }
+    }
+}
+
+fn other_users(facts: &Facts) -> Advice {
+    if facts.may_mount || facts.allows_other {
+        return advice("other users", Good, "can be let in with -o allow_other", "");
+    }
+    let remedy = "echo user_allow_other >> /etc/fuse.conf (as root), if other users should see this user's mounts";
+    advice("other users", Limited, "see only root's mounts", remedy)
+}
+
+fn mount_helper(facts: &Facts) -> Advice {
+    if facts.has_mount_helper {
+        return advice("mount -t floe", Good, "works, in /etc/fstab too", "");
+    }
+    let remedy = "ln -s \"$(command -v floe)\" /sbin/mount.floe (as root)";
+    advice("mount -t floe", Limited, "mount(8) finds no helper", remedy)
+}
+
+fn kernel_front(facts: &Facts) -> Advice {
+    let topic = "kernel front";
+    if !facts.is_administrator {
+        return advice(
+            topic,
+            Limited,
+            "only root of the machine can have the kernel's EROFS in front",
+            "mount as root",
+        );
+    }
+    if facts.kernel < KERNEL_FILE_BACKED {
+        return advice(topic, Limited, "the kernel's EROFS mounts no files", "Linux 6.12 or later");
+    }
+    if !facts.has_erofs {
+        return advice(topic, Limited, "EROFS is not loaded", "modprobe erofs");
+    }
+    advice(topic, Good, "the kernel's EROFS mounts files", "")
+}
+
+fn uring(facts: &Facts) -> Advice {
+    let topic = "FUSE over io_uring";
+    match facts.fuse_uring {
+        Some(true) => advice(topic, Good, "is switched on", ""),
+        Some(false) => advice(topic, Good, "is switched off, which is right for most", ""),
+        None => advice(topic, Good, "is not part of this kernel", ""),
+    }
+}
+
+fn real_time(facts: &Facts) -> Advice {
+    if facts.may_use_real_time {
+        return advice("real-time priority", Good, "decoders run before other threads", "");
+    }
+    let remedy = "echo '* - rtprio 1' > /etc/security/limits.d/floe.conf (as root), then log in again; for a container, \
+                  --ulimit rtprio=1";
+    advice("real-time priority", Limited, "under load, decoders wait for a CPU like other threads", remedy)
+}
+
+fn locked_memory(facts: &Facts) -> Advice {
+    match facts.lockable_bytes {
+        Some(bytes) if bytes < RESERVE_BYTES => {
+            let finding =
+                format!("this process may lock {} KiB; the page reserve has {} KiB", bytes >> 10, RESERVE_BYTES >> 10);
+            let remedy = "echo '* - memlock 65536' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a \
+                          container, --ulimit memlock=-1";
+            advice("locked memory", Limited, finding, remedy)
+        }
+        _ => advice("locked memory", Good, "the page reserve can be locked", ""),
+    }
+}
+
+fn pressure(facts: &Facts) -> Advice {
+    if facts.has_pressure {
+        return advice("memory pressure", Good, "the kernel tells of it", "");
+    }
+    advice("memory pressure", Limited, "prefetch notices it late", "boot with psi=1")
+}
+
+fn groups(facts: &Facts) -> Advice {
+    let finding = if facts.has_unified_groups { "version 2" } else { "version 1, or none" };
+    advice("control groups", Good, finding, "")
+}
+
+fn sandbox(facts: &Facts) -> Advice {
+    if facts.has_landlock {
+        return advice("sandbox", Good, "Landlock and seccomp confine the process that reads an image", "");
+    }
+    let remedy = "boot with lsm=landlock,… where the kernel has it (Linux 5.13 or later)";
+    advice("sandbox", Limited, "without Landlock, seccomp alone confines the process that reads an image", remedy)
+}
+
+fn tracing(facts: &Facts) -> Advice {
+    if facts.may_trace {
+        return advice("tracing", Good, "floe lab shows who waited for whom", "");
+    }
+    advice("tracing", Limited, "floe lab measures without scheduler traces", "run floe lab as root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_root() -> Facts {
+        Facts {
+            kernel: (6, 18),
+            is_administrator: true,
+            may_mount: true,
+            has_erofs: true,
+            may_use_real_time: true,
+            has_pressure: true,
+            may_trace: true,
+            has_mount_helper: true,
+            has_landlock: true,
+            ..Facts::default()
+        }
+    }
+
+    fn of_user() -> Facts {
+        Facts { is_administrator: false, may_mount: false, may_use_real_time: false, has_fusermount: true, ..of_root() }
+    }
+
+    #[test]
+    fn each_lack_has_its_remedy() {
+        let not_found = Some(io::ErrorKind::NotFound);
+        let rows: &[(&str, Facts, State, &str)] = &[
+            ("/dev/fuse", of_root(), Good, ""),
+            ("/dev/fuse", Facts { fuse: not_found, ..of_root() }, Missing, "modprobe fuse"),
+            (
+                "/dev/fuse",
+                Facts { fuse: not_found, is_in_user_namespace: true, ..of_user() },
+                Missing,
+                "--device /dev/fuse",
+            ),
+            ("/dev/fuse", Facts { fuse: Some(io::ErrorKind::PermissionDenied), ..of_user() }, Missing, "chmod 666"),
+            ("mount permission", of_user(), Good, ""),
+            ("mount permission", Facts { has_fusermount: false, ..of_user() }, Missing, "apt install fuse3"),
+            ("mount permission", Facts { has_fusermount: false, ..of_root() }, Good, ""),
+            ("other users", of_root(), Good, ""),
+            ("other users", of_user(), Limited, "user_allow_other"),
+            ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "ln -s"),
+            ("kernel front", of_root(), Good, ""),
+            ("kernel front", of_user(), Limited, "as root"),
+            ("kernel front", Facts { kernel: (6, 1), ..of_root() }, Limited, "6.12"),
+            ("kernel front", Facts { has_erofs: false, ..of_root() }, Limited, "modprobe erofs"),
+            ("real-time priority", of_user(), Limited, "rtprio"),
+            ("locked memory", Facts { lockable_bytes: Some(64 << 10), ..of_user() }, Limited, "memlock"),
+            ("locked memory", Facts { lockable_bytes: Some(8 << 20), ..of_user() }, Good, ""),
+            ("memory pressure", Facts { has_pressure: false, ..of_root() }, Limited, "psi=1"),
+            ("sandbox", Facts { has_landlock: false, ..of_root() }, Limited, "lsm=landlock"),
+            ("tracing", Facts { may_trace: false, ..of_user() }, Limited, "as root"),
+            ("kernel", Facts { kernel: (4, 19), ..of_root() }, Missing, "5.4"),
+        ];
+        for (topic, facts, state, remedy) in rows {
+            let all = advise(facts);
+            let advice = all.iter().find(|advice| advice.topic == *topic).expect("the topic");
+            assert_eq!(advice.state, *state, "{advice:?}");
+            assert!(advice.remedy.contains(remedy), "{advice:?}");
+            assert_eq!(advice.remedy.is_empty(), *state == Good, "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn root_of_a_new_machine_lacks_nothing() {
+        assert!(advise(&of_root()).iter().all(|advice| advice.state == Good));
+    }
+}

@@ -1,0 +1,107 @@
+//! Every command of the documentation is run: the lines that begin with `$ ` in blocks of the kind `console`.
+//!
+//! The blocks of a page run one after the other in one directory, each until a command fails. `console,root` is a block
+//! that only root can run.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use floe_testkit::{
+    check_rows,
+    skip::{self, Need},
+    workspace_root,
+};
+
+/// A block of commands in a page.
+struct Block {
+    /// Its line.
+    line: usize,
+    script: String,
+    needs: Vec<Need>,
+}
+
+/// The blocks of a page.
+fn blocks(page: &Path) -> Vec<Block> {
+    let text = fs::read_to_string(page).expect("a page");
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut is_console = false;
+    for (number, line) in text.lines().enumerate() {
+        match line.strip_prefix("```") {
+            Some("") if is_console => is_console = false,
+            Some(kind) if kind.starts_with("console") => {
+                is_console = true;
+                let needs = if kind.ends_with(",root") { vec![Need::Root] } else { Vec::new() };
+                blocks.push(Block { line: number + 1, script: String::new(), needs });
+            }
+            _ => {}
+        }
+        if let (true, Some(block), Some(command)) = (is_console, blocks.last_mut(), line.strip_prefix("$ ")) {
+            block.script += command;
+            block.script.push('\n');
+        }
+    }
+    for block in &mut blocks {
+        if block.script.contains("floe mount") || block.script.contains("floe record") {
+            block.needs.push(Need::Fuse);
+        }
+    }
+    blocks
+}
+
+/// The pages: those of the book, and what a visitor of the repository reads first.
+fn pages() -> Vec<PathBuf> {
+    let docs = workspace_root().join("docs");
+    let mut pages: Vec<PathBuf> =
+        fs::read_dir(docs).expect("docs").map(|entry| entry.expect("an entry").path()).collect();
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.push(workspace_root().join("README.md"));
+    pages.sort();
+    pages
+}
+
+/// Runs the blocks of a page; says which failed.
+fn run(page: &Path, path: &str) -> Vec<String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut complaints = Vec::new();
+    for block in blocks(page) {
+        if !skip::ready(&block.needs) {
+            continue;
+        }
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &block.script]).current_dir(directory.path()).env("PATH", path);
+        let output = shell.stdin(Stdio::null()).output().expect("bash runs");
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            complaints.push(format!("line {}: {}: {errors}", block.line, output.status));
+            // What a failed block leaves mounted keeps the directory.
+            let mount = directory.path().join("mnt");
+            let _ = Command::new(env!("CARGO_BIN_EXE_floe")).arg("umount").arg(mount).output();
+        }
+    }
+    complaints
+}
+
+#[test]
+fn commands_of_the_documentation_work() {
+    let bin = tempfile::tempdir().expect("a directory");
+    symlink(env!("CARGO_BIN_EXE_floe"), bin.path().join("floe")).expect("a link");
+    let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap_or_default());
+    let pages = pages();
+    let block_count: usize = pages.iter().map(|page| blocks(page).len()).sum();
+    assert!(block_count >= 20, "the book has {block_count} blocks of commands");
+    check_rows(&pages, |page| page.display().to_string(), |page| run(page, &path));
+}
+
+#[test]
+fn pages_of_the_book_are_listed() {
+    let summary = fs::read_to_string(workspace_root().join("docs/SUMMARY.md")).expect("the summary");
+    for page in pages() {
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        let is_listed = summary.contains(&format!("({name})"));
+        assert!(is_listed || name == "SUMMARY.md" || name == "README.md", "docs/SUMMARY.md does not list {name}");
+    }
+}

@@ -1,0 +1,73 @@
+//! What a package installs beside the program: manual pages and completions.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+fn floe(arguments: &[&str]) -> Output {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_floe")).args(arguments).stdin(Stdio::null()).output().expect("floe runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// The commands that `floe --help` lists.
+fn commands() -> Vec<String> {
+    let help = String::from_utf8(floe(&["--help"]).stdout).expect("text");
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // The description of a command goes on in lines that begin further to the right.
+    let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+#[test]
+fn every_name_of_the_program_has_a_manual_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    floe(&["manual", directory.path().to_str().expect("text")]);
+    let page = |name: &str| {
+        let path = directory.path().join(format!("{name}.1"));
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let commands = commands();
+    assert!(commands.len() >= 14, "{commands:?}");
+    assert!(page("floe").contains(".SH NAME"));
+    for command in &commands {
+        assert!(page(&format!("floe-{command}")).contains(".SH SYNOPSIS"), "{command}");
+    }
+    for (name, option) in [
+        ("floe-mount", "\\-\\-daemon"),
+        ("mkfs.erofs", "dictsize"),
+        ("fsck.erofs", "\\-\\-extract"),
+        ("dump.erofs", "\\-\\-nid"),
+        ("erofsfuse", "\\-\\-offset"),
+        ("squashfuse", "notify_pipe"),
+        ("squashfuse_ll", "notify_pipe"),
+        ("unsquashfs", "\\-pseudo\\-file"),
+    ] {
+        assert!(page(name).contains(option), "{name}.1 does not say {option}");
+    }
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("floe.bash");
+    fs::write(&script, floe(&["completions", "bash"]).stdout).expect("the script");
+    for (words, expected) in
+        [("floe um", "umount"), ("floe mount --dae", "--daemon"), ("floe mkfs --com", "--compress")]
+    {
+        let last = words.rsplit(' ').next().expect("a word");
+        let asked = format!(
+            "source {script}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _floe floe {last} mount; echo \"${{COMPREPLY[@]}}\"",
+            script = script.display()
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &asked]).output().expect("bash runs");
+        let answer = String::from_utf8_lossy(&output.stdout);
+        assert!(answer.split_whitespace().any(|word| word == expected), "{words}: {answer}");
+    }
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        assert!(!floe(&["completions", shell]).stdout.is_empty(), "{shell}");
+    }
+}

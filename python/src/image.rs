@@ -1,0 +1,298 @@
+//! An image.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf, sync::Arc};
+
+use floe::{FileType, ImageFiles, Nid, Offset, OpenOptions, ReadRequest};
+use pyo3::{
+    exceptions::{PyTypeError, PyValueError},
+    prelude::*,
+    types::{PyBytes, PyDict, PyList, PyString},
+};
+
+use crate::{
+    errors,
+    file::{File, read_bytes},
+    python_source::PythonSource,
+    stat::Stat,
+};
+
+/// An EROFS or SquashFS image.
+#[pyclass(frozen, module = "floe")]
+pub(crate) struct Image(floe::Image);
+
+/// An entry of a directory.
+#[pyclass(frozen, module = "floe")]
+pub(crate) struct DirEntry {
+    name: Vec<u8>,
+    #[pyo3(get)]
+    inode: u64,
+    file_type: FileType,
+}
+
+/// A path in an image: text, or bytes.
+struct ImagePath(Vec<u8>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for ImagePath {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Self(bytes.as_bytes().to_vec()));
+        }
+        Ok(Self(object.extract::<OsString>()?.into_vec()))
+    }
+}
+
+impl ImagePath {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+/// A name as Python has it: bytes that are not UTF-8 become surrogates, as in `os.fsdecode`.
+fn decoded(name: Vec<u8>) -> OsString {
+    OsString::from_vec(name)
+}
+
+impl Image {
+    fn find(&self, py: Python<'_>, path: &ImagePath, follows: bool) -> PyResult<Nid> {
+        let image = &self.0;
+        let found =
+            py.detach(|| if follows { image.resolve(&path.0) } else { image.resolve_link(&path.0) });
+        found.map_err(|error| errors::of_path(&error))
+    }
+
+    fn attr(&self, py: Python<'_>, nid: Nid) -> PyResult<floe::Attr> {
+        py.detach(|| self.0.attr(nid)).map_err(|error| errors::of_image(&error))
+    }
+
+    /// The inode and the size of a file.
+    fn file(&self, py: Python<'_>, path: &ImagePath) -> PyResult<(Nid, u64)> {
+        let nid = self.find(py, path, true)?;
+        let attr = self.attr(py, nid)?;
+        match attr.file_type {
+            FileType::Regular => Ok((nid, attr.size)),
+            FileType::Directory => Err(errors::is_a_directory(&path.text())),
+            _ => Err(PyValueError::new_err(format!("{}: not a regular file", path.text()))),
+        }
+    }
+
+    fn entries(&self, py: Python<'_>, path: &ImagePath) -> PyResult<Vec<DirEntry>> {
+        let nid = self.find(py, path, true)?;
+        let entries = py.detach(|| {
+            let entry = |entry: floe::DirectoryEntry| DirEntry {
+                name: entry.name,
+                inode: entry.inode_number,
+                file_type: entry.file_type,
+            };
+            self.0.read_dir(nid).map(|result| result.map(entry)).collect::<Result<Vec<_>, _>>()
+        });
+        entries.map_err(|error| errors::of_image(&error))
+    }
+}
+
+#[pymethods]
+impl Image {
+    #[new]
+    #[pyo3(signature = (source, *, offset = None, cache_bytes = None))]
+    fn new(
+        source: &Bound<'_, PyAny>,
+        offset: Option<&Bound<'_, PyAny>>,
+        cache_bytes: Option<u64>,
+    ) -> PyResult<Self> {
+        let py = source.py();
+        let mut options = OpenOptions::default();
+        if let Some(offset) = offset {
+            options.offset = match offset.cast::<PyString>() {
+                Ok(text) if text.to_cow()? == "auto" => Offset::Auto,
+                Ok(_) => return Err(PyValueError::new_err("offset is a number of bytes, or \"auto\"")),
+                Err(_) => match offset.extract()? {
+                    0 => Offset::None,
+                    at => Offset::At(at),
+                },
+            };
+        }
+        if let Some(bytes) = cache_bytes {
+            options.engine.cache_bytes = bytes;
+        }
+        let opened = if let Ok(path) = source.extract::<PathBuf>() {
+            py.detach(|| floe::Image::open(path, &options))
+        } else if source.hasattr("read")? && source.hasattr("seek")? {
+            let source = PythonSource::new(source)?;
+            py.detach(|| {
+                let files = ImageFiles::of_source(source.name(), Arc::new(source), &options)?;
+                floe::Image::of(files, &options.engine)
+            })
+        } else {
+            return Err(PyTypeError::new_err("an image is a path, or an object with read and seek"));
+        };
+        Ok(Self(opened.map_err(|error| errors::of_open(&error))?))
+    }
+
+    #[getter]
+    fn format(&self) -> &'static str {
+        self.0.file_system().info().format
+    }
+
+    #[getter]
+    fn label(&self) -> String {
+        String::from_utf8_lossy(&self.0.file_system().info().label).into_owned()
+    }
+
+    #[getter]
+    fn block_size(&self) -> u32 {
+        self.0.file_system().info().block_size
+    }
+
+    #[getter]
+    fn inode_count(&self) -> u64 {
+        self.0.file_system().info().inode_count
+    }
+
+    #[pyo3(signature = (path, *, follow_symlinks = true))]
+    fn stat(&self, py: Python<'_>, path: ImagePath, follow_symlinks: bool) -> PyResult<Stat> {
+        let nid = self.find(py, &path, follow_symlinks)?;
+        Ok(self.attr(py, nid)?.into())
+    }
+
+    fn exists(&self, py: Python<'_>, path: ImagePath) -> PyResult<bool> {
+        match py.detach(|| self.0.resolve(&path.0)) {
+            Ok(_) => Ok(true),
+            Err(floe::PathError::Image(error)) => Err(errors::of_image(&error)),
+            Err(_) => Ok(false),
+        }
+    }
+
+    #[pyo3(signature = (path = ImagePath(b"/".to_vec())))]
+    fn listdir(&self, py: Python<'_>, path: ImagePath) -> PyResult<Vec<OsString>> {
+        Ok(self.entries(py, &path)?.into_iter().map(|entry| decoded(entry.name)).collect())
+    }
+
+    #[pyo3(signature = (path = ImagePath(b"/".to_vec())))]
+    fn scandir(&self, py: Python<'_>, path: ImagePath) -> PyResult<Vec<DirEntry>> {
+        self.entries(py, &path)
+    }
+
+    #[pyo3(signature = (path = ImagePath(b"/".to_vec())))]
+    fn walk(&self, py: Python<'_>, path: ImagePath) -> PyResult<Walk> {
+        let nid = self.find(py, &path, true)?;
+        Ok(Walk(std::sync::Mutex::new(self.0.walk_from(nid, &path.0))))
+    }
+
+    fn readlink(&self, py: Python<'_>, path: ImagePath) -> PyResult<OsString> {
+        let nid = self.find(py, &path, false)?;
+        let target = py.detach(|| self.0.file_system().read_link(nid)).map_err(|error| errors::of_image(&error))?;
+        Ok(decoded(target))
+    }
+
+    fn xattrs<'py>(&self, py: Python<'py>, path: ImagePath) -> PyResult<Bound<'py, PyDict>> {
+        let nid = self.find(py, &path, false)?;
+        let mut all = Vec::new();
+        let result = py.detach(|| {
+            self.0.file_system().xattrs(nid, &mut |xattr| {
+                all.push((decoded(xattr.name.to_vec()), xattr.value.to_vec()));
+                std::ops::ControlFlow::Continue(())
+            })
+        });
+        result.map_err(|error| errors::of_image(&error))?;
+        let xattrs = PyDict::new(py);
+        for (name, value) in all {
+            xattrs.set_item(name, PyBytes::new(py, &value))?;
+        }
+        Ok(xattrs)
+    }
+
+    fn open(&self, py: Python<'_>, path: ImagePath) -> PyResult<File> {
+        let (nid, size) = self.file(py, &path)?;
+        Ok(File::new(self.0.clone(), nid, path.text(), size))
+    }
+
+    #[pyo3(signature = (path, offset = 0, length = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        path: ImagePath,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (nid, size) = self.file(py, &path)?;
+        read_bytes(py, &self.0, nid, (offset, length.unwrap_or(u64::MAX)), size)
+    }
+
+    fn read_many<'py>(
+        &self,
+        py: Python<'py>,
+        requests: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut wanted = Vec::new();
+        for request in requests.try_iter()? {
+            let (path, offset, length): (ImagePath, u64, u64) = request?.extract()?;
+            let (nid, size) = self.file(py, &path)?;
+            let length = length.min(size.saturating_sub(offset));
+            let length = usize::try_from(length).map_err(|_| PyValueError::new_err("too many bytes at once"))?;
+            wanted.push((nid, offset, length));
+        }
+        let (buffers, results) = py.detach(|| {
+            let mut buffers: Vec<Vec<u8>> = wanted.iter().map(|&(_, _, length)| vec![0; length]).collect();
+            let pairs = buffers.iter_mut().zip(&wanted);
+            let mut reads: Vec<ReadRequest<'_>> =
+                pairs.map(|(output, &(nid, offset, _))| ReadRequest { nid, offset, output }).collect();
+            let results = self.0.read_many(&mut reads);
+            (buffers, results)
+        });
+        let list = PyList::empty(py);
+        for (buffer, result) in buffers.iter().zip(results) {
+            let len = result.map_err(|error| errors::of_image(&error))?;
+            list.append(PyBytes::new(py, &buffer[..len]))?;
+        }
+        Ok(list)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<floe.Image format={} inodes={}>", self.format(), self.inode_count())
+    }
+}
+
+#[pymethods]
+impl DirEntry {
+    #[getter]
+    fn name(&self) -> OsString {
+        decoded(self.name.clone())
+    }
+
+    fn is_dir(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+
+    fn is_file(&self) -> bool {
+        self.file_type == FileType::Regular
+    }
+
+    fn is_symlink(&self) -> bool {
+        self.file_type == FileType::Symlink
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<floe.DirEntry {:?}>", String::from_utf8_lossy(&self.name))
+    }
+}
+
+/// A walk through an image: paths, and what `stat` says of each.
+#[pyclass(frozen, module = "floe")]
+pub(crate) struct Walk(std::sync::Mutex<floe::Walk>);
+
+#[pymethods]
+impl Walk {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<(OsString, Stat)>> {
+        let next = py.detach(|| self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next());
+        match next {
+            None => Ok(None),
+            Some(Ok(entry)) => Ok(Some((decoded(entry.path), entry.attr.into()))),
+            Some(Err(error)) => Err(errors::FloeError::new_err(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `cargo xtask dist`: what a release consists of, under `target/dist`.
+//!
+//! For each target a static program, its debug information in a file of its own, an archive, a Debian package, an RPM
+//! and a container image; beside them the licences and components of what is linked in, and the sum of every file.
+
+mod container;
+mod static_program;
+mod tree;
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use clap::ValueEnum;
+use floe_testkit::{target_dir, workspace_root};
+use sha2::{Digest, Sha256};
+
+use self::{static_program::StaticProgram, tree::InstalledTree};
+use crate::task_error::{During, Outcome, TaskError};
+
+/// What to make.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The processors to build for
+    #[arg(long, value_delimiter = ',', default_value = "x86-64,aarch64")]
+    architecture: Vec<Architecture>,
+    /// What to make of each program
+    #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,components")]
+    only: Vec<Product>,
+}
+
+/// A processor that programs are built for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Architecture {
+    /// 64-bit x86
+    #[value(name = "x86-64")]
+    X86_64,
+    /// 64-bit Arm
+    #[value(name = "aarch64")]
+    Aarch64,
+}
+
+impl Architecture {
+    /// Rust's name of the target.
+    fn target(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-linux-musl",
+            Self::Aarch64 => "aarch64-unknown-linux-musl",
+        }
+    }
+
+    /// The name as `uname -m` gives it.
+    fn machine(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    /// The name in the metadata of container images.
+    fn container(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Aarch64 => "arm64",
+        }
+    }
+}
+
+/// A file that users download.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Product {
+    /// A tar archive
+    Archive,
+    /// A Debian package, by cargo-deb
+    Deb,
+    /// An RPM, by cargo-generate-rpm
+    Rpm,
+    /// A container image, as an OCI archive
+    Container,
+    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of what is linked in
+    Components,
+}
+
+/// Makes a release.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let directory = target_dir().join("dist");
+    fs::create_dir_all(&directory).during(directory.display())?;
+    let version = env!("CARGO_PKG_VERSION");
+    for &architecture in &arguments.architecture {
+        let program = StaticProgram::build(architecture, &directory)?;
+        let name = format!("floe-{version}-{}-linux", architecture.machine());
+        let tree = InstalledTree::make(&program, &directory.join(&name))?;
+        for product in &arguments.only {
+            match product {
+                Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
+                Product::Deb => package("deb", &["deb", "--no-build", "--no-strip"], architecture, &directory)?,
+                Product::Rpm => package("generate-rpm", &["generate-rpm"], architecture, &directory)?,
+                Product::Container => {
+                    container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
+                }
+                Product::Components => {}
+            }
+        }
+    }
+    if arguments.only.contains(&Product::Components) {
+        components(&directory)?;
+    }
+    sums(&directory)
+}
+
+/// Has one of cargo's packagers make a package of the program that was built last for `architecture`.
+fn package(tool: &str, arguments: &[&str], architecture: Architecture, directory: &Path) -> Outcome {
+    let mut command = cargo();
+    command.args(arguments).args(["--target", architecture.target(), "--profile", "dist", "--output"]).arg(directory);
+    command.args(["-p", if tool == "deb" { "floe-cli" } else { "crates/floe-cli" }]);
+    run_tool(&mut command, &format!("cargo install cargo-{tool}"))
+}
+
+/// Writes the licences and the components of everything that is linked into the program.
+fn components(directory: &Path) -> Outcome {
+    let manifest = workspace_root().join("crates/floe-cli/Cargo.toml");
+    let mut licences = cargo();
+    licences.args(["about", "generate", "--fail", "--manifest-path"]).arg(&manifest);
+    licences.args(["--config", "packaging/about.toml", "-o"]).arg(directory.join("LICENCES.html"));
+    licences.arg("packaging/about.hbs");
+    run_tool(&mut licences, "cargo install cargo-about --features cli")?;
+    let mut bill = cargo();
+    bill.args(["cyclonedx", "--format", "json", "--override-filename", "floe.cdx", "--manifest-path"]).arg(&manifest);
+    run_tool(&mut bill, "cargo install cargo-cyclonedx")?;
+    // The tool writes one file beside each manifest of the workspace.
+    for folder in fs::read_dir(workspace_root().join("crates"))? {
+        let written = folder?.path().join("floe.cdx.json");
+        if written.parent().and_then(Path::file_name) == Some(OsStr::new("floe-cli")) {
+            fs::copy(&written, directory.join("floe.cdx.json")).during(written.display())?;
+        }
+        let _ = fs::remove_file(written);
+    }
+    let _ = fs::remove_file(workspace_root().join("xtask/floe.cdx.json"));
+    Ok(())
+}
+
+/// Writes the SHA-256 sums of what is there to be downloaded, as `sha256sum --check` takes them.
+fn sums(directory: &Path) -> Outcome {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
+    files.retain(|path| path.is_file() && path.file_name() != Some(OsStr::new("SHA256SUMS")));
+    files.sort();
+    let mut text = String::new();
+    for path in files {
+        let sum = hex(&Sha256::digest(fs::read(&path).during(path.display())?));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        text += &format!("{sum}  {name}\n");
+    }
+    fs::write(directory.join("SHA256SUMS"), &text)?;
+    print!("{text}");
+    Ok(())
+}
+
+/// Bytes in hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Cargo, in the root of the workspace.
+fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.current_dir(workspace_root());
+    command
+}
+
+/// Runs a tool to its end. `remedy` installs it.
+fn run_tool(command: &mut Command, remedy: &str) -> Outcome {
+    eprintln!("== {command:?}");
+    let status = command.status().during(format!("{} cannot be run", command.get_program().display()))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(TaskError::new(format!("{command:?} failed, {status}; if the tool is missing: {remedy}")))
+}

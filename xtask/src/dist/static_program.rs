@@ -1,0 +1,101 @@
+//! The static program.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use floe_testkit::target_dir;
+
+use super::{Architecture, cargo, run_tool};
+use crate::task_error::{During, Outcome, TaskError};
+
+/// A program without debug information that needs no library, and no loader.
+pub(super) struct StaticProgram {
+    pub(super) architecture: Architecture,
+    pub(super) path: PathBuf,
+}
+
+impl StaticProgram {
+    /// Builds it. Its debug information goes to `directory`.
+    pub(super) fn build(architecture: Architecture, directory: &Path) -> Outcome<Self> {
+        let target = architecture.target();
+        let mut command = cargo();
+        let remedy = match c_compiler(architecture) {
+            Some(compiler) => {
+                command.args(["build"]).env(format!("CC_{}", target.replace('-', "_")), compiler);
+                format!("rustup target add {target}")
+            }
+            None => {
+                command.args(["zigbuild"]);
+                format!("rustup target add {target}; pip install ziglang cargo-zigbuild")
+            }
+        };
+        command.args(["--profile", "dist", "-p", "floe-cli", "--target", target]);
+        run_tool(&mut command, &remedy)?;
+        let path = target_dir().join(target).join("dist/floe");
+        let name = format!("floe-{}-{}-linux.debug", env!("CARGO_PKG_VERSION"), architecture.machine());
+        separate_debug_information(&path, &directory.join(name))?;
+        let program = Self { architecture, path };
+        program.describe()?;
+        Ok(program)
+    }
+
+    /// Whether this machine runs it.
+    pub(super) fn runs_here(&self) -> bool {
+        env::consts::ARCH == self.architecture.machine()
+    }
+
+    /// Says how large it is, and how long it takes to start.
+    fn describe(&self) -> Outcome {
+        let size = fs::metadata(&self.path)?.len();
+        println!("{}: {:.1} MiB", self.path.display(), size as f64 / f64::from(1 << 20));
+        if !self.runs_here() {
+            return Ok(());
+        }
+        let mut times = Vec::new();
+        for _ in 0..21 {
+            let start = Instant::now();
+            let output = Command::new(&self.path).arg("--version").output().during("the program does not start")?;
+            times.push(start.elapsed());
+            if !output.status.success() {
+                return Err(TaskError::new("the program does not start"));
+            }
+        }
+        times.sort();
+        println!(
+            "{} --version: {:.2} ms (median of {})",
+            self.path.display(),
+            times[10].as_secs_f64() * 1e3,
+            times.len()
+        );
+        Ok(())
+    }
+}
+
+/// A compiler of C programs for musl, where one is installed; zig is one for every target.
+fn c_compiler(architecture: Architecture) -> Option<String> {
+    let named = format!("{}-linux-musl-gcc", architecture.machine());
+    let own = (env::consts::ARCH == architecture.machine()).then(|| "musl-gcc".to_owned());
+    [Some(named), own].into_iter().flatten().find(|name| Command::new(name).arg("--version").output().is_ok())
+}
+
+/// Moves the debug information of a program to a file of its own, and leaves a link to it.
+fn separate_debug_information(program: &Path, debug: &Path) -> Outcome {
+    let objcopy = objcopy()?;
+    let remedy = "rustup component add llvm-tools";
+    run_tool(Command::new(&objcopy).arg("--only-keep-debug").arg(program).arg(debug), remedy)?;
+    run_tool(Command::new(&objcopy).arg("--strip-debug").arg(program), remedy)?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    run_tool(Command::new(&objcopy).arg(link).arg(program), remedy)
+}
+
+/// The `objcopy` of the toolchain, which knows every target.
+fn objcopy() -> Outcome<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "target-libdir"]).output().during("rustc cannot be run")?;
+    let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let path = libraries.with_file_name("bin").join("rust-objcopy");
+    if path.exists() { Ok(path) } else { Err(TaskError::new(format!("{} is missing", path.display()))) }
+}
