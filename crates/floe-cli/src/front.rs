@@ -14,11 +14,11 @@ use crate::owners::Owners;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Front {
     /// The kernel's EROFS where that is possible.
-    #[default]
     Auto,
     /// The kernel's EROFS.
     Kernel,
     /// FUSE alone.
+    #[default]
     Fuse,
 }
 

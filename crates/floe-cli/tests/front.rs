@@ -123,7 +123,7 @@ fn a_busy_front_is_served_until_nobody_uses_it() {
     drop(file);
     let (status, errors) = serving.end();
     assert_eq!(status.code(), Some(0));
-    assert!(errors.contains("is in use by") && errors.contains("second signal"), "{errors}");
+    assert!(errors.contains("is in use by") && errors.contains("signal again"), "{errors}");
 }
 
 #[test]

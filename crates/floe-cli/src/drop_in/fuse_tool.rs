@@ -140,10 +140,9 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
 }
 
 /// What these programs mount like where no option says otherwise. libfuse ignores set-user-id bits and device files, and
-/// leaves permissions to the program, which checks none. There is no front.
+/// leaves permissions to the program, which checks none.
 fn as_libfuse() -> Settings {
     let mut settings = Settings::default();
-    settings.front = Front::Fuse;
     settings.mount.checks_permissions = false;
     settings.mount.acl = false;
     settings

@@ -61,7 +61,7 @@ fn sample(row: &OptionRow) -> Option<&'static str> {
         (Value::Text { .. }, "readdir") => "auto",
         (Value::Text { .. }, "access") => "private",
         (Value::Text { .. }, "sandbox") => "require",
-        (Value::Text { .. }, "front") => "fuse",
+        (Value::Text { .. }, "front") => "kernel",
         (Value::Text { .. }, "outage") => "eio",
         (Value::Text { .. }, "fsname" | "subtype") => "name",
         (Value::Text { .. }, name) => panic!("give {name} a sample"),
