@@ -83,6 +83,8 @@ impl Front {
                 Ok(reader) => match Mount::in_front(reader.clone(), directory.clone(), options, VirtualImage::DATA) {
                     Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
+                    // fusermount3 may open it.
+                    Err(MountError::Device(error)) => Obstacle::Refused(format!("cannot open /dev/fuse: {error}")),
                     Err(error) => return Err(error),
                 },
                 Err(error) => Obstacle::Refused(error.to_string()),

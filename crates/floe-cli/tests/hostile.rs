@@ -140,9 +140,7 @@ fn refused_memory_is_an_error_and_no_abort() {
     let mut was_refused = false;
     let mut was_enough = false;
     // From what loading the program takes up to what is enough.
-    let loads = |limit_kib: &u64| {
-        scene.command(*limit_kib, &["--version"]).output().expect("a shell").status.success()
-    };
+    let loads = |limit_kib: &u64| scene.command(*limit_kib, &["--version"]).output().expect("a shell").status.success();
     let loaded_kib = (10_000..400_000).step_by(500).find(loads).expect("the program can be loaded");
     let limits = (loaded_kib..loaded_kib + 14_000).step_by(500);
     for limit_kib in limits.chain((loaded_kib + 14_000..loaded_kib + 200_000).step_by(24_000)) {

@@ -379,7 +379,10 @@ fn what_is_excluded_has_to_be_there() {
                 }
                 Some(missing) => {
                     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-                    assert!(said.contains(&format!("the source has no {missing}")) && said.lines().count() == 1, "{said}");
+                    assert!(
+                        said.contains(&format!("the source has no {missing}")) && said.lines().count() == 1,
+                        "{said}"
+                    );
                     assert!(!folder.path().join("image").exists(), "{arguments:?}");
                 }
             }

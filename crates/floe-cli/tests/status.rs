@@ -27,7 +27,7 @@ const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
     block_cache.spill_file_blocks block_cache.spill_file_bytes block_cache.spill_file_hits block_cache.used_bytes
     decoders.budget_bytes decoders.used_bytes decoders.used_bytes_max decoders.waits device
-    faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported front.kind front.reason image.devices image.format image.offset_bytes image.path latency[].buckets[].count
+    faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported front.kind front.reason remote image.devices image.format image.offset_bytes image.path latency[].buckets[].count
     latency[].buckets[].up_to_ns latency[].count latency[].max_ns latency[].mean_ns latency[].p50_ns
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages
     lz4.temporary_pages_max lz4.window_bytes_max metadata_cache.budget_bytes metadata_cache.evictions

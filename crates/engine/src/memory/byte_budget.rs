@@ -151,7 +151,8 @@ mod tests {
                         let bytes = (thread * 37 + turn * 11) % 130;
                         let permit = budget.take(bytes);
                         let used = budget.used_bytes();
-                        assert!(used <= 100 || used < 130 && bytes > 0, "{used}");
+                        // More than the budget is taken by one alone, beside permits for no bytes.
+                        assert!(used < 130, "{used}");
                         most.fetch_max(used, Relaxed);
                         drop(permit);
                     }

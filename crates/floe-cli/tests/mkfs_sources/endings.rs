@@ -22,7 +22,11 @@ fn refused_memory_ends_it_without_an_image() {
     for kibibytes in [50_000, 100_000, 200_000] {
         for more in ["-z lz4", "-z lz4 --dedupe --verify full", "-z lzma -C 1M -j 2", "-z zstd,19 --fragments all"] {
             let script = format!("ulimit -v {kibibytes}; exec {floe} mkfs -q image source {more}");
-            let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).env_remove("RUST_BACKTRACE").output();
+            let output = Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(folder.path())
+                .env_remove("RUST_BACKTRACE")
+                .output();
             let output = output.expect("sh runs");
             let said = String::from_utf8_lossy(&output.stderr);
             let left: Vec<_> = fs::read_dir(folder.path()).expect("listed").collect();
@@ -51,8 +55,9 @@ fn few_descriptors_are_enough() {
     }
     let floe = env!("CARGO_BIN_EXE_floe");
     let script = format!("ulimit -n 64; exec {floe} mkfs -q image source -j 200 -z lz4 --dedupe --verify=full");
-    let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).env_remove("RUST_BACKTRACE").output();
-            let output = output.expect("sh runs");
+    let output =
+        Command::new("sh").args(["-c", &script]).current_dir(folder.path()).env_remove("RUST_BACKTRACE").output();
+    let output = output.expect("sh runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

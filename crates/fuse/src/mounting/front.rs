@@ -206,7 +206,7 @@ mod tests {
         for (source, expected) in [
             ("/images/a.erofs", "floe#/images/a.erofs"),
             ("a name", "floe#a name"),
-            ("../a", "floe#..|a"),
+            ("../a", "floe#../a"),
             ("a/../b", "floe#a|..|b"),
             ("", "floe#"),
         ] {
