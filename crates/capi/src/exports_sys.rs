@@ -11,8 +11,11 @@ use floe::{Image, Nid, Offset, OpenOptions, ReadRequest};
 
 use crate::{
     error::{Failure, with_text},
-    types::{floe_entry, floe_entry_callback, floe_image, floe_open_options, floe_read, floe_stat},
+    types::{floe_entry, floe_image, floe_open_options, floe_read, floe_stat},
 };
+
+/// Is given each entry of a directory. Anything but 0 ends the listing.
+pub type floe_entry_callback = Option<unsafe extern "C" fn(entry: *const floe_entry, context: *mut c_void) -> i32>;
 
 /// What went wrong in the last call of this thread that failed, in one line. Valid until the next call of this thread.
 #[unsafe(no_mangle)]

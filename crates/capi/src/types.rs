@@ -99,6 +99,3 @@ pub struct floe_read {
     /// Set by the call: how many bytes were read, or a negative error number.
     pub result: isize,
 }
-
-/// Is given each entry of a directory. Anything but 0 ends the listing.
-pub type floe_entry_callback = Option<unsafe extern "C" fn(entry: *const floe_entry, context: *mut c_void) -> i32>;

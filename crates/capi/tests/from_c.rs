@@ -1,4 +1,4 @@
-//! The library from C: the example is compiled and run, under valgrind where that is installed.
+//! The library from C: the example is compiled and run, also with the sanitizers of the C compiler.
 
 use std::{
     env,
@@ -7,13 +7,10 @@ use std::{
 };
 
 use floe::{FileType, Image, OpenOptions};
-use floe_testkit::{
-    skip::{self, Need},
-    workspace_root,
-};
+use floe_testkit::{skip, workspace_root};
 
 /// Compiles an example against the static library that was built for this test.
-fn compiled(directory: &Path) -> PathBuf {
+fn compiled(directory: &Path, options: &[&str]) -> Result<PathBuf, String> {
     let libraries = env::current_exe().expect("this test").parent().expect("its directory").to_owned();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = directory.join("read");
@@ -21,15 +18,14 @@ fn compiled(directory: &Path) -> PathBuf {
     compiler.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-g", "-I"]);
     compiler.arg(manifest.join("include")).arg(manifest.join("examples/read.c"));
     compiler.arg(libraries.join("libfloe_capi.a")).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
-    let output = compiler.output().expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
+    let output = compiler.args(options).output().expect("a C compiler");
+    if output.status.success() { Ok(program) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
 #[test]
 fn a_c_program_reads_an_image() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path());
+    let program = compiled(directory.path(), &[]).expect("it compiles");
     let demo = workspace_root().join("fixtures/demo.erofs");
     let image = Image::open(&demo, &OpenOptions::default()).expect("the demo image");
     let listing = Command::new(&program).arg(&demo).output().expect("it runs");
@@ -63,15 +59,17 @@ fn a_c_program_reads_an_image() {
 
 #[test]
 fn a_c_program_uses_memory_rightly() {
-    if !skip::ready(&[Need::Peer("valgrind")]) {
-        return;
-    }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path());
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let Ok(program) = compiled(directory.path(), &sanitizers) else {
+        skip::skipped("the C compiler has no sanitizers");
+        return;
+    };
     let demo = workspace_root().join("fixtures/demo.erofs");
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
-    let output = valgrind.arg(&program).arg(&demo).arg("/README.txt").output().expect("valgrind runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!output.stdout.is_empty());
+    for arguments in [&[][..], &["/README.txt"], &["/nowhere"]] {
+        let output = Command::new(&program).arg(&demo).args(arguments).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("Sanitizer") && !errors.contains("runtime error"), "{arguments:?}: {errors}");
+        assert_eq!(output.status.success(), arguments != ["/nowhere"], "{arguments:?}: {errors}");
+    }
 }

@@ -178,6 +178,7 @@ fn replies_come_from_any_thread_and_descriptor_and_dropped_ones_are_errors() {
     let channel = Channel::new(device);
     let sample = Sample::new(channel.clone(), InitFlags::empty());
     let (sender, replies) = mpsc::channel::<Reply>();
+    let (ready, is_ready) = mpsc::channel();
     let serving = thread::spawn(move || {
         sample.negotiate().expect("terms");
         let joined = channel.join().expect("another descriptor");
@@ -185,6 +186,7 @@ fn replies_come_from_any_thread_and_descriptor_and_dropped_ones_are_errors() {
             channel.join_without_waiting().expect("a third").receive(&mut RequestBuffer::new(0)),
             Ok(Receipt::Nothing)
         ));
+        ready.send(()).expect("the other thread waits");
         let mut buffer = RequestBuffer::new(4096);
         while let Ok(Receipt::Request(Received { request, reply })) = joined.receive(&mut buffer) {
             match request.expect("a sound request").operation {
@@ -201,6 +203,7 @@ fn replies_come_from_any_thread_and_descriptor_and_dropped_ones_are_errors() {
             }
         }
     });
+    is_ready.recv().expect("terms were found");
     let statistics = || rustix::fs::statvfs(mount.path()).map(drop);
     assert_eq!([statistics(), statistics(), statistics()], [Ok(()), Err(Errno::IO), Ok(())]);
     assert_eq!(fs::metadata(mount.path().join("file")).map(drop).map_err(|error| error.raw_os_error()), Err(Some(5)));

@@ -444,7 +444,7 @@ fn those_who_list_get_attributes_if_they_use_them() {
     for (readdir, stats, attr_max, lookup_max) in [
         // Other tests drop the caches of the machine meanwhile.
         (Readdir::Adaptive, false, ALL / 4, 1000),
-        (Readdir::Adaptive, true, 2 * ALL, ALL / 8),
+        (Readdir::Adaptive, true, 2 * ALL, ALL / 2),
         (Readdir::Plus, false, 2 * ALL, 1000),
         (Readdir::Plain, true, 2 * ALL, 2 * ALL),
     ] {

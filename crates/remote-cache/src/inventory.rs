@@ -117,7 +117,12 @@ impl Cache {
         let Some((directory, _)) = self.find(id) else { return Ok(None) };
         let object = open(&directory, *id, self.boot())?;
         for index in object.allocated_chunks() {
-            if let Some(_lock) = object.lock(index, PATIENCE)?.or(object.try_lock(index)?) {
+            // A second lock of the same description would end the first when it is dropped, so it is only tried without one.
+            let lock = match object.lock(index, PATIENCE)? {
+                Some(lock) => Some(lock),
+                None => object.try_lock(index)?,
+            };
+            if lock.is_some() {
                 object.clear(index)?;
             }
         }

@@ -37,7 +37,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-dir-loop-self", ""),
     ("sqfs-dir-meta-len-max", "corrupt image: metadata block past the end of the image"),
     ("sqfs-dir-offset", "corrupt image: metadata reference past the end of its block"),
-    ("sqfs-dir-parent", "corrupt image: inode number past the export table"),
+    ("sqfs-dir-parent", "corrupt image: directory whose parent does not exist"),
     ("sqfs-dir-size-2", "corrupt image: directory of fewer than 3 bytes"),
     ("sqfs-dir-size-cut", "corrupt image: dirent past the end of its directory"),
     ("sqfs-dir-size-max", "corrupt image: directory is not sorted or has duplicate names"),

@@ -36,7 +36,8 @@ fn refused_memory_ends_it_without_an_image() {
             }
             refused += 1;
             assert_eq!(output.status.code(), Some(1), "{kibibytes} {more}: {} {said}", output.status);
-            assert_eq!(said.trim().lines().count(), 1, "{kibibytes} {more}: {said}");
+            // The standard library may add how to get a backtrace.
+            assert!((1..3).contains(&said.trim().lines().count()), "{kibibytes} {more}: {said}");
             assert_eq!(left.len(), 1, "{kibibytes} {more}: {left:?}");
         }
     }

@@ -217,7 +217,10 @@ pub(crate) fn read_parts(
         let mut output = vec![0xEE; len];
         match source.read_at(start as u64, &mut output) {
             Ok(()) => {
-                assert!(output == data[start..start + len], "wrong bytes at {start}, {len} of them");
+                let wrong = output.iter().zip(&data[start..]).position(|(read, right)| read != right);
+                let first =
+                    wrong.map(|at| (at, output[at], output[at..].iter().filter(|byte| **byte == output[at]).count()));
+                assert!(first.is_none(), "wrong bytes at {start}, {len} of them: {first:?}");
                 right += 1;
             }
             Err(error) => errors.push(error),
