@@ -68,7 +68,8 @@ fn a_front_ends_however_it_is_unmounted() {
         return;
     }
     let scene = scene();
-    let ways: [(&str, fn(&Serving)); 6] = [
+    type Way = (&'static str, fn(&Serving));
+    let ways: [Way; 6] = [
         ("SIGTERM", |serving| serving.signal(Signal::TERM)),
         ("SIGINT", |serving| serving.signal(Signal::INT)),
         ("umount2", |serving| unmount(&serving.place.path, UnmountFlags::empty()).expect("an unmount")),

@@ -150,7 +150,7 @@ fn a_killed_program_lets_waiting_readers_go() {
     let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
     let mut serving = stoppable.fronted("deadline=off");
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| drop(fs::metadata(name).expect("it is there")));
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_caches();
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
@@ -174,7 +174,7 @@ fn a_stuck_source_gives_errors_after_the_deadline() {
     let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
     let mut serving = stoppable.fronted("deadline=1s");
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| drop(fs::metadata(name).expect("it is there")));
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_caches();
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
@@ -194,7 +194,7 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
     let mut serving = stoppable.fronted("deadline=off");
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| drop(fs::metadata(name).expect("it is there")));
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_caches();
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
@@ -214,7 +214,7 @@ fn a_truncated_image_gives_errors() {
     let scene = Scene::many(200, 100_000);
     let mut serving = scene.fronted("ro");
     let names: Vec<_> = scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| drop(fs::metadata(name).expect("it is there")));
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     let len = fs::metadata(&scene.image).expect("it is there").len();
     let image = fs::File::options().write(true).open(&scene.image).expect("ours");
     image.set_len(len / 4).expect("ours");

@@ -272,9 +272,8 @@ fn hash_trees_verify_what_is_read() {
     let blobs = server.path().join("docker/registry/v2/blobs/sha256");
     let len = fs::metadata(&image).expect("there").len();
     let folders = fs::read_dir(blobs).expect("a store").flatten().flat_map(|entry| fs::read_dir(entry.path()));
-    let data = folders.flatten().flatten().map(|entry| entry.path().join("data"));
-    let blob =
-        data.filter(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() == len)).next().expect("the layer");
+    let mut data = folders.flatten().flatten().map(|entry| entry.path().join("data"));
+    let blob = data.find(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() == len)).expect("the layer");
     let mut bytes = fs::read(&blob).expect("read");
     let place =
         bytes.windows(64).position(|window| window == &noise[2 << 20..(2 << 20) + 64]).expect("stored as it is");

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn tables_are_read_as_they_were_written() {
         for len in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES + 77] {
-            let object: Vec<u8> = (0..len).map(|index| (index * 7 >> 3) as u8).collect();
+            let object: Vec<u8> = (0..len).map(|index| ((index * 7) >> 3) as u8).collect();
             let table = DigestTable::of(&mut &*object).expect("it is read");
             let bytes = table.to_bytes();
             assert_eq!(bytes.len() as u64, DigestTable::bytes_for(len));

@@ -137,7 +137,7 @@ impl RemoteObject {
     }
 
     /// The bytes that came with the length, if `range` is among them.
-    fn from_head(&self, range: ByteRange) -> Option<Bytes> {
+    fn head_part(&self, range: ByteRange) -> Option<Bytes> {
         let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
         let head = head.as_ref()?;
         let (from, to) = (usize::try_from(range.offset()).ok()?, usize::try_from(range.end()).ok()?);
@@ -180,7 +180,7 @@ impl RangeFetcher for RemoteObject {
     }
 
     fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        match self.from_head(range) {
+        match self.head_part(range) {
             Some(bytes) => Ok(bytes),
             None => self.fetch_now(range, cause),
         }

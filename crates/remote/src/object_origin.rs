@@ -117,10 +117,10 @@ impl ObjectOrigin {
     /// # Errors
     /// Credentials cannot be had.
     pub(crate) async fn target(&self) -> Result<Target, Fault> {
-        if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner) {
-            if since.elapsed() < SIGNATURE_USED_FOR {
-                return Ok(target.clone());
-            }
+        if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner)
+            && since.elapsed() < SIGNATURE_USED_FOR
+        {
+            return Ok(target.clone());
         }
         let began = Instant::now();
         let target = self.make_target().await?;

@@ -6,9 +6,8 @@ use floe_image::Nid;
 /// Stands for the inode 0 as a node, as 0 means none to the kernel, and 1 the root.
 const ALIAS_OF_0: u64 = u64::MAX - 1;
 
-/// Which inode each of the kernel's node numbers means: its nid is its node number, but for the root, which has the number
-/// 1. So nothing has to be remembered of what the kernel was told, and a number that it was never told leads to an error of
-/// the format.
+/// Maps the kernel's node numbers to inodes: the node number is the nid, except that the root is number one. Nothing has to be
+/// remembered about lookups, and a number that the kernel was never given is an error of the format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeNumbers {
     root: Nid,

@@ -20,6 +20,7 @@ pub(crate) type Annotations = BTreeMap<String, String>;
 
 /// What a reference leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
 pub(crate) enum Document {
     /// One image.
     Manifest(Manifest),

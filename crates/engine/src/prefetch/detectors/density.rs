@@ -57,7 +57,7 @@ impl Density {
         let (entry, hash) = self.entry(window);
         let read_count = self.read_count.load(Relaxed) + 1;
         self.read_count.store(read_count, Relaxed);
-        let now = read_count / (NEAR_READS / 4) & TIME_MASK;
+        let now = (read_count / (NEAR_READS / 4)) & TIME_MASK;
         let seen = entry.load(Relaxed);
         let is_near = now.wrapping_sub(seen >> TIME_SHIFT) & TIME_MASK <= 4;
         let (reads, asked) = match seen >> HASH_SHIFT == hash && is_near {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(density.near_share(), WHOLE);
         for (windows, step, dense) in [(1000, 1, false), (100, 0, true), (1000, 3, false)] {
             for index in 0..windows {
-                density.note(Window { owner: windows, number: 1 << 20 | index * step });
+                density.note(Window { owner: windows, number: (1 << 20) | (index * step) });
             }
             let share = density.near_share();
             assert_eq!(share > WHOLE / 2, dense, "{windows} {step}: {share}");
