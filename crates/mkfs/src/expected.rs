@@ -43,7 +43,7 @@ pub enum VerifyError {
     Fault(String),
     /// The image could not be read: why.
     Unread(String),
-    /// [`Progress`](crate::Progress) asked to stop.
+    /// [`Progress`] asked to stop.
     Cancelled,
 }
 

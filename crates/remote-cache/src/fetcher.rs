@@ -26,7 +26,7 @@ pub trait RangeFetcher: Send + Sync {
     /// The bytes of `range`, all of them. May wait.
     ///
     /// # Errors
-    /// A [`FetchError`] inside an [`io::Error`] (made by [`FetchError::into`]), which says what kind of failure it is. Any
+    /// A [`FetchError`] inside an [`io::Error`] (made by `From`), which says what kind of failure it is. Any
     /// other error counts as [`FetchFault::Outage`].
     fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes>;
 

@@ -1,7 +1,7 @@
 //! Every option of `-o`.
 //!
 //! Parsing, `floe mount --help`, `floe tune`, the list in `floe status` and docs/options.md all follow from these rows:
-//! a new option is a row here, and a field in [`Settings`] if it sets something new.
+//! a new option is a row here, and a field in `Settings` if it sets something new.
 
 mod mounting;
 mod reading;

@@ -20,7 +20,7 @@ pub(super) struct Surroundings {
     /// A second image; each variant is measured over both
     #[arg(long, value_name = "IMAGE")]
     image_b: Option<PathBuf>,
-    /// A way to mount, the baseline first: [NAME=]READER[:OPTIONS][@IMAGE]; may be given several times
+    /// A way to mount, the baseline first: `[NAME=]READER[:OPTIONS][@IMAGE]`; may be given several times
     ///
     /// READER is floe, kernel (with the option loop: through a loop device, as from a disk), erofsfuse, squashfuse_ll,
     /// or directory, for which IMAGE is a directory that is taken as it is.
