@@ -1,4 +1,4 @@
-//! What is handed to and fro.
+//! The structures of the C interface.
 
 use std::ffi::{c_char, c_void};
 

@@ -61,7 +61,7 @@ struct KnownWalks {
     batches: VecDeque<(usize, Arc<Unused>)>,
 }
 
-/// What is short. Windows are the smallest while memory is, and smaller while CPUs are.
+/// The resource that is scarce. Scarce memory reduces windows to their minimum; scarce CPUs reduce them less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pressure {
     None,

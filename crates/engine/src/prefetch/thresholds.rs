@@ -14,8 +14,8 @@ pub(crate) const WHOLE: u32 = 1 << 16;
 /// The share of used bytes of a kind is a moving average over so many bytes that were used or wasted.
 pub(crate) const JUDGED_BYTES: u64 = 1 << 20;
 
-/// What is prefetched at one time, in bytes, for a reader of a file and for a walk through a directory. A source that is
-/// near gets at most `WINDOW_MAX`.
+/// The initial window of sequential and of directory readahead, in bytes. Windows over a near source grow to `WINDOW_MAX` at
+/// most.
 pub(crate) const FILE_WINDOW_MIN: u64 = 128 << 10;
 pub(crate) const DIRECTORY_WINDOW_MIN: u64 = 256 << 10;
 pub(crate) const WINDOW_MAX: u64 = 2 << 20;

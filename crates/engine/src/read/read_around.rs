@@ -44,7 +44,7 @@ impl Reader {
         }
     }
 
-    /// What is short, as far as prefetch heeds it.
+    /// The scarce resource, as prefetch sees it.
     fn pressure(&self) -> Pressure {
         let engine = self.engine();
         if engine.switches.ahead_effort() == Effort::BestEffort && engine.pool.is_memory_short() {

@@ -1,4 +1,4 @@
-//! What follows from the facts.
+//! Derives findings and remedies from the facts about a machine.
 
 use std::io;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use super::Facts;
 
-/// What is to be said about one thing.
+/// The finding about one topic.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Advice {
-    /// What it is about.
+    /// The topic.
     pub(crate) topic: &'static str,
     pub(crate) state: State,
-    /// What was found.
+    /// The finding, in one line.
     pub(crate) finding: String,
-    /// What changes it; empty where nothing needs to.
+    /// A command or setting that improves it; empty if nothing needs to change.
     pub(crate) remedy: &'static str,
 }
 
-/// How it stands with something.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {

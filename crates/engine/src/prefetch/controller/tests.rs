@@ -95,7 +95,7 @@ fn misses_bring_windows_where_reads_are_dense() {
     let scattered = missed(&controller, 3 << 20, near);
     assert!(scattered.len() < 60, "{}", scattered.len());
     assert!(missed(&controller, 1 << 33, near).is_empty() && !controller.data_is_dense());
-    // What is in memory tells of density too.
+    // Hits count towards density too.
     let hit =
         |index: u64| controller.note_hit(Purpose::Data, DeviceId(0), ByteRange::new((1 << 40) + index * 512, 512));
     (0..200).for_each(hit);

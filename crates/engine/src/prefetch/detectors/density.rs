@@ -37,7 +37,7 @@ pub(crate) struct Window {
     pub(crate) number: u64,
 }
 
-/// What is known of the window of a read.
+/// The state of the window that contains a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Visit {
     /// How many reads of late stand in it, with this one.
