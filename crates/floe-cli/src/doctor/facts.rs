@@ -2,6 +2,7 @@
 
 use std::{env, fs, io, path::Path};
 
+use floe_sandbox::held_capabilities;
 use rustix::{
     fs::{Access, access},
     process::{Resource, getrlimit},
@@ -47,9 +48,10 @@ pub(crate) struct Facts {
 impl Facts {
     /// Looks at this machine.
     pub(crate) fn gather() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let held = held_capabilities();
+        let holds = |capability: &str| held.iter().any(|name| name == capability);
         let is_in_user_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_everybody(&map));
-        let may_mount = has_capability(&status, SYS_ADMIN);
+        let may_mount = holds("CAP_SYS_ADMIN");
         let locked = getrlimit(Resource::Memlock).current;
         let is_writable = |path: &str| access(path, Access::WRITE_OK).is_ok();
         Self {
@@ -64,9 +66,9 @@ impl Facts {
                 .ok()
                 .map(|text| text.trim() == "Y"),
             has_erofs: fs::read_to_string("/proc/filesystems").is_ok_and(|text| has_last_word(&text, "erofs")),
-            may_use_real_time: has_capability(&status, SYS_NICE)
+            may_use_real_time: holds("CAP_SYS_NICE")
                 || getrlimit(Resource::Rtprio).current.is_none_or(|priority| priority > 0),
-            lockable_bytes: if has_capability(&status, IPC_LOCK) { None } else { locked },
+            lockable_bytes: if holds("CAP_IPC_LOCK") { None } else { locked },
             has_pressure: fs::read_to_string("/proc/pressure/memory").is_ok(),
             may_trace: is_writable("/sys/kernel/tracing/trace_marker"),
             has_unified_groups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
@@ -75,17 +77,6 @@ impl Facts {
                 .is_ok_and(|text| text.trim().split(',').any(|module| module == "landlock")),
         }
     }
-}
-
-/// Bits of capabilities (capabilities(7)).
-const IPC_LOCK: u32 = 14;
-const SYS_ADMIN: u32 = 21;
-const SYS_NICE: u32 = 23;
-
-fn has_capability(status: &str, bit: u32) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-    effective.is_some_and(|capabilities| capabilities & (1 << bit) != 0)
 }
 
 /// Whether a map of user ids (user_namespaces(7)) is the one of the first user namespace.
@@ -134,8 +125,6 @@ mod tests {
         assert!(!has_line("#user_allow_other\n", "user_allow_other"));
         assert!(has_last_word("nodev\tproc\n\terofs\n", "erofs"));
         assert!(!has_last_word("nodev\terofs2\n", "erofs"));
-        assert!(has_capability("CapEff:\t0000000000800000\n", SYS_NICE));
-        assert!(!has_capability("CapEff:\t0000000000000000\n", SYS_NICE));
     }
 
     #[test]
