@@ -5,7 +5,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 use floe::{Image, Reader};
 use floe_engine::Blocking;
 use floe_front::VirtualImage;
-use floe_fuse::{Access, Mount, MountError, MountOptions, Mountpoint};
+use floe_fuse::{Access, FrontImage, FrontRange, Mount, MountError, MountOptions, Mountpoint};
+use floe_image::{ByteRange, FileSystem};
 use serde::{Deserialize, Serialize};
 
 use crate::owners::Owners;
@@ -14,11 +15,11 @@ use crate::owners::Owners;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Front {
     /// The kernel's EROFS where that is possible.
+    #[default]
     Auto,
     /// The kernel's EROFS.
     Kernel,
     /// FUSE alone.
-    #[default]
     Fuse,
 }
 
@@ -80,7 +81,10 @@ impl Front {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
             (_, Mountpoint::Directory(directory)) => match virtual_image(image, options) {
-                Ok(reader) => match Mount::in_front(reader.clone(), directory.clone(), options, VirtualImage::DATA) {
+                Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
+                    Obstacle::Options("directories would have other sizes (front=kernel accepts that)")
+                }
+                Ok((reader, rendered)) => match Mount::in_front(reader.clone(), directory.clone(), options, rendered) {
                     Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     // fusermount3 may open it.
@@ -99,14 +103,29 @@ impl Front {
     }
 }
 
-/// A reader of the virtual image that the kernel mounts.
-fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<Reader> {
+/// A reader of the virtual image that the kernel mounts, and that image.
+fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(Reader, Arc<Rendered>)> {
     let engine = image.reader().engine();
     let owners = Owners { uid: options.uid, gid: options.gid };
     let original = owners.of(Arc::clone(image.file_system()));
     let (waiting, at_hand) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
-    let rendered = VirtualImage::open(original, &waiting, at_hand)?;
-    Ok(Reader::new(Arc::clone(engine), Arc::new(rendered)))
+    let rendered = Arc::new(VirtualImage::open(original, &waiting, at_hand)?);
+    let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
+    Ok((reader, Arc::new(Rendered(rendered))))
+}
+
+/// The virtual image, as the mount asks it.
+struct Rendered(Arc<VirtualImage>);
+
+impl FrontImage for Rendered {
+    fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {
+        let parts = self.0.files_in(range).ok()??;
+        Some(parts.into_iter().map(|part| FrontRange { nid: part.nid, range: part.range }).collect())
+    }
+
+    fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
+        self.0.metadata_ahead(range)
+    }
 }
 
 impl FrontReport {

@@ -18,6 +18,9 @@ use crate::{
 /// The largest directory that is read whole by a thread that may not wait.
 const AT_HAND_BYTES_MAX: u64 = 64 << 10;
 
+/// The number of directories in a directory that are read ahead at most.
+const CHILDREN_MAX: usize = 4096;
+
 /// The longest name that can be made longer by a slash.
 const MARKED_NAME_BYTES_MAX: usize = 254;
 
@@ -68,6 +71,24 @@ impl Listing {
 }
 
 impl View {
+    /// Makes the directories in directory `number` known to the readahead of metadata, as far as they can be read.
+    pub(crate) fn learn_children(&self, number: u64) {
+        let readahead = &self.shared.readahead;
+        if readahead.knows(number) {
+            return;
+        }
+        let mut children = Vec::new();
+        if let Ok(Some(nid)) = self.file_system.find_number(number) {
+            // Whatever is wrong with the directory, those who read it are told.
+            let _ = self.file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+                let is_child = dirent.file_type == FileType::Directory && dirent.name != b"." && dirent.name != b"..";
+                children.extend(is_child.then_some(dirent.inode_number));
+                if children.len() < CHILDREN_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+        readahead.note_children(number, children);
+    }
+
     /// What directory `node` is rendered as, with `room` bytes of room behind its inode.
     ///
     /// # Errors
@@ -231,6 +252,6 @@ impl View {
 }
 
 /// Whether the original has blocks that can stay as they are, with other inode numbers in them.
-fn has_blocks_to_keep(node: &Node) -> bool {
+pub(crate) fn has_blocks_to_keep(node: &Node) -> bool {
     node.outline.directory_block.is_some_and(|block| block.get() == BLOCK_BYTES)
 }

@@ -63,6 +63,7 @@
 mod addresses;
 mod directory;
 mod geometry;
+mod metadata_readahead;
 mod node;
 mod packed_directories;
 mod render;
@@ -70,4 +71,4 @@ mod rendered_source;
 mod view;
 mod virtual_image;
 
-pub use virtual_image::{Origin, VirtualImage};
+pub use virtual_image::{FrontPart, Origin, VirtualImage};

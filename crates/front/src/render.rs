@@ -24,6 +24,8 @@ const HOLE: u32 = u32::MAX;
 pub(crate) struct Placed {
     /// The inode in the original.
     pub(crate) nid: Nid,
+    /// The inode in the virtual image.
+    pub(crate) front_nid: u64,
     /// Its bytes, as far as the run has them. A run ends with a whole block, perhaps behind them.
     pub(crate) range: ByteRange,
     /// Whether it is file data, which is not rendered.
@@ -76,7 +78,8 @@ impl View {
     /// It cannot be read now.
     pub(crate) fn placed(&self, run: &Run) -> Result<Placed> {
         if run.metadata_block == NOTHING {
-            return Ok(Placed { nid: self.file_system.root(), range: ByteRange::new(0, 0), is_file: true });
+            let nothing = ByteRange::new(0, 0);
+            return Ok(Placed { nid: self.file_system.root(), front_nid: 0, range: nothing, is_file: true });
         }
         let offset = (run.metadata_block - u64::from(META_BLOCK)) * BLOCK_BYTES;
         let (mut slot, within) = self.shared.geometry.slot_at(offset).ok_or_else(unreadable)?;
@@ -95,7 +98,8 @@ impl View {
             _ => (0, node.attr().size),
         };
         let range = ByteRange::between(offset, size.min(offset.saturating_add(run_len)));
-        Ok(Placed { nid: node.nid, range, is_file: node.attr().file_type == FileType::Regular })
+        let front_nid = self.shared.geometry.nid(node.slot, node.within());
+        Ok(Placed { nid: node.nid, front_nid, range, is_file: node.attr().file_type == FileType::Regular })
     }
 
     /// A block of a directory, or of a long symbolic link.

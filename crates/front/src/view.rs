@@ -7,6 +7,7 @@ use floe_image::{Error, FileSystem, Nid, Place, Result};
 use crate::{
     addresses::Addresses,
     geometry::{Class, Geometry, Slot},
+    metadata_readahead::MetadataReadahead,
     node::Node,
     packed_directories::PackedDirectories,
 };
@@ -16,6 +17,7 @@ pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     pub(crate) addresses: Addresses,
     pub(crate) packed_directories: PackedDirectories,
+    pub(crate) readahead: MetadataReadahead,
     /// The block that the superblock is in.
     pub(crate) superblock: Vec<u8>,
 }

@@ -13,7 +13,8 @@ use floe_image::{
 
 use crate::{
     addresses::Run,
-    geometry::{BLOCK_BYTES, BLOCK_LOG2, DATA_BLOCK, Geometry, META_BLOCK},
+    directory::has_blocks_to_keep,
+    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, META_BLOCK, META_START, Slot},
     node::Node,
     render::Placed,
     rendered_source::{RenderedSource, Views},
@@ -35,6 +36,15 @@ pub struct Origin {
     pub offset: u64,
 }
 
+/// A part of a file of the virtual image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontPart {
+    /// The file's inode number in the virtual image.
+    pub nid: u64,
+    /// The bytes of that file.
+    pub range: ByteRange,
+}
+
 /// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. It is a file
 /// system with this file alone, so what serves images serves it.
 ///
@@ -44,6 +54,7 @@ pub struct VirtualImage {
     view: View,
     views: Arc<Views>,
     rendered: DeviceId,
+    keeps_directory_sizes: bool,
 }
 
 impl VirtualImage {
@@ -75,8 +86,13 @@ impl VirtualImage {
             return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
         }
         let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()));
-        let shared =
-            Shared { geometry, superblock, addresses: Default::default(), packed_directories: Default::default() };
+        let shared = Shared {
+            geometry,
+            superblock,
+            addresses: Default::default(),
+            packed_directories: Default::default(),
+            readahead: Default::default(),
+        };
         let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };
         let at_hand = View {
             file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking),
@@ -86,7 +102,13 @@ impl VirtualImage {
         let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
-        Ok(Self { view: waiting, views, rendered })
+        let keeps_directory_sizes = has_blocks_to_keep(&root);
+        Ok(Self { view: waiting, views, rendered, keeps_directory_sizes })
+    }
+
+    /// Whether directories have the sizes in the virtual image that they have in the original.
+    pub fn keeps_directory_sizes(&self) -> bool {
+        self.keeps_directory_sizes
     }
 
     /// The length of the virtual image in bytes. Most of it is nothing.
@@ -108,6 +130,58 @@ impl VirtualImage {
         let within = offset - run_start(&run);
         let is_there = placed.is_file && within < placed.range.len();
         Ok(is_there.then(|| Origin { nid: placed.nid, offset: placed.range.offset() + within }))
+    }
+
+    /// The files of the virtual image whose data are in `range`, in order. `None` where its first byte is no file data.
+    ///
+    /// # Errors
+    /// The original's metadata cannot be read now.
+    pub fn files_in(&self, range: ByteRange) -> Result<Option<Vec<FrontPart>>> {
+        let mut parts = Vec::new();
+        let mut position = range.offset();
+        while position < range.end() {
+            let Some((run, placed)) = self.placed_at(position)?.filter(|(_, placed)| placed.is_file) else { break };
+            let within = position - run_start(&run) + placed.range.offset();
+            let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
+            let part = ByteRange::new(within, end - position).intersection(placed.range);
+            if !part.is_empty() {
+                parts.push(FrontPart { nid: placed.front_nid, range: part });
+            }
+            position = end;
+        }
+        Ok((position > range.offset()).then_some(parts))
+    }
+
+    /// Notes that the kernel reads `range`; returns the ranges of metadata to store in its page cache ahead of it. The
+    /// iterator reads the original and may wait.
+    pub fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
+        // The kernel reads metadata page by page.
+        if range.len() != BLOCK_BYTES {
+            return None;
+        }
+        let block = range.offset() / BLOCK_BYTES;
+        let readahead = &self.view.shared.readahead;
+        let slot_in = |block: u64| self.view.shared.geometry.slot_at(block.checked_sub(META_BLOCK_64)? * BLOCK_BYTES);
+        let blocks = match slot_in(block) {
+            Some((Slot { class: Class::Page, number }, _)) => {
+                let window = readahead.note_directory(number)?;
+                return Some(Box::new(Descent { view: self.view.clone(), number, window, left: window }));
+            }
+            Some((Slot { class: Class::Dense | Class::Medium, .. }, _)) => readahead.note_block(block),
+            Some(_) => return None,
+            None => {
+                let run = self.view.shared.addresses.find(u32::try_from(block).ok()?)?;
+                // Directories do not share the blocks of their inodes.
+                let (slot, _) = slot_in(run.metadata_block)?;
+                if slot.class.stride() < BLOCK_BYTES || self.view.placed(&run).ok()?.is_file {
+                    return None;
+                }
+                let ahead = readahead.note_block(block);
+                ahead.start..ahead.end.min(run.end.into()).max(ahead.start)
+            }
+        };
+        let bytes = ByteRange::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+        (!bytes.is_empty()).then(|| Box::new(std::iter::once(bytes)) as Box<dyn Iterator<Item = ByteRange> + Send>)
     }
 
     /// Where the virtual image has a byte of the original. `None` where it is no file data, is in a hole, or where the kernel
@@ -170,11 +244,37 @@ impl VirtualImage {
     }
 }
 
+/// The blocks of the directories that a walk along the tree comes to next.
+struct Descent {
+    view: View,
+    /// The directory that was read last.
+    number: u64,
+    window: u64,
+    left: u64,
+}
+
+impl Iterator for Descent {
+    type Item = ByteRange;
+
+    fn next(&mut self) -> Option<ByteRange> {
+        let shared = &self.view.shared;
+        self.view.learn_children(self.number);
+        let number = shared.readahead.next_directory(self.number)?;
+        let Some(left) = self.left.checked_sub(1) else {
+            shared.readahead.note_read_ahead(number, self.window);
+            return None;
+        };
+        (self.number, self.left) = (number, left);
+        let offset = META_START + shared.geometry.offset(Slot { class: Class::Page, number });
+        Some(ByteRange::new(offset, BLOCK_BYTES))
+    }
+}
+
 impl FileSystem for VirtualImage {
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
         let file_system = Arc::clone(&self.view.file_system).with_reader(reader);
         let view = View { file_system, ..self.view.clone() };
-        Arc::new(Self { view, views: Arc::clone(&self.views), rendered: self.rendered })
+        Arc::new(Self { view, views: Arc::clone(&self.views), ..*self })
     }
 
     fn root(&self) -> Nid {

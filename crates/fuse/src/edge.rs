@@ -1,6 +1,6 @@
 //! Requests of the kernel, answered.
 
-pub(crate) mod drop_behind;
+pub(crate) mod front_pages;
 pub(crate) mod kernel_pages;
 mod negotiation;
 

@@ -17,10 +17,12 @@ mod mounting;
 mod requests;
 mod session_pool;
 
+pub use edge::front_pages::FrontImage;
 pub use mount::{Ended, Mount};
 pub use mounting::{
     error::MountError,
     front::FrontRefusal,
+    front_readahead::FrontRange,
     keeper::{Keeper, Kept, UsersOf},
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},

@@ -7,25 +7,26 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
     time::Duration,
 };
 
-use floe_engine::Reader;
+use floe_engine::{Reader, Sink};
 use floe_fuse_wire::{self as wire, Channel, Notifier};
-use floe_image::{ByteRange, Nid};
+use floe_image::ByteRange;
 
 use crate::{
-    Access, Detach, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
-    edge::drop_behind::{self, DropBehind, DropRange, Noted},
+    edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
-    mounting::front::{HiddenMount, IMAGE_NAME},
+    mounting::front::HiddenMount,
+    mounting::front_readahead::{FrontReadahead, FrontReader},
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -88,7 +89,7 @@ impl Mount {
         };
         let Connected { device, auto_unmount } = connected;
         let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
-        let result = serve(edge, device, deadlines, options, &unmounter, None);
+        let result = serve(edge, device, deadlines, options, &unmounter, |pages| Box::new(pages));
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -104,9 +105,8 @@ impl Mount {
         Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
     }
 
-    /// Mounts the kernel's EROFS on `directory`, in front of a file named `image` that `reader` has in its root: an EROFS
-    /// image whose file data are in the range `data`. The file is served over a FUSE mount that is in no tree, and that ends
-    /// with the front.
+    /// Mounts the kernel's EROFS on `directory`, in front of `image`, which is a file in the root of what `reader` reads. The
+    /// image is served over a FUSE mount that is in no tree, and that ends with the front.
     ///
     /// # Errors
     /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]): then nothing is mounted.
@@ -114,13 +114,9 @@ impl Mount {
         reader: Reader,
         directory: PathBuf,
         options: &MountOptions,
-        data: ByteRange,
+        image: Arc<dyn FrontImage>,
     ) -> Result<Self, MountError> {
-        let file_system = reader.file_system();
-        let image = file_system.lookup(file_system.root(), IMAGE_NAME.as_bytes()).map_err(MountError::Image)?;
-        let image = image.ok_or_else(|| MountError::Front(FrontRefusal::new(&io::ErrorKind::NotFound.into())))?;
-        let behind = DropBehind::new(data);
-        let (noted, asked) = (Arc::clone(&behind), options.reads.clone());
+        let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
             access: Some(Access::All),
@@ -128,9 +124,11 @@ impl Mount {
             // The keeper waits for those who serve, while it mounts the front.
             keeper: None,
             reads: Some(Arc::new(move |nid, offset, len| {
-                noted.note_read(ByteRange::new(offset, len.into()));
-                if let Some(asked) = &asked {
-                    asked(nid, offset, len);
+                if let Some(ranges) = noted_image.metadata_ahead(ByteRange::new(offset, len.into())) {
+                    noted_reader.store_ahead(nid, ranges);
+                }
+                if let Some(reads) = &reads {
+                    reads(nid, offset, len);
                 }
             })),
             ..options.clone()
@@ -148,10 +146,24 @@ impl Mount {
             }
         };
         let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
-        let ended = serve(edge, device, deadlines, serving, &unmounter, Some((image, behind)))?;
-        match hidden {
-            Hidden::Own(hidden) => hidden.put_front(&directory, options).map_err(|error| refused(&error))?,
+        let asking: Arc<OnceLock<FrontReadahead>> = Arc::default();
+        let readahead = Arc::clone(&asking);
+        let pages = move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, readahead }) };
+        let ended = serve(edge, device, deadlines, serving, &unmounter, pages)?;
+        let readahead = match hidden {
+            Hidden::Own(hidden) => {
+                let readahead = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
+                readahead
+                    .map(|(asking, reader)| {
+                        let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
+                        spawn(FrontReader::THREAD.to_owned(), move || reader.run(&mounted)).map(|()| asking)
+                    })
+                    .transpose()?
+            }
             Hidden::Kept(keeper) => keeper.put_front()?,
+        };
+        if let Some(readahead) = readahead {
+            let _ = asking.set(readahead);
         }
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
@@ -186,6 +198,10 @@ enum Hidden<'options> {
     Kept(&'options Keeper),
 }
 
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), MountError> {
+    thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
+}
+
 fn refused(error: &io::Error) -> MountError {
     MountError::Front(FrontRefusal::new(error))
 }
@@ -205,39 +221,21 @@ fn serve(
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
     unmounter: &Unmounter,
-    behind: Option<(Nid, Arc<DropBehind>)>,
+    page_cache: impl FnOnce(KernelPages) -> Box<dyn Sink>,
 ) -> Result<Receiver<Ended>, MountError> {
     let channel = Channel::new(device);
     edge.negotiate(&channel).map_err(MountError::Handshake)?;
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
     let file_system = Arc::clone(reader.file_system());
-    let dropping = behind.as_ref().map(|(nid, notes)| {
-        let (served, notifier, nid) = (Arc::clone(&served), Notifier::new(channel.clone()), *nid);
-        let drop_range: DropRange = Box::new(move |range: ByteRange| {
-            let (Ok(offset), Ok(len)) = (range.offset().try_into(), range.len().try_into()) else { return };
-            // Where nothing is dropped, there is a second copy for the kernel to reclaim.
-            let _ = notifier.invalidate_inode(served.nodes.node(nid), offset, len);
-        });
-        (Arc::downgrade(notes), drop_range)
-    });
     let pages = KernelPages { notifier: Notifier::new(channel.clone()), served, file_system };
-    reader.set_page_cache(match behind {
-        Some((_, notes)) => Box::new(Noted { pages, notes }),
-        None => Box::new(pages),
-    });
+    reader.set_page_cache(page_cache(pages));
     let rescue = channel.join_without_waiting().ok().map(Rescue::new);
     if let Ok(channel) = channel.join_without_waiting() {
         pending.look_at(channel);
     }
     let (ended, receiver) = mpsc::channel();
     let (session_ended, session_end) = mpsc::channel();
-    let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
-        thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
-    };
-    if let Some((notes, drop_range)) = dropping {
-        spawn("floe-behind".to_owned(), Box::new(move || drop_behind::run(&notes, &drop_range)))?;
-    }
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
         if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {
@@ -248,7 +246,7 @@ fn serve(
             let _ = watchdog_ended.send(Ended::Stuck);
         }
     };
-    spawn("floe-watch".to_owned(), Box::new(work))?;
+    spawn("floe-watch".to_owned(), work)?;
     let session = Arc::new(Session {
         edge,
         failure: Mutex::new(None),
@@ -262,7 +260,7 @@ fn serve(
             false => channel.clone(),
         };
         let session = Arc::clone(&session);
-        spawn(format!("floe-fuse/{thread}"), Box::new(move || session.serve(&channel, thread)))?;
+        spawn(format!("floe-fuse/{thread}"), move || session.serve(&channel, thread))?;
     }
     Ok(receiver)
 }

@@ -4,6 +4,8 @@
 pub(crate) mod error;
 mod fork_sys;
 pub(crate) mod front;
+mod front_files_sys;
+pub(crate) mod front_readahead;
 pub(crate) mod fusermount;
 pub(crate) mod keeper;
 pub(crate) mod mountpoint;

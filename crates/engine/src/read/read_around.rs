@@ -172,8 +172,8 @@ impl Reader {
             let read_len = page_cache.read_ahead(nid, part);
             let stored_len = read_len.map_or_else(|| page_cache.store(nid, part.offset(), bytes), |len| len as usize);
             self.prefetch().counts.stored(stored_len);
-            // Readers come back for what was not taken.
-            is_stored &= stored_len == bytes.len();
+            // Readers come back for the bytes that were not stored, and a sink that reads does so for all of them.
+            is_stored &= read_len.is_none() && stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared {
             cached.mark_spent();
@@ -184,6 +184,22 @@ impl Reader {
     /// the block cache has let go of it.
     fn is_kept(&self, neighbour: &Neighbour) -> bool {
         neighbour.is_shared && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
+    }
+
+    /// Stores ranges of a file in the page cache, one after the other, until one cannot be stored. The ranges are computed and
+    /// read on the thread that stores decoded bytes, which competes with the readers for a CPU; they are dropped where too
+    /// much is waiting.
+    pub fn store_ahead(&self, nid: Nid, ranges: impl Iterator<Item = ByteRange> + Send + 'static) {
+        let Some(admitted) = self.prefetch().admit() else { return };
+        let reader = self.clone();
+        self.engine().workers.store(Box::new(move || {
+            drop(admitted);
+            for range in ranges {
+                if !matches!(reader.store_part(nid, range), Ok(true)) {
+                    break;
+                }
+            }
+        }));
     }
 
     /// Gives the page cache files that a reader comes to next.

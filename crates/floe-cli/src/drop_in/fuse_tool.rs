@@ -142,7 +142,7 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
 /// What these programs mount like where no option says otherwise. libfuse ignores set-user-id bits and device files, and
 /// leaves permissions to the program, which checks none.
 fn as_libfuse() -> Settings {
-    let mut settings = Settings::default();
+    let mut settings = Settings { front: Front::Fuse, ..Settings::default() };
     settings.mount.checks_permissions = false;
     settings.mount.acl = false;
     settings

@@ -13,15 +13,19 @@ use rustix::{
     fs::CWD,
     io::Errno,
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag,
-        fsconfig_set_string, fsmount, fsopen, move_mount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
     },
 };
 
 use crate::{
     KernelFlags, MountOptions,
     connection::serving_thread::may_wait_for_mount,
-    mounting::{private_namespace_sys::in_private_namespace, table::FRONT_PREFIX},
+    mounting::{
+        front_readahead::{FrontReadahead, FrontReader, front_readahead},
+        private_namespace_sys::in_private_namespace,
+        table::FRONT_PREFIX,
+    },
 };
 
 /// The name of the file in the hidden mount that the kernel's EROFS is mounted from.
@@ -29,6 +33,9 @@ pub(crate) const IMAGE_NAME: &str = "image";
 
 /// Where the hidden mount is while the front is mounted, in a namespace of that thread alone.
 const HIDDEN_DIRECTORY: &str = "/.floe";
+
+/// The option with which the kernel's EROFS reads the file behind it past the page cache: Linux 6.15.
+const DIRECT_IO: &str = "directio";
 
 /// The longest reason that is taken from the kernel, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -101,15 +108,22 @@ impl HiddenMount {
         Ok(Self { mount })
     }
 
-    /// Mounts the kernel's EROFS from the file in it on `directory`. Somebody must be serving the hidden mount.
+    /// Mounts the kernel's EROFS from the file in it on `directory`. Somebody must be serving the hidden mount. Returns both
+    /// ends of the front's readahead, where this kernel allows it (Linux 6.15).
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(crate) fn put_front(self, directory: &Path, options: &MountOptions) -> io::Result<()> {
+    pub(crate) fn put_front(
+        self,
+        directory: &Path,
+        options: &MountOptions,
+    ) -> io::Result<Option<(FrontReadahead, FrontReader)>> {
         may_wait_for_mount();
         let front = in_private_namespace(|| self.front(options))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let readahead = open_tree(&front, "", flags).map_err(Into::into).and_then(|clone| front_readahead(&clone));
         move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        Ok(())
+        Ok(readahead.ok())
     }
 
     /// The front, in no tree yet.
@@ -134,6 +148,8 @@ impl HiddenMount {
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
         fsconfig_set_flag(&context, "ro")?;
+        // Older kernels do not have this option, and keep a second copy of the data in the hidden file's page cache.
+        let _ = fsconfig_set_flag(&context, DIRECT_IO);
         if !options.acl {
             fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
         }

@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
 };
 
 use rustix::fs::{Mode, OFlags, open};
@@ -22,6 +23,7 @@ use crate::{
     connection::serving_thread::may_wait_for_mount,
     mounting::fork_sys,
     mounting::front::HiddenMount,
+    mounting::front_readahead::{FrontReadahead, FrontReader},
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -139,12 +141,16 @@ impl Keeper {
         }
     }
 
-    /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone.
-    pub(crate) fn put_front(&self) -> Result<(), MountError> {
+    /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone. The keeper
+    /// serves the other end of the readahead that this returns.
+    pub(crate) fn put_front(&self) -> Result<Option<FrontReadahead>, MountError> {
         may_wait_for_mount();
-        let answer = self.ask(Question::MountFront).map(|(answer, _)| answer);
-        let answer = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
-        if answer.kind == DONE { Ok(()) } else { Err(MountError::Front(FrontRefusal { reason: answer.text })) }
+        let answer = self.ask(Question::MountFront);
+        let (answer, descriptors) = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
+        match answer.kind {
+            DONE => Ok(descriptors.into_iter().next().map(FrontReadahead::new)),
+            _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
+        }
     }
 
     /// Unmounts what it mounted.
@@ -276,10 +282,15 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         Question::MountFront => match kept.directory.zip(held.hidden.take()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
-                Ok(()) => {
-                    held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                Ok(readahead) => {
+                    let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+                    held.mounted = Some(mounted.clone());
                     held.is_front = true;
-                    Answer::done()
+                    let asking = readahead.and_then(|(asking, reader)| {
+                        let thread = thread::Builder::new().name(FrontReader::THREAD.to_owned());
+                        thread.spawn(move || reader.run(&mounted)).ok().map(|_| asking.into_socket())
+                    });
+                    return (Answer::done(), asking.into_iter().collect());
                 }
                 Err(error) => Answer::refused(&error),
             },

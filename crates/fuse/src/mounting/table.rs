@@ -9,6 +9,9 @@ use std::{
 
 use crate::KernelFlags;
 
+/// The kernel's table of the mounts that this process sees. A poll(2) of it tells when the table changes.
+pub(crate) const TABLE_PATH: &str = "/proc/self/mountinfo";
+
 /// How many symbolic links a path may lead through.
 const LINKS_MAX: usize = 40;
 
@@ -48,7 +51,7 @@ impl MountTable {
     /// # Errors
     /// `/proc` is not mounted.
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+        Ok(Self::parse(&std::fs::read(TABLE_PATH)?))
     }
 
     /// The mount on a directory, the topmost where there are several. The path must be absolute and without links.

@@ -29,7 +29,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
         "what stands between the image and its readers: the kernel's EROFS, which needs the right to mount and Linux 6.12, \
          or FUSE alone",
     )
-    .default("fuse")
+    .default("auto")
     .shown(|now| now.front.to_string()),
     row(
         "readdir",
