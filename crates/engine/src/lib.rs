@@ -1,9 +1,9 @@
-//! The read engine: it fetches, decodes and caches what formats map.
+//! The read engine: fetches, decodes and caches the bytes that a format maps.
 //!
-//! An [`Engine`] owns the sources of one image and everything that is shared between reads: the page pool, the cache
-//! of decoded blocks and the metadata cache. A format is opened with its [`BlockReader`](floe_image::BlockReader)
-//! ([`Engine::block_reader`]). A [`Reader`] joins engine and format, and reads file data. The engine knows no format and
-//! no FUSE.
+//! An [`Engine`] owns the sources of one image and everything that its reads share: the page pool, the cache of decoded
+//! blocks and the metadata caches. A format is opened with a [`BlockReader`](floe_image::BlockReader) from
+//! [`Engine::block_reader`]. A [`Reader`] combines an engine with an opened format and reads file data. The engine
+//! knows neither formats nor FUSE.
 
 mod blocking;
 mod cache;

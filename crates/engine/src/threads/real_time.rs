@@ -1,4 +1,4 @@
-//! Limits how long a thread works at real-time priority without a pause.
+//! Limits the time that a thread works at real-time priority without a pause.
 
 use std::{
     cell::RefCell,
@@ -8,21 +8,22 @@ use std::{
 
 use super::{scheduling_sys::thread_cpu_time_ns, worker::WorkerRecord};
 
-/// A real-time thread that has worked so long without a pause goes back to time sharing, so that it cannot starve the
-/// machine: until it has a pause, or for as long again.
+/// A real-time thread that works longer than this without a pause is moved to time sharing, so that it cannot starve the
+/// machine. It becomes real-time again at its next pause or, if it serves requests, with its next request.
 pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
 
-/// A real-time thread that lost so much time of a stretch of work was throttled by the kernel or by a higher priority.
+/// A real-time thread that was off its CPU for longer than this during a stretch of work was throttled by the kernel or
+/// preempted by a higher priority.
 const THROTTLED_MIN: Duration = Duration::from_millis(40);
 
-/// A thread has had no pause where it has used so many hundredths of the time.
+/// A thread that used at least this percentage of the elapsed time as CPU time had no pause.
 const BUSY_PERCENT: u32 = 90;
 
 thread_local! {
     static STRETCH: RefCell<Option<Stretch>> = const { RefCell::new(None) };
 }
 
-/// A stretch of work of a real-time thread.
+/// A stretch of work of a real-time thread, without a pause.
 struct Stretch {
     record: Arc<WorkerRecord>,
     began: Instant,
@@ -31,7 +32,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// A stretch that begins now; none where the thread is not real-time.
+    /// Starts a stretch. Returns `None` if the thread is not real-time.
     fn of(record: &Arc<WorkerRecord>) -> Option<Self> {
         record.is_real_time().then(|| Self {
             record: Arc::clone(record),
@@ -50,7 +51,7 @@ impl Stretch {
         self.has_yielded = self.record.yield_real_time();
     }
 
-    /// Ends the stretch; the thread is real-time again.
+    /// Ends the stretch and makes the thread real-time again.
     fn end(self) {
         if self.has_yielded {
             self.record.restore_real_time();
@@ -66,8 +67,8 @@ impl Stretch {
     }
 }
 
-/// Notes that the calling thread begins with a piece of work, which belongs to the same stretch as the one before unless
-/// [`pause`] was called in between.
+/// Notes that the calling thread begins a piece of work. The work continues the current stretch unless [`pause`] was
+/// called in between.
 pub(crate) fn begin_work(record: &Arc<WorkerRecord>) {
     STRETCH.with_borrow_mut(|stretch| {
         if stretch.is_none() {
@@ -76,7 +77,7 @@ pub(crate) fn begin_work(record: &Arc<WorkerRecord>) {
     });
 }
 
-/// As [`begin_work`], on a thread that does not tell of its pauses: they are found by the time that it has used.
+/// Like [`begin_work`], for a thread that does not report its pauses. They are inferred from its CPU time.
 pub(crate) fn begin_request(record: &Arc<WorkerRecord>) {
     STRETCH.with_borrow_mut(|stretch| {
         let had_pause = stretch.as_ref().is_some_and(|stretch| {
@@ -96,15 +97,15 @@ pub(crate) fn begin_request(record: &Arc<WorkerRecord>) {
     check(Duration::ZERO);
 }
 
-/// Notes that the calling thread has nothing to do.
+/// Notes that the calling thread is idle.
 pub(crate) fn pause() {
     if let Some(stretch) = STRETCH.with_borrow_mut(Option::take) {
         stretch.end();
     }
 }
 
-/// Takes the calling thread back to time sharing if it has used its budget up, or will have after `ahead` more. Everything
-/// that works in proportion to what an image holds calls this now and then. It takes some tens of nanoseconds.
+/// Moves the calling thread to time sharing if it has exhausted its budget, or would after `ahead` more. Every loop
+/// whose length depends on the image calls this now and then. A call takes some tens of nanoseconds.
 pub(crate) fn check(ahead: Duration) {
     STRETCH.with_borrow_mut(|stretch| {
         if let Some(stretch) = stretch
@@ -149,7 +150,7 @@ mod tests {
             for begin in [begin_work, begin_request] {
                 let before = yielded();
                 begin(&record);
-                // Another real-time thread may take the CPU meanwhile.
+                // Another real-time thread may take the CPU in the meantime.
                 work(REAL_TIME_BUDGET * 2);
                 check(Duration::ZERO);
                 assert_eq!(yielded(), before + 1);
