@@ -1,9 +1,13 @@
-//! The read engine: fetches, decodes and caches the bytes that a format maps.
+//! The read engine: fetches, decodes and caches the stored bytes of one image.
 //!
-//! An [`Engine`] owns the sources of one image and everything that its reads share: the page pool, the cache of decoded
-//! blocks and the metadata caches. A format is opened with a [`BlockReader`](floe_image::BlockReader) from
-//! [`Engine::block_reader`]. A [`Reader`] combines an engine with an opened format and reads file data. The engine
-//! knows neither formats nor FUSE.
+//! An [`Engine`] owns the sources of the image and everything that its reads share: the page pool, the cache of decoded
+//! blocks, the metadata caches and the threads. [`Engine::block_reader`] returns the
+//! [`BlockReader`](floe_image::BlockReader) with which a format is opened; through it, the format reads its metadata. A
+//! [`Reader`] combines an engine and a format: the format maps a range of a file to extents, and the engine reads them. The
+//! engine knows neither formats nor FUSE.
+//!
+//! ARCHITECTURE.md lists the modules of this crate as rooms, with the imports that each may have, and follows a read
+//! through them.
 
 mod blocking;
 mod cache;

@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_follows_the_memory_that_there_is() {
+    fn budgets_follow_the_available_memory() {
         for (memory_bytes, cache_bytes, reserved_pages, block_count) in [
             (u64::MAX, 64 << 20, 1024, 1024),
             (512 << 20, 64 << 20, 1024, 1024),

@@ -81,7 +81,7 @@ fn read(reader: &Reader, kind: PrefetchKind) {
             reader.note_listed(Nid(1000), true, &files);
             for nid in 1..200 {
                 one(nid, 0, 4096);
-                // The reader of a page cache does not catch up with prefetch immediately.
+                // A reader of a page cache comes later to what it finds there.
                 let deadline = Instant::now() + Duration::from_secs(10);
                 while reader.is_reading_on() && Instant::now() < deadline {
                     thread::sleep(Duration::from_micros(200));

@@ -140,7 +140,7 @@ fn misses_on_a_slow_source_do_not_delay_hits() {
     let slowest = (0..20).map(|_| time_hit()).max().unwrap_or_default();
     drop(sender);
     assert!(answers.try_iter().count() < 200, "misses are still under way");
-    // A hit that waited for a miss would have taken at least 50 ms.
+    // A hit that waited for a miss would have taken 50 ms at least.
     assert!(slowest < Duration::from_millis(45), "{slowest:?}");
     assert!(answers.iter().all(|answer| answer.is_ok()));
 }

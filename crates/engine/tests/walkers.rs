@@ -19,7 +19,7 @@ fn simulate(design: MetadataCacheDesign, start: Start, walker_count: u32) -> Out
     let case = format!("{design}, {walker_count} {start:?}: {outcome:?}");
     assert_eq!(cache.releases, u64::from(walker_count * BLOCK_COUNT), "one for each look-up: {case}");
     assert_eq!(cache.misses, outcome.decodes, "{case}");
-    assert!(cache.wakes <= cache.waits, "nobody is woken who does not sleep: {case}");
+    assert!(cache.wakes <= cache.waits, "only sleepers are woken: {case}");
     assert!(cache.evictions <= cache.misses, "{case}");
     assert!(cache.wakes <= cache.wakes_max * cache.releases && cache.wakes_max < u64::from(walker_count), "{case}");
     outcome

@@ -62,7 +62,9 @@ impl Channel {
             let Received { request, reply } = match self.receive(&mut buffer)? {
                 Receipt::Request(received) => received,
                 Receipt::Nothing => return Err(io::ErrorKind::WouldBlock.into()),
-                Receipt::Unmounted => return Err(io::Error::new(io::ErrorKind::NotConnected, "the file system was unmounted")),
+                Receipt::Unmounted => {
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, "the file system was unmounted"));
+                }
             };
             let Ok(Operation::Init(init)) = request.map(|request| request.operation) else {
                 drop(reply);
@@ -75,7 +77,10 @@ impl Channel {
             }
             if init.major < MAJOR || init.minor < MINOR_MIN {
                 reply.refuse(Errno::PROTO);
-                let message = format!("the kernel's FUSE version {}.{} is older than {MAJOR}.{MINOR_MIN}", init.major, init.minor);
+                let message = format!(
+                    "the kernel's FUSE version {}.{} is older than {MAJOR}.{MINOR_MIN}",
+                    init.major, init.minor
+                );
                 return Err(io::Error::new(io::ErrorKind::Unsupported, message));
             }
             let offer = Offer::of(&init);

@@ -176,7 +176,9 @@ impl fmt::Display for Malformed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header => formatter.write_str("the kernel sent a request without a complete header"),
-            Self::Body(header) => write!(formatter, "the kernel sent a truncated request ({:?})", Opcode(header.opcode)),
+            Self::Body(header) => {
+                write!(formatter, "the kernel sent a truncated request ({:?})", Opcode(header.opcode))
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A conversation with the kernel, live and recorded.
+//! A conversation with a kernel, live and recorded.
 //!
-//! `FLOE_RECORD=1 cargo test -p floe-fuse-wire --test conversation` records it again, with the kernel of this machine.
+//! `FLOE_RECORD=1 cargo test -p floe-fuse-wire --test conversation` records it anew, from this machine's kernel.
 
 mod support;
 
@@ -20,7 +20,7 @@ use floe_fuse_wire::{Channel, InitFlags, Opcode};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use support::{CONTENT_BYTES, MANY, Sample, TestMount, can_mount, content, label_sys};
 
-/// The features that the sample requests from the kernel.
+/// What the sample asks the kernel for.
 const FLAGS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::PARALLEL_DIROPS)
     .union(InitFlags::CACHE_SYMLINKS)
@@ -31,7 +31,7 @@ const FLAGS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::HAS_RESEND)
     .union(InitFlags::ABORT_ERROR);
 
-/// The opcodes that the conversation must contain.
+/// What the conversation is to contain.
 const OPCODES: [Opcode; 21] = [
     Opcode::INIT,
     Opcode::LOOKUP,
@@ -58,7 +58,7 @@ const OPCODES: [Opcode; 21] = [
 
 const MESSAGE_BYTES_MAX: usize = 1 << 21;
 
-/// A message: `>` from the kernel, `<` to it.
+/// One message: `>` from the kernel, `<` to it.
 type Message = (char, Vec<u8>);
 
 #[test]
@@ -125,7 +125,7 @@ fn a_kernel_is_answered_whatever_it_asks() {
     }
 }
 
-/// Forwards messages between a device and a socket, and records them.
+/// Passes messages on between a device and a socket, and notes them.
 fn pass_on(device: Arc<OwnedFd>, socket: Arc<OwnedFd>, messages: &Arc<Mutex<Vec<Message>>>) {
     for way in ['>', '<'] {
         let (from, to) = if way == '>' { (&device, &socket) } else { (&socket, &device) };
@@ -139,16 +139,16 @@ fn pass_on(device: Arc<OwnedFd>, socket: Arc<OwnedFd>, messages: &Arc<Mutex<Vec<
                     Err(_) => continue,
                 };
                 messages.lock().expect("no panic").push((way, bytes[..len].to_vec()));
-                // The kernel rejects replies to requests whose caller is gone.
+                // The kernel takes no answer to what nobody waits for.
                 let _ = rustix::io::write(&to, &bytes[..len]);
             }
         });
     }
 }
 
-/// Makes the kernel send every request.
+/// Has the kernel send every request.
 fn exercise(path: &Path) {
-    // The kernel knows only the number of the root.
+    // Nothing is known of the root but its number.
     assert!(rustix::fs::stat(path).expect("attributes").st_ino > 1000);
     let file = path.join("file");
     assert_eq!(fs::metadata(&file).expect("attributes").len(), CONTENT_BYTES as u64);
@@ -170,10 +170,10 @@ fn exercise(path: &Path) {
     for name in names.iter().take(20) {
         assert_eq!(name.metadata().expect("attributes").len(), CONTENT_BYTES as u64);
     }
-    // The sample invalidates five entries while it serves this request; one more is dropped afterwards.
+    // The sample has the kernel forget five entries while it is asked for this, and then one more is let go.
     assert_eq!(rustix::fs::statvfs(path).expect("statistics").f_blocks, 1234);
     fs::metadata(names[0].path()).expect("it is looked up again");
-    // The open directory is closed with the last of its entries.
+    // The open directory goes with the last of its entries.
     drop(names);
     thread::sleep(Duration::from_millis(100));
     rustix::fs::statvfs(path).expect("statistics");

@@ -240,7 +240,7 @@ fn serve(
     }
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
-        if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {
+        if watch(&deadlines, &counts, rescue, &session_end) == SessionEnd::Stuck {
             // An aborted connection leaves a dead mount, which must still be unmounted.
             if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                 watchdog_unmounter.note_end();
@@ -300,7 +300,7 @@ impl Drop for Session {
 
 /// How a watched session ended.
 #[derive(PartialEq, Eq)]
-enum Watched {
+enum SessionEnd {
     /// All session threads ended.
     Ended,
     /// The kernel ended the connection, but session threads did not end.
@@ -308,7 +308,12 @@ enum Watched {
 }
 
 /// Enforces deadlines until the session ends, or is found stuck after the connection ended.
-fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, session_end: &Receiver<()>) -> Watched {
+fn watch(
+    deadlines: &Deadlines,
+    counts: &RequestCounts,
+    rescue: Option<Rescue>,
+    session_end: &Receiver<()>,
+) -> SessionEnd {
     let tick = deadlines.tick_interval();
     let mut since_tick = Duration::ZERO;
     let mut since_disconnected = Duration::ZERO;
@@ -317,7 +322,7 @@ fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, 
         let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
         let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
         if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-            return Watched::Ended;
+            return SessionEnd::Ended;
         }
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
@@ -328,7 +333,7 @@ fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, 
         if rescue.is_disconnected() {
             since_disconnected += interval;
             if since_disconnected >= END_PATIENCE {
-                return Watched::Stuck;
+                return SessionEnd::Stuck;
             }
         } else if deadlines.all_threads_are_stuck() {
             rescue.refuse_pending();

@@ -62,7 +62,7 @@ fn a_broken_source_gives_eio_and_is_tried_again() {
     let mount = TestMount::gated(tree(2), &gate, &options);
     gate.fail();
     assert_eq!(errno(fs::read(mount.file("0"))), Some(libc::EIO));
-    assert!(faults.load(Relaxed) > 0, "the fault is told of");
+    assert!(faults.load(Relaxed) > 0, "the fault is reported");
     gate.open();
     assert!(fs::read(mount.file("0")).expect("data") == vec![1; FILE_BYTES]);
     assert!(fs::read(mount.file("1")).expect("data") == vec![2; FILE_BYTES]);
@@ -218,7 +218,7 @@ fn a_lazy_unmount_lets_open_files_be_read_and_then_ends() {
     assert!(!unmounter.is_mounted());
     assert!(matches!(unmounter.unmount(Detach::Never), Err(UnmountError::NotMounted(_))));
     let mut bytes = vec![0; FILE_BYTES];
-    file.read_exact_at(&mut bytes, 0).expect("it is served as long as somebody reads");
+    file.read_exact_at(&mut bytes, 0).expect("the mount is served as long as it is in use");
     assert!(bytes == vec![1; FILE_BYTES]);
     let mount = mount.take();
     let waiting = thread::spawn(move || mount.wait());

@@ -224,14 +224,14 @@ impl SpilledBlock {
 /// Opens `directory` if it can hold an unnamed file. Returns it with the free bytes of its file system, or the reason
 /// why it cannot be used.
 fn usable(directory: Option<&Path>) -> Result<(Option<File>, u64), &'static str> {
-    let directory = directory.ok_or("no directory is named for it")?;
+    let directory = directory.ok_or("no directory is configured for it")?;
     let opened = open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let directory = File::from(opened.map_err(|_| "its directory cannot be opened")?);
-    let statistics = fstatfs(&directory).map_err(|_| "its directory cannot be looked at")?;
+    let statistics = fstatfs(&directory).map_err(|_| "the file system of its directory cannot be queried")?;
     if MEMORY_FILE_SYSTEMS.contains(&(statistics.f_type as u64)) {
-        return Err("its directory is in memory, which cache= takes without a file");
+        return Err("its directory is in memory, where a larger cache= does the same");
     }
-    nameless(&directory).map_err(|_| "its directory can hold no file without a name")?;
+    nameless(&directory).map_err(|_| "the file system of its directory does not support unnamed files")?;
     Ok((Some(directory), statistics.f_bavail.saturating_mul(statistics.f_bsize as u64)))
 }
 
@@ -265,11 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_until_their_half_goes() {
+    fn blocks_are_found_until_their_half_is_dropped() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         let spill_file = SpillFile::new(4 * PAGE_BYTES as u64, Some(directory));
         if spill_file.refusal().is_some() {
-            return floe_testkit::skip::skipped("the file system of the build is in memory, or has no nameless files");
+            return floe_testkit::skip::skipped(
+                "the file system of the build is in memory, or does not support unnamed files",
+            );
         }
         assert!(spill_file.find(&block(0)).is_none());
         let mut byte = [0];
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_kept_nothing_is() {
+    fn unusable_directories_are_refused() {
         for (budget_bytes, directory, is_refused) in [
             (0, Some("/"), false),
             (1 << 30, None, true),

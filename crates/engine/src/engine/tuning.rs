@@ -22,11 +22,11 @@ impl fmt::Display for TuneError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::MetadataCacheDesign => {
-                "the design of the metadata cache is fixed, and the single-lock one in its size too"
+                "the design of the metadata cache is fixed, and so is the size of the single-lock design"
             }
-            Self::CacheBytes => "there is no memory for so large a cache",
-            Self::ReservedPages => "there is no memory for so many pages in reserve",
-            Self::Workers => "the operating system starts no more threads",
+            Self::CacheBytes => "there is not enough memory for a cache of this size",
+            Self::ReservedPages => "there is not enough memory for a reserve of this size",
+            Self::Workers => "the operating system refuses to start more threads",
         })
     }
 }

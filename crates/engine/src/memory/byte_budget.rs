@@ -73,7 +73,7 @@ impl ByteBudget {
         turns.next += 1;
         // Before the first check, so that every permit dropped from here on wakes the waiters.
         self.waiting.fetch_add(1, SeqCst);
-        while turns.current != own || !self.fits(bytes) {
+        while turns.current != own || !self.try_take(bytes) {
             turns = self.freed.wait(turns).unwrap_or_else(PoisonError::into_inner);
         }
         turns.current += 1;
@@ -86,7 +86,7 @@ impl ByteBudget {
 
     /// Takes `bytes` if they are available and no thread waits.
     pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
-        let is_taken = self.waiting.load(SeqCst) == 0 && self.fits(bytes);
+        let is_taken = self.waiting.load(SeqCst) == 0 && self.try_take(bytes);
         is_taken.then(|| Permit { budget: Arc::clone(self), bytes })
     }
 
@@ -108,7 +108,7 @@ impl ByteBudget {
     }
 
     /// Takes `bytes` if they are available, regardless of waiters.
-    fn fits(&self, bytes: u64) -> bool {
+    fn try_take(&self, bytes: u64) -> bool {
         let taken = self.used_bytes.fetch_update(SeqCst, SeqCst, |used| {
             let all = used.saturating_add(bytes);
             (used == 0 || all <= self.budget_bytes).then_some(all)
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_given_out_than_there_is_unless_to_one_alone() {
+    fn only_a_single_permit_may_exceed_the_budget() {
         let budget = ByteBudget::new(100);
         let most = AtomicU64::new(0);
         thread::scope(|scope| {

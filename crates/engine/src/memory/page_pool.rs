@@ -183,14 +183,14 @@ impl PagePool {
         if ahead_count == 0 || self.is_backing_ahead.load(Relaxed) {
             return false;
         }
-        let lacks = self.cache.current().is_some_and(|arena| arena.lacks_backed(ahead_count) > ahead_count / 2);
+        let lacks = self.cache.current().is_some_and(|arena| arena.missing_backed_count(ahead_count) > ahead_count / 2);
         lacks && !self.is_backing_ahead.swap(true, Relaxed)
     }
 
     /// Backs the pages that the block cache will take next.
     pub(crate) fn back_ahead(&self) {
         while let Some(arena) = self.cache.current() {
-            let count = arena.lacks_backed(self.ahead_count()).min(AHEAD_STEP_PAGES);
+            let count = arena.missing_backed_count(self.ahead_count()).min(AHEAD_STEP_PAGES);
             if count == 0 {
                 break;
             }
@@ -317,12 +317,15 @@ mod tests {
             pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
         }
         assert!(pool.temporary(PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
-        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(), "half of it is for demand");
+        assert!(
+            pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(),
+            "half of the reserve is for demand reads"
+        );
         assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
         assert_eq!(pool.counters().given_up, 2);
-        std::thread::sleep(crate::memory::pressure::LASTS + Duration::from_millis(10));
+        std::thread::sleep(crate::memory::pressure::PRESSURE_LASTS + Duration::from_millis(10));
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
     }
 
@@ -333,7 +336,7 @@ mod tests {
         for _ in 0..16 {
             kept.push(pool.cached(PAGE_BYTES, Effort::Demand).expect("room"));
             if pool.wants_backing_ahead() {
-                assert!(!pool.wants_backing_ahead(), "one is told");
+                assert!(!pool.wants_backing_ahead(), "only one caller is told");
                 pool.back_ahead();
             }
         }

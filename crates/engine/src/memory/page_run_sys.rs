@@ -61,7 +61,7 @@ impl Arena {
     }
 
     /// How many more pages must be backed so that `ahead_count` pages that were never given out are backed.
-    pub(crate) fn lacks_backed(&self, ahead_count: usize) -> usize {
+    pub(crate) fn missing_backed_count(&self, ahead_count: usize) -> usize {
         let wanted = (self.taken_end.load(Relaxed) + ahead_count).min(self.page_count);
         wanted.saturating_sub(self.backed_count.load(Relaxed))
     }
@@ -227,7 +227,7 @@ mod tests {
     use crate::PAGE_BYTES;
 
     #[test]
-    fn what_a_retired_arena_gives_back_is_nobody_elses() {
+    fn a_retired_arena_returns_only_unused_memory() {
         for machine_page_bytes in [4 << 10, 16 << 10, 64 << 10] {
             let page_count = 3 * machine_page_bytes / PAGE_BYTES + 5;
             let arena = Arena::on_machine(machine_page_bytes, page_count, false).map(Arc::new).expect("a small arena");

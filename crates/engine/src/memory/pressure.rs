@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How long memory pressure is assumed to last after it was last observed.
-pub(crate) const LASTS: Duration = Duration::from_millis(250);
+pub(crate) const PRESSURE_LASTS: Duration = Duration::from_millis(250);
 
 /// The least interval between two queries of the kernel, which sums up counters of all CPUs for its answer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -62,7 +62,7 @@ impl MemoryPressure {
 
     /// Notes that a page allocation was slow.
     pub(crate) fn note(&self) {
-        self.until_ms.fetch_max(self.now_ms() + LASTS.as_millis() as u64, Relaxed);
+        self.until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS.as_millis() as u64, Relaxed);
     }
 
     /// Whether memory is short, or was until a moment ago.
@@ -115,22 +115,22 @@ mod tests {
         };
         tell(5_000_000);
         let pressure = MemoryPressure::of(Some(File::open(told.path()).expect("ours")));
-        assert!(!pressure.is_short(), "what was before says nothing");
+        assert!(!pressure.is_short(), "stalls before the start do not count");
         thread::sleep(LOOK_INTERVAL * 2);
         tell(5_000_100);
-        assert!(!pressure.is_short(), "a wait now and then");
+        assert!(!pressure.is_short(), "an occasional stall");
         thread::sleep(LOOK_INTERVAL * 2);
         tell(8_000_000);
         assert!(pressure.is_short());
         tell(0);
         thread::sleep(LOOK_INTERVAL * 2);
-        assert!(pressure.is_short(), "it was a moment ago");
-        thread::sleep(LASTS);
+        assert!(pressure.is_short(), "memory was short a moment ago");
+        thread::sleep(PRESSURE_LASTS);
         assert!(!pressure.is_short());
     }
 
     #[test]
-    fn without_the_kernel_s_word_what_was_noted_counts() {
+    fn without_stall_information_only_noted_pressure_counts() {
         let pressure = MemoryPressure::of(None);
         assert!(!pressure.is_short());
         pressure.note();

@@ -52,7 +52,7 @@ mod tests {
     use super::Gauge;
 
     #[test]
-    fn what_leaves_is_counted_no_more() {
+    fn dropped_objects_are_not_counted() {
         let gauge = Gauge::default();
         let first = gauge.enter();
         drop((gauge.enter(), gauge.enter()));

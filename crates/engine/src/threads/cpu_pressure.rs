@@ -16,7 +16,7 @@ use crate::threads::scheduling_sys::allowed_cpus;
 const LOOK_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Observations older than this no longer count.
-const FORGOTTEN: Duration = Duration::from_secs(1);
+const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The interval at which the CPUs of this process are counted.
 const CPU_COUNT_INTERVAL: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ impl CpuPressure {
         }
         let Some(count) = runnable_count(runnable) else { return false };
         let others = count.saturating_sub(self.working.load(Relaxed)) * WHOLE;
-        let before = last.take().filter(|last| at - last.at < FORGOTTEN);
+        let before = last.take().filter(|last| at - last.at < LOOK_AGE_MAX);
         let (cpu_count, cpus_counted) = match &before {
             Some(before) if at - before.cpus_counted < CPU_COUNT_INTERVAL => (before.cpu_count, before.cpus_counted),
             _ => (allowed_cpus().len(), at),
@@ -149,20 +149,20 @@ mod tests {
         let cpus = allowed_cpus().len();
         assert!(pressure.is_high() && !pressure.was_seen_high(), "nothing is known yet");
         assert_eq!(look(cpus), (true, false));
-        assert_eq!(look(cpus + 1), (false, false), "now and then one too many");
+        assert_eq!(look(cpus + 1), (false, false), "one thread too many is within the margin");
         assert_eq!(look(cpus + 8), (true, true));
         assert!(pressure.was_seen_high());
-        assert_eq!(look(cpus), (false, true), "it was a moment ago");
+        assert_eq!(look(cpus), (false, true), "pressure was high a moment ago");
         assert!((0..200).any(|_| look(cpus.saturating_sub(1)) == (true, false)));
         let working: Vec<_> = (0..8).map(|_| pressure.work()).collect();
-        assert_eq!(look(cpus + 8), (false, false), "these are ours");
+        assert_eq!(look(cpus + 8), (false, false), "these threads are ours");
         drop(working);
         assert_eq!(look(cpus + 8), (true, true));
-        assert!(!pressure.look(), "that was just now");
+        assert!(!pressure.look(), "the last query was just now");
     }
 
     #[test]
-    fn without_the_kernel_s_word_cpus_are_short() {
+    fn without_the_kernel_s_counts_pressure_is_assumed() {
         let nonsense = tempfile::NamedTempFile::new().expect("a file");
         for told in [None, Some(File::open(nonsense.path()).expect("ours"))] {
             let pressure = CpuPressure::of(told);

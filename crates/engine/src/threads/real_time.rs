@@ -136,7 +136,7 @@ mod tests {
     fn a_real_time_thread_that_has_no_pause_is_time_shared_until_it_has_one() {
         let ended = thread::spawn(|| {
             let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Fifo(1), None);
-            record.take_place();
+            record.attach();
             if !matches!(record.status().got, Priority::Fifo(_)) {
                 return floe_testkit::skip::skipped("real-time scheduling is not allowed here");
             }
@@ -145,7 +145,7 @@ mod tests {
             check(Duration::ZERO);
             assert_eq!(yielded(), 0);
             check(REAL_TIME_BUDGET);
-            assert_eq!(yielded(), 1, "that would be too long");
+            assert_eq!(yielded(), 1, "the work ahead would exceed the budget");
             pause();
             for begin in [begin_work, begin_request] {
                 let before = yielded();
@@ -155,14 +155,14 @@ mod tests {
                 check(Duration::ZERO);
                 assert_eq!(yielded(), before + 1);
                 check(Duration::ZERO);
-                assert_eq!(yielded(), before + 1, "it is time-shared already");
+                assert_eq!(yielded(), before + 1, "the thread is time-shared already");
                 pause();
             }
             begin_request(&record);
             let before = yielded();
             thread::sleep(REAL_TIME_BUDGET * 2);
             begin_request(&record);
-            assert_eq!(yielded(), before, "it had a pause");
+            assert_eq!(yielded(), before, "the thread had a pause");
         });
         ended.join().expect("no panic");
     }

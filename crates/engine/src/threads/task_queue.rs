@@ -23,7 +23,7 @@ impl Task {
 #[derive(Default)]
 pub(crate) struct TaskQueue {
     state: Mutex<State>,
-    came: Condvar,
+    available: Condvar,
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl TaskQueue {
         let somebody_sleeps = state.idle_threads > 0;
         drop(state);
         if somebody_sleeps {
-            self.came.notify_one();
+            self.available.notify_one();
         }
         Ok(is_served)
     }
@@ -73,7 +73,7 @@ impl TaskQueue {
                 continue;
             }
             state.idle_threads += 1;
-            state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.available.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle_threads -= 1;
         }
     }
@@ -100,7 +100,7 @@ impl TaskQueue {
         state.is_closed = true;
         let left = Vec::from(std::mem::take(&mut state.tasks));
         drop(state);
-        self.came.notify_all();
+        self.available.notify_all();
         left
     }
 

@@ -84,7 +84,7 @@ impl WorkerRecord {
     }
 
     /// Schedules and binds the calling thread according to the record.
-    pub(crate) fn take_place(&self) {
+    pub(crate) fn attach(&self) {
         if let Some(cpu) = self.cpu {
             // If the CPU went offline meanwhile, the thread stays where it may run.
             let _ = bind_this_thread(cpu);
@@ -92,16 +92,16 @@ impl WorkerRecord {
         let thread = ThreadId::current();
         let mut scheduled = self.scheduled();
         scheduled.thread = Some((thread, nice_level(thread)));
-        scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+        scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
     }
 
     /// Notes that the thread has ended or belongs to another engine. The record no longer changes its scheduling.
-    pub(crate) fn leave_place(&self) {
+    pub(crate) fn detach(&self) {
         self.scheduled().thread = None;
     }
 
     /// Whether the thread runs and belongs to this record.
-    pub(crate) fn is_in_place(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         self.scheduled().thread.is_some()
     }
 
@@ -123,12 +123,12 @@ impl WorkerRecord {
     fn apply(&self, scheduled: &mut Scheduled) {
         if let Some((thread, nice_level)) = scheduled.thread {
             unschedule(thread, nice_level);
-            scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+            scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
         }
     }
 
     /// The priority to request from the kernel when `asked` was requested from the engine.
-    fn fitting(&self, asked: Priority) -> Priority {
+    fn effective_priority(&self, asked: Priority) -> Priority {
         match &self.follows {
             Some(pressure) if asked == Priority::Auto && !pressure.is_high() => Priority::Nice(-20),
             _ => asked,
@@ -190,7 +190,7 @@ pub(crate) fn spawn(
     pressure: Option<Arc<CpuPressure>>,
 ) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
-        record.take_place();
+        record.attach();
         while let Some(task) = queue.pop(real_time::pause) {
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
@@ -212,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_follows_is_real_time_only_while_cpus_are_short() {
+    fn a_following_thread_is_real_time_only_under_cpu_pressure() {
         let mut told = tempfile::NamedTempFile::new().expect("a file");
         let pressure = Arc::new(CpuPressure::of(Some(File::open(told.path()).expect("ours"))));
         thread::scope(|scope| {
             scope.spawn(|| {
                 let places = [None, Some(Arc::clone(&pressure))].map(|follows| {
                     let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Auto, follows);
-                    record.take_place();
+                    record.attach();
                     record
                 });
                 let [stays, follows] = &places;
@@ -230,12 +230,12 @@ mod tests {
                 assert!(!follows.is_real_time());
                 follows.reschedule(Priority::Fifo(1));
                 stays.reschedule(Priority::Fifo(1));
-                assert_eq!(follows.status().got, stays.status().got, "what was asked for counts");
+                assert_eq!(follows.status().got, stays.status().got, "an explicit priority counts");
                 follows.reschedule(Priority::Auto);
                 assert!(!follows.is_real_time());
-                follows.leave_place();
+                follows.detach();
                 follows.reschedule(Priority::Fifo(1));
-                assert!(!follows.is_real_time(), "it is not there any more");
+                assert!(!follows.is_real_time(), "the record has left its thread");
             });
         });
     }

@@ -39,8 +39,8 @@ pub(crate) struct Workers {
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
     fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
-    around: Single,
-    storing: Single,
+    around: LazyThread,
+    storing: LazyThread,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
     cpu_pressure: Arc<CpuPressure>,
     /// Permits for the session threads.
@@ -51,7 +51,7 @@ pub(crate) struct Workers {
 
 /// The only thread of its kind, started for its first task.
 #[derive(Default)]
-struct Single {
+struct LazyThread {
     queue: Arc<TaskQueue>,
     thread: OnceLock<Option<Arc<WorkerRecord>>>,
 }
@@ -66,7 +66,7 @@ struct Adopted {
 impl Drop for Adopted {
     /// The kernel may reuse the thread's id.
     fn drop(&mut self) {
-        self.record.leave_place();
+        self.record.detach();
     }
 }
 
@@ -97,8 +97,8 @@ impl Workers {
             lanes: RwLock::default(),
             fetch_queue: Arc::default(),
             fetch_threads: Mutex::default(),
-            around: Single::default(),
-            storing: Single::default(),
+            around: LazyThread::default(),
+            storing: LazyThread::default(),
             adopted_threads: Mutex::default(),
             cpu_pressure: Arc::new(CpuPressure::new()),
             blocking_permits: BlockingPermits::default(),
@@ -224,8 +224,8 @@ impl Workers {
                 let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
                 let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
-                record.take_place();
-                threads.retain(|record| record.is_in_place());
+                record.attach();
+                threads.retain(|record| record.is_attached());
                 threads.push(Arc::clone(&record));
                 *adopted = Some(Adopted { by, record });
             }
@@ -340,7 +340,7 @@ impl Workers {
     }
 }
 
-impl Single {
+impl LazyThread {
     /// Executes `work` on the thread, which the first call starts. Drops `work` if the thread cannot be started.
     fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) {
         let thread = self.thread.get_or_init(|| {

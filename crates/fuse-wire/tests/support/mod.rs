@@ -16,18 +16,18 @@ use floe_testkit::skip::{Need, ready};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 pub(crate) use sample::{CONTENT_BYTES, MANY, Sample, content};
 
-/// Whether this machine can mount. If not, prints a message to stderr.
+/// Whether this machine can mount; says on stderr where it cannot.
 pub(crate) fn can_mount() -> bool {
     ready(&[Need::Root, Need::Fuse])
 }
 
-/// A mount. Dropping it unmounts.
+/// A mount, which goes away with this.
 pub(crate) struct TestMount {
     directory: tempfile::TempDir,
 }
 
 impl TestMount {
-    /// Mounts without serving. Returns the mount and its descriptor.
+    /// A mount that nobody serves yet, and its descriptor.
     pub(crate) fn new() -> (Self, OwnedFd) {
         let directory = tempfile::Builder::new().prefix("fuse-wire-").tempdir().expect("a directory");
         let device = open().expect("the device");

@@ -1,4 +1,4 @@
-//! A read-only file system that answers all requests deterministically.
+//! A file system that answers every request of a read-only one, the same each time.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use super::label_sys::GET_LABEL;
 
 pub(crate) const CONTENT_BYTES: usize = 10_000;
 
-/// The number of entries of `many`.
+/// How many names `many` has.
 pub(crate) const MANY: u64 = 400;
 
 const FILE: u64 = 2;
 const LINK: u64 = 3;
 const MANY_NODE: u64 = 4;
-/// A file whose reads are answered only when their caller is interrupted.
+/// A read of this file is answered when its reader waits no more.
 const SLOW: u64 = 5;
 const FIRST_OF_MANY: u64 = 100;
 
@@ -30,21 +30,21 @@ pub(crate) fn content() -> Vec<u8> {
     (0..CONTENT_BYTES as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// A file system with a file, a link to it, a slow file and a directory of many files.
+/// A file system of a file, a link to it, a slow file and a directory of many files.
 pub(crate) struct Sample {
     channel: Channel,
     notifier: Notifier,
     flags: InitFlags,
-    /// The received opcodes, in order.
+    /// What was received, in order.
     pub(crate) received: Vec<Opcode>,
-    /// The bytes delivered for [`Notifier::retrieve`].
+    /// What [`Notifier::retrieve`] gave.
     pub(crate) retrieved: Vec<Vec<u8>>,
     /// The reply to a read of the slow file.
     slow: Option<Reply>,
 }
 
 impl Sample {
-    /// Creates a file system that requests these features.
+    /// A file system that asks the kernel for these flags.
     pub(crate) fn new(channel: Channel, flags: InitFlags) -> Self {
         let notifier = Notifier::new(channel.clone());
         Self { channel, notifier, flags, received: Vec::new(), retrieved: Vec::new(), slow: None }
@@ -63,7 +63,7 @@ impl Sample {
         })
     }
 
-    /// Serves requests until the file system is unmounted.
+    /// Answers requests until the file system is unmounted.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(4096);
         loop {
@@ -108,7 +108,7 @@ impl Sample {
             }
             Operation::Readdirplus(read) => {
                 let mut entries = DirectoryEntries::new(read.size as usize);
-                // Every second entry has only a name.
+                // Every second entry has a name only.
                 list(node, read.offset, |node, dirent| {
                     let entry = if node.is_multiple_of(2) { entry(node) } else { EntryOut::default() };
                     entries.add_with_node(dirent, &entry)
@@ -116,7 +116,7 @@ impl Sample {
                 reply.bytes(entries.as_bytes());
             }
             Operation::Statfs => {
-                // The caller of STATFS holds no lock, so notifications cannot deadlock.
+                // Whoever asks holds no lock, so the kernel can be told things meanwhile.
                 for index in 0..5 {
                     let _ = self.notifier.invalidate_entry(MANY_NODE, name_of_many(2 * index).as_bytes());
                 }
@@ -175,7 +175,7 @@ fn entry(node: u64) -> EntryOut {
     EntryOut { nodeid: node, entry_valid: KEEP_S, attr_valid: KEEP_S, attr: attributes(node), ..EntryOut::default() }
 }
 
-/// Passes the entries from `offset` on to `add` until there is no room.
+/// Gives the entries from `offset` on to `add` until there is no room.
 fn list(directory: u64, offset: u64, mut add: impl FnMut(u64, &DirectoryEntry<'_>) -> bool) {
     let names: Vec<(u64, String)> = match directory {
         ROOT_NODE => [(FILE, "file"), (LINK, "link"), (MANY_NODE, "many"), (SLOW, "slow")]

@@ -30,7 +30,7 @@ impl Pending {
 
     /// Whether a read of the device would return at once: because of a request, or because the connection has ended.
     /// `None` before [`look_at`](Self::look_at).
-    pub(crate) fn is_there(&self) -> Option<bool> {
+    pub(crate) fn is_readable(&self) -> Option<bool> {
         Some(!self.events()?.is_empty())
     }
 

@@ -186,22 +186,22 @@ mod tests {
         assert!(given <= CREDIT_MAX, "{given}");
         assert_eq!(list(&listings, 7, 1000), 0);
         (0..8).for_each(|_| listings.looked_up(7, DIRECTORY, false));
-        assert!(list(&listings, 7, 1000) > 900, "it wants them again");
+        assert!(list(&listings, 7, 1000) > 900, "the thread wants attributes again");
     }
 
     #[test]
-    fn lookups_of_others_count_for_who_listed_and_those_of_directories_apart() {
+    fn lookups_by_others_earn_credit_and_directories_have_their_own() {
         let listings = Listings::default();
         while list(&listings, 7, 1000) > 0 {}
         listings.looked_up(99, Nid(1), false);
         listings.looked_up(99, DIRECTORY, true);
-        assert_eq!(list(&listings, 7, 1000), 0, "it listed no such directory, and was looked up for directories");
+        assert_eq!(list(&listings, 7, 1000), 0, "only lookups of directories earned credit");
         listings.looked_up(99, DIRECTORY, false);
         assert_eq!(list(&listings, 7, 1000), EARNED);
     }
 
     #[test]
-    fn what_is_remembered_has_limits() {
+    fn memory_of_listers_and_directories_is_limited() {
         let listings = Listings::default();
         for index in 0..3 * DIRECTORIES_MAX as u32 {
             let allowance = listings.begin(index, Nid(index.into()));

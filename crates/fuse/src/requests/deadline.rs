@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_answers_is_refused() {
+    fn an_unanswered_request_is_refused() {
         for deadline in [None, Some(Duration::from_secs(8))] {
             let deadlines = Arc::new(Deadlines::new(deadline, 1));
             let (watched, kernel) = request(&deadlines);

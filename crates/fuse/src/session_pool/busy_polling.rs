@@ -79,7 +79,7 @@ impl BusyPolling {
         }
         let until = Instant::now() + time_max;
         let found = loop {
-            match self.pending.is_there() {
+            match self.pending.is_readable() {
                 Some(false) if Instant::now() < until => {}
                 found => break found == Some(true),
             }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_nothing_is_mostly_left_out() {
+    fn unsuccessful_polls_are_mostly_skipped() {
         let (polling, writer) = busy_polling(Duration::from_micros(1));
         for _ in 0..40 {
             assert!(!polling.poll());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_it_is_switched_off_or_there_is_other_work() {
+    fn there_are_no_polls_if_disabled_or_with_other_work() {
         let (polling, writer) = busy_polling(Duration::from_secs(100));
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
         assert!(polling.poll());

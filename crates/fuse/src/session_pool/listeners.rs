@@ -54,7 +54,7 @@ impl Listeners {
     pub(crate) fn begin(&self) {
         self.serving.fetch_add(1, Relaxed);
         if self.thread_count > 1
-            && let Some(others_wait) = self.pending.is_there()
+            && let Some(others_wait) = self.pending.is_readable()
         {
             self.note(others_wait);
         }

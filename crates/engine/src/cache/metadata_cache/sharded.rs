@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_made_once_however_many_want_it() {
+    fn a_value_is_made_once_for_all_lookups() {
         let cache = ShardedCache::<u32, u32>::new(64 * 64);
         let made = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_panics_frees_those_who_wait() {
+    fn a_panicking_maker_releases_its_waiters() {
         let cache = Arc::new(ShardedCache::<u32, u32>::new(1000));
         let other = Arc::clone(&cache);
         let (begun, has_begun) = std::sync::mpsc::channel();

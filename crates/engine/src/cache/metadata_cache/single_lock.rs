@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_wait_does_not_share_the_fate_of_who_may_not() {
+    fn a_blocking_lookup_survives_a_failed_non_blocking_one() {
         let cache = SingleLockCache::<u32, DecodedLength>::new(8);
         let value = std::thread::scope(|scope| {
             let (begun, is_begun) = std::sync::mpsc::channel();
