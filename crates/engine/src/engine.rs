@@ -129,9 +129,9 @@ impl Engine {
         Arc::new(MetadataReader { engine: Arc::clone(self), blocking })
     }
 
-    /// Adopts the calling thread, which serves requests: schedules it like the decompression threads while more threads
-    /// are runnable than there are CPUs, and time-shared otherwise. The thread counts as busy until the returned guard
-    /// is dropped.
+    /// Adopts the calling thread as a session thread, one that takes requests and serves them: schedules it like the
+    /// decompression threads while more threads are runnable than there are CPUs, and time-shared otherwise. The thread
+    /// counts as busy until the returned guard is dropped.
     pub fn adopt_this_thread(&self) -> Working<'_> {
         self.workers.adopt_this_thread()
     }

@@ -8,8 +8,9 @@ use std::{
 
 use super::{scheduling_sys::thread_cpu_time_ns, worker::WorkerRecord};
 
-/// A real-time thread that works longer than this without a pause is moved to time sharing, so that it cannot starve the
-/// machine. It becomes real-time again at its next pause or, if it serves requests, with its next request.
+/// A real-time thread that works longer than this without a pause is moved to time sharing, so that it cannot starve
+/// the machine. It becomes real-time again at its next pause or, if it serves requests, with its first request after
+/// this time.
 pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
 
 /// A real-time thread that was off its CPU for longer than this during a stretch of work was throttled by the kernel or
