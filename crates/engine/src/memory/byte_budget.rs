@@ -73,7 +73,7 @@ impl ByteBudget {
         turns.next += 1;
         // Before the first check, so that every permit dropped from here on wakes the waiters.
         self.waiting.fetch_add(1, SeqCst);
-        while turns.current != own || !self.try_take(bytes) {
+        while turns.current != own || !self.reserve(bytes) {
             turns = self.freed.wait(turns).unwrap_or_else(PoisonError::into_inner);
         }
         turns.current += 1;
@@ -86,7 +86,7 @@ impl ByteBudget {
 
     /// Takes `bytes` if they are available and no thread waits.
     pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
-        let is_taken = self.waiting.load(SeqCst) == 0 && self.try_take(bytes);
+        let is_taken = self.waiting.load(SeqCst) == 0 && self.reserve(bytes);
         is_taken.then(|| Permit { budget: Arc::clone(self), bytes })
     }
 
@@ -108,7 +108,7 @@ impl ByteBudget {
     }
 
     /// Takes `bytes` if they are available, regardless of waiters.
-    fn try_take(&self, bytes: u64) -> bool {
+    fn reserve(&self, bytes: u64) -> bool {
         let taken = self.used_bytes.fetch_update(SeqCst, SeqCst, |used| {
             let all = used.saturating_add(bytes);
             (used == 0 || all <= self.budget_bytes).then_some(all)
