@@ -1,46 +1,46 @@
-//! The decoded bytes of an LZ4 block of which only a part is kept.
+//! The decoded bytes of an LZ4 block, of which only a window and the requested part are kept.
 
-/// Copies up to this length are made without asking how long they are, where there is room.
+/// Copies of up to this length, in bytes, are made in fixed steps that may write past their end.
 const SHORT_LEN_MAX: usize = 32;
-/// What is copied in one step of those.
+/// The length of such a step, in bytes.
 const STEP_LEN: usize = 16;
-/// How many bytes of the ring are saved at a time before they are written over.
+/// The number of ring bytes that are saved at a time before they are overwritten.
 const SAVED_LEN: usize = 1024;
 
-/// What is decoded: byte `n` of the block is at `n` modulo its length in the ring where it precedes `skip`, and in the
-/// output otherwise.
+/// The decoded bytes of a block. Byte `n` of the block is in the ring, at `n` modulo its length, if `n` is below
+/// `skip`, and otherwise in the output.
 pub(crate) struct Decoded<'a> {
-    /// As long as the window, or, where that is less, as `skip`.
+    /// As long as the window, or as `skip` if that is less.
     ring: &'a mut [u8],
-    /// Where the next byte goes in the ring, as long as it goes there.
+    /// The position of the next byte in the ring, until `skip` bytes are decoded.
     ring_at: usize,
     skip: usize,
     output: &'a mut [u8],
-    /// How many bytes of the block are decoded.
+    /// The number of decoded bytes of the block.
     len: usize,
-    /// Short copies may write too much, up to here in the ring. What stood there is the oldest of the window; from the
-    /// second round on it is still wanted, so it is saved.
+    /// Short copies may write past their end, up to this position in the ring. They overwrite the oldest bytes of the
+    /// window, which from the second round on are still needed. Those bytes are therefore saved first.
     slack_end: usize,
-    /// Where in the ring the saved bytes stood, which end at `slack_end`.
+    /// The position in the ring of the saved bytes, which end at `slack_end`.
     saved_at: usize,
     saved: [u8; SAVED_LEN],
 }
 
 impl<'a> Decoded<'a> {
-    /// Nothing decoded yet.
+    /// Creates the state before the first byte.
     pub(crate) fn new(ring: &'a mut [u8], skip: usize, output: &'a mut [u8]) -> Self {
-        // In the first round there is nothing to save.
+        // In the first round, no byte needs saving.
         let slack_end = ring.len();
         Self { ring, ring_at: 0, skip, output, len: 0, slack_end, saved_at: slack_end, saved: [0; SAVED_LEN] }
     }
 
-    /// How many bytes of the block are decoded.
+    /// The number of decoded bytes of the block.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds the first `len` bytes of `bytes`, for which there is room.
+    /// Appends the first `len` bytes of `bytes`. There must be room for them.
     #[inline]
     pub(crate) fn put_ahead(&mut self, len: usize, bytes: &[u8]) {
         if len <= STEP_LEN
@@ -69,7 +69,7 @@ impl<'a> Decoded<'a> {
         self.put(&bytes[..len]);
     }
 
-    /// Adds literals, for which there is room.
+    /// Appends literals. There must be room for them.
     pub(crate) fn put(&mut self, mut literals: &[u8]) {
         while self.len < self.skip && !literals.is_empty() {
             let room = (self.skip - self.len).min(self.ring.len() - self.ring_at);
@@ -84,8 +84,8 @@ impl<'a> Decoded<'a> {
         }
     }
 
-    /// Adds `len` bytes, for which there is room, that are the same as those `distance` before them. As many bytes are
-    /// decoded at least, and the window is as long.
+    /// Appends a match: `len` bytes equal to those `distance` before them. There must be room for them, and `distance`
+    /// must not exceed the window or the number of decoded bytes.
     #[inline]
     pub(crate) fn repeat(&mut self, distance: usize, len: usize) {
         if len <= SHORT_LEN_MAX {
@@ -140,7 +140,7 @@ impl<'a> Decoded<'a> {
                 repeat_within(self.output, to - distance, to, len);
                 len
             } else {
-                // The ring stands still at `skip`; what is `back` before it is there.
+                // The ring is frozen at `skip`; it contains the byte that precedes `skip` by `back`.
                 let back = distance - to;
                 if back <= self.ring_at {
                     let from = self.ring_at - back;
@@ -175,13 +175,13 @@ impl<'a> Decoded<'a> {
         }
     }
 
-    /// Saves what is written over next, where that is not done yet.
+    /// Saves the ring bytes that are overwritten next, unless they are saved already.
     fn save(&mut self) {
         let end = self.ring.len().min(self.ring_at + SAVED_LEN);
         if self.slack_end >= end {
             return;
         }
-        // What is saved already may be written over already.
+        // The saved part may already be overwritten in the ring.
         let kept = self.slack_end.saturating_sub(self.ring_at);
         let kept_at = self.slack_end - kept - self.saved_at;
         self.saved.copy_within(kept_at..kept_at + kept, 0);
@@ -191,8 +191,8 @@ impl<'a> Decoded<'a> {
     }
 }
 
-/// Repeats up to [`SHORT_LEN_MAX`] bytes, and writes that many whatever `len` is. `false` and nothing done where there is no
-/// room for that, or the bytes overlap closely.
+/// Copies up to [`SHORT_LEN_MAX`] bytes in whole steps, so that bytes past `len` are written too. Returns false and
+/// copies nothing if there is no room for the steps, or if source and target overlap within a step.
 #[inline]
 fn repeat_short(bytes: &mut [u8], from: usize, to: usize, len: usize) -> bool {
     let is_close = from < to && to - from < STEP_LEN;
@@ -208,7 +208,8 @@ fn repeat_short(bytes: &mut [u8], from: usize, to: usize, len: usize) -> bool {
     true
 }
 
-/// Fills `len` bytes from `to` on with those from `from` on, which is before it, where they overlap again and again.
+/// Copies `len` bytes from `from` to `to`, which is greater. If the ranges overlap, the bytes repeat with the period
+/// `to - from`.
 #[inline]
 fn repeat_within(bytes: &mut [u8], from: usize, to: usize, len: usize) {
     let distance = to - from;
@@ -218,7 +219,7 @@ fn repeat_within(bytes: &mut [u8], from: usize, to: usize, len: usize) {
     }
     let mut done = 0;
     while done < len {
-        // All from `from` up to `to + done` has the period `distance` now, and is a multiple of it long.
+        // The bytes from `from` to `to + done` have the period `distance`, and their number is a multiple of it.
         let now = (len - done).min(distance + done);
         bytes.copy_within(from..from + now, to + done);
         done += now;

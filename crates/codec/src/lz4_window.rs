@@ -1,10 +1,10 @@
-//! Parts of LZ4 blocks, decoded without keeping what precedes them.
+//! Decodes part of an LZ4 block without keeping all that precedes it.
 //!
-//! liblz4 decodes only into one run of memory that holds the block from its beginning. To read the end of a large block
-//! that way costs memory for all of it. A match reaches back no farther than the window, though, so this decoder keeps
-//! that much of what is skipped, in a ring. Of blocks that liblz4 takes it gives the same bytes (it is tested against
-//! it), but for two things that it refuses: a match distance of zero, which liblz4 reads as zeros, and one above the
-//! window, which liblz4 does not know.
+//! liblz4 decodes only into one buffer that holds the block from its beginning, so reading the end of a large block
+//! takes memory for all of it. A match reaches back no farther than the window, however. This decoder therefore keeps
+//! only a window of the skipped bytes, in a ring. For blocks that liblz4 accepts, it yields the same bytes (tests
+//! compare the two), with two exceptions that it rejects: a match distance of zero, which liblz4 decodes to zeros, and
+//! a distance above the window, which liblz4 does not know.
 
 use floe_image::DecodeError;
 
@@ -21,35 +21,36 @@ const END_RULE: DecodeError = DecodeError::Corrupt("LZ4 block that does not end 
 
 /// The shortest match, in bytes.
 const MATCH_LEN_MIN: usize = 4;
-/// A nibble with this value goes on in further bytes.
+/// A nibble with this value is continued in further bytes.
 const NIBBLE_MAX: usize = 15;
-/// How many bytes at the end of a block are literals at least.
+/// The least number of literals at the end of a block, in bytes.
 const LAST_LITERALS: usize = 5;
-/// How many bytes before the end of a block its last match begins at least.
+/// The least distance between the start of the last match and the end of the block, in bytes.
 const LAST_MATCH_DISTANCE: usize = 12;
 
-/// The bytes of a block from some point on.
+/// A request for the bytes of a block from some position on.
 pub(crate) struct Part<'a> {
-    /// How many bytes precede them.
+    /// The number of decoded bytes that precede the part.
     pub(crate) skip: usize,
-    /// Where they go.
+    /// Receives the bytes of the part.
     pub(crate) output: &'a mut [u8],
-    /// The farthest a match may reach back, in bytes.
+    /// The largest permitted match distance, in bytes.
     pub(crate) window_bytes: usize,
-    /// Whether the block must end with `output` at the latest.
+    /// Whether the block must end where `output` ends, or before.
     pub(crate) ends_with_block: bool,
 }
 
 impl Part<'_> {
-    /// How many bytes of memory [`Part::decode`] needs.
+    /// The memory that [`Part::decode`] needs, in bytes.
     pub(crate) fn ring_bytes(&self) -> usize {
         self.skip.min(self.window_bytes.max(1))
     }
 
-    /// Decodes them with the help of `ring`, which is [`Part::ring_bytes`] long, and gives how many there were.
+    /// Decodes the part with the help of `ring`, which has [`Part::ring_bytes`] bytes. Returns the number of bytes
+    /// written to `output`.
     ///
     /// # Errors
-    /// The block is malformed, or ends later than it must.
+    /// The block is malformed, or is longer than it must be.
     pub(crate) fn decode(self, stored: &[u8], ring: &mut [u8]) -> Result<usize, DecodeError> {
         debug_assert_eq!(ring.len(), self.ring_bytes());
         let end = self.skip + self.output.len();
@@ -82,7 +83,7 @@ impl Part<'_> {
             decoded.put_ahead(literals_len, ahead);
 
             let Some(distance) = input.distance() else {
-                // A block of unknown length may end here; whether it did is for the caller to judge.
+                // A block of unknown length may end here; the caller judges whether it did.
                 return if input.rest.is_empty() { Ok(decoded.len().saturating_sub(self.skip)) } else { Err(CUT) };
             };
             match distance {
@@ -106,7 +107,7 @@ impl Part<'_> {
     }
 }
 
-/// The stored bytes that are not decoded yet.
+/// The stored bytes that are not consumed yet.
 struct Input<'a> {
     rest: &'a [u8],
 }
@@ -133,7 +134,7 @@ impl<'a> Input<'a> {
         Some(usize::from(u16::from_le_bytes(*bytes)))
     }
 
-    /// A length that begins with a nibble of the token.
+    /// Reads a length that begins with a nibble of the token.
     #[inline]
     fn len(&mut self, nibble: usize) -> Result<usize, DecodeError> {
         let mut len = nibble;
@@ -159,7 +160,7 @@ mod tests {
 
     const WINDOWS: [usize; 6] = [1, 100, 1024, 4096, 16_384, 65_536];
 
-    /// A block and its data, made of literals, each followed by a match.
+    /// Builds a block and its data from literals, each followed by a match.
     fn block(sequences: &[(Vec<u8>, usize, usize)], window_bytes: usize) -> (Vec<u8>, Vec<u8>) {
         let (mut stored, mut data) = (Vec::new(), Vec::new());
         let mut push = |literals: &[u8], matched: Option<(usize, usize)>| {
@@ -211,7 +212,7 @@ mod tests {
         ends: bool,
     ) -> Result<usize, DecodeError> {
         let part = Part { skip, output, window_bytes, ends_with_block: ends };
-        // What an earlier decode left there must not matter.
+        // Bytes left by an earlier decode must not matter.
         let mut ring = vec![0xee; part.ring_bytes()];
         part.decode(stored, &mut ring)
     }

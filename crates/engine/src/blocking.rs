@@ -2,14 +2,14 @@
 
 /// Whether an operation may wait for bytes that are not in memory.
 ///
-/// A thread that takes requests of the kernel asks with [`Blocking::Never`] first: what would wait ends in
-/// [`Error::WouldBlock`](floe_image::Error::WouldBlock), and the same question is asked again, with
-/// [`Blocking::Allowed`], by a thread that may wait.
+/// A thread that serves kernel requests first tries with [`Blocking::Never`]. An operation that would have to wait then
+/// fails with [`Error::WouldBlock`](floe_image::Error::WouldBlock), and a thread that may wait repeats it with
+/// [`Blocking::Allowed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocking {
-    /// The caller waits until the bytes are there.
+    /// The operation waits until the bytes arrive.
     Allowed,
-    /// What would wait fails.
+    /// The operation fails instead of waiting.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! Decoders, their memory budget, and how long decoding takes.
+//! Decoders, their memory budget and their measured costs.
 
 pub(crate) mod costs;
 pub(crate) mod decoders;

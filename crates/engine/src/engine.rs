@@ -1,4 +1,4 @@
-//! One image's sources and what all reads of it share.
+//! The engine of one image: its sources and everything that its reads share.
 
 pub(crate) mod counters;
 mod metadata_reader;
@@ -37,13 +37,13 @@ use crate::{
 
 use self::{metadata_reader::MetadataReader, switches::Switches};
 
-/// The budget for stored metadata, in bytes; no more than that for decoded metadata.
+/// The budget for stored metadata, in bytes. It is smaller if the budget for decoded metadata is.
 const STORED_METADATA_BYTES: usize = 8 << 20;
 
-/// No block of either format decodes to more: EROFS bounds a decoded physical cluster to 12 MiB.
+/// The most bytes that a block decodes to in either format: EROFS limits a decoded physical cluster to 12 MiB.
 pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
 
-/// One image's sources and what all reads of it share.
+/// The engine of one image: its sources and everything that its reads share.
 pub struct Engine {
     pub(crate) sources: Sources,
     pub(crate) prefetch: Arc<Controller>,
@@ -51,8 +51,8 @@ pub struct Engine {
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) spill_file: SpillFile,
     pub(crate) decoders: Decoders,
-    /// Bytes of reads that left the thread that took them: one half for what they give, and those that wait for it; one
-    /// for what is decoded for them.
+    /// The memory of reads that left the session thread: one half for their replies and for reads that wait to be
+    /// admitted, the other half (`decoding`) for their stored bytes and decoded blocks.
     pub(crate) admission: Arc<Admission>,
     pub(crate) decoding: Arc<ByteBudget>,
     pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
@@ -64,17 +64,17 @@ pub struct Engine {
     windows: Windows,
     pub(crate) switches: Switches,
     pub(crate) options: Mutex<EngineOptions>,
-    /// Questions that left the thread that took them, since their bytes were not in memory.
+    /// Requests that left the session thread because their bytes were not in memory.
     pub(crate) outstanding: Gauge,
     decodes: AtomicU64,
     decoded_bytes: AtomicU64,
 }
 
 impl Engine {
-    /// An engine over an image and its extra devices.
+    /// Creates an engine over an image (device 0) and its extra devices.
     ///
     /// # Errors
-    /// There is no memory for the reserved pages, or no thread can be started.
+    /// `NoMemory` if the reserve of pages cannot be allocated or a thread cannot be started.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
         let latencies = Arc::new(Latencies::new());
         let pool = PagePool::new(options.reserved_pages, options.cache_bytes, Arc::clone(&latencies));
@@ -116,50 +116,52 @@ impl Engine {
         self.sources.add_device(source);
     }
 
-    /// The source that is this device, or one that is made of others.
+    /// Returns the source of a device, or a source that a format derived from others.
     ///
     /// # Errors
-    /// There is none.
+    /// `Corrupt` if there is no such device.
     pub fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         self.sources.source(device)
     }
 
-    /// What a format is opened with: its metadata, through the caches.
+    /// Returns the reader with which a format is opened: metadata through the engine's caches.
     pub fn block_reader(self: &Arc<Self>, blocking: Blocking) -> Arc<dyn BlockReader> {
         Arc::new(MetadataReader { engine: Arc::clone(self), blocking })
     }
 
-    /// Schedules the calling thread, which takes requests and answers them: as those that decompress while more threads
-    /// want to run than there are CPUs, and time-shared while that is not so. It has something to do until what this gives
-    /// is dropped.
+    /// Adopts the calling thread as a session thread, one that takes requests and serves them: schedules it like the
+    /// decompression threads while more threads are runnable than there are CPUs, and time-shared otherwise. The thread
+    /// counts as busy until the returned guard is dropped.
     pub fn adopt_this_thread(&self) -> Working<'_> {
         self.workers.adopt_this_thread()
     }
 
-    /// Writes a line to `file` after each decode from now on: `floe_decode`, the nanoseconds that it took, the bytes that
-    /// it gave. For the `trace_marker` of tracefs, which adds the time and the thread. False if that goes on already.
+    /// Writes a line to `file` after each decode from now on: `floe_decode`, its duration in nanoseconds, its decoded
+    /// bytes. Meant for the `trace_marker` of tracefs, which adds the time and the thread. Returns false if a file was
+    /// set before.
     pub fn mark_decodes(&self, file: File) -> bool {
         self.decode_marks.begin(file)
     }
 
-    /// Lets `count` of the threads that take requests wait for a source at one time, where a miss is answered with fewer
-    /// changes of threads; the others answer what is in memory meanwhile. Before a thread waits, it calls
-    /// `before_blocking`, so that another one listens in its place.
+    /// Permits `count` session threads to block on a source at the same time, which spares a miss two changes of
+    /// threads. The other session threads continue to serve requests whose bytes are in memory. A thread calls
+    /// `before_blocking` before it blocks, so that another thread listens in its place.
     pub fn permit_blocking(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
         self.workers.blocking_permits.give(count, before_blocking);
     }
 
-    /// What each thread of the engine asked for, got and did.
+    /// Returns the requested and actual scheduling of each thread of the engine, and its counters.
     pub fn worker_status(&self) -> Vec<WorkerStatus> {
         self.workers.status()
     }
 
-    /// How long a stage took so far.
+    /// Returns the latencies of a stage so far.
     pub fn latency(&self, stage: Stage) -> LatencySummary {
         self.latencies.summary(stage)
     }
 
-    /// How many times a stage took no longer than each of `bounds_ns`, which rise; exact to one part in a hundred.
+    /// For each bound in `bounds_ns` (ascending, in nanoseconds), returns how often the stage took no longer. Latencies
+    /// are exact to one percent.
     pub fn latency_counts(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
         self.latencies.counts_up_to(stage, bounds_ns)
     }
@@ -169,12 +171,12 @@ impl Engine {
         self.latencies.clear();
     }
 
-    /// Why there is no spill file, though one was asked for.
+    /// Why there is no spill file although one was requested.
     pub fn spill_file_refusal(&self) -> Option<&'static str> {
         self.spill_file.refusal()
     }
 
-    /// What the engine has done so far.
+    /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
         let (fetches, fetched_bytes) = self.sources.fetches_and_bytes();
         Counters {
@@ -196,10 +198,11 @@ impl Engine {
         }
     }
 
-    /// Fills `output` with bytes of a source; for file data.
+    /// Fills `output` with bytes of a source, for file data.
     ///
     /// # Errors
-    /// The source fails or ends before; it would have to be waited for, and `blocking` does not allow that.
+    /// The source fails or ends early; `WouldBlock` if the source would have to be waited for and `blocking` forbids
+    /// it.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8], blocking: Blocking) -> Result<()> {
         let fetch = || self.sources.fetch_data(device, offset, output, blocking);
         if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)? {
@@ -208,7 +211,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Decodes `block` from its stored bytes into `output`, without its first `skip` bytes; gives how many bytes came.
+    /// Decodes `block` from its stored bytes into `output`, without the first `skip` decoded bytes. Returns the number
+    /// of bytes written.
     pub(crate) fn decode(&self, block: &StoredBlock, stored: &[u8], skip: usize, output: &mut [u8]) -> Result<usize> {
         real_time::check(self.costs.estimate(block));
         let (decoded, latency, temporary_bytes) = self.decoders.with(&block.encoding, block.decoded_len, |decoder| {
@@ -225,7 +229,7 @@ impl Engine {
         decoded.map_err(|error| decode_error(error, block))
     }
 
-    /// Refuses a block that no format has, before memory is asked for it.
+    /// Rejects a block that no valid image contains, before memory is allocated for it.
     pub(crate) fn check_bounds(&self, block: &StoredBlock) -> Result<()> {
         let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
         if block.decoded_len.bytes() > DECODED_BYTES_MAX {
@@ -243,7 +247,7 @@ impl Engine {
     }
 }
 
-/// The budget for stored metadata beside a cache of decoded metadata, in bytes.
+/// The budget for stored metadata next to a cache of decoded metadata of this design, in bytes.
 pub(crate) fn stored_metadata_bytes(decoded: MetadataCacheDesign) -> usize {
     match decoded {
         MetadataCacheDesign::Sharded { block_count } => STORED_METADATA_BYTES.min(block_count * METADATA_BLOCK_BYTES),

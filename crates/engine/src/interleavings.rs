@@ -1,5 +1,5 @@
-//! Many orders of the threads that share the engine's structures, tried by a scheduler:
-//! `cargo test -p floe-engine --lib --features shuttle interleavings`.
+//! Runs the engine's shared structures under many interleavings of their threads: `cargo test -p floe-engine --lib
+//! --features shuttle interleavings`.
 
 use std::sync::{
     Arc,
@@ -21,7 +21,7 @@ use crate::{
     threads::task_queue::{Task, TaskQueue},
 };
 
-/// How many orders are tried of each.
+/// The number of interleavings that each test tries.
 const ORDERS: usize = 20_000;
 
 fn try_orders(run: impl Fn() + Send + Sync + 'static) {

@@ -1,4 +1,4 @@
-//! The page pool, byte budgets, and memory pressure.
+//! The page pool, byte budgets and memory pressure.
 
 pub(crate) mod admission;
 mod arenas;

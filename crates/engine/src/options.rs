@@ -1,26 +1,26 @@
-//! The switches of an engine.
+//! The options of an engine.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::PAGE_BYTES;
 
-/// The unit in which the budget for decoded metadata is given, in bytes.
+/// The unit of the budget for decoded metadata, in bytes.
 pub(crate) const METADATA_BLOCK_BYTES: usize = 8 << 10;
 
-/// The most blocks of 8 KiB that the metadata cache may be given: 8 GiB.
+/// The largest budget for decoded metadata, in blocks of 8 KiB: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;
 
-/// The switches of an engine.
+/// The options of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
     /// The budget of the cache of decoded blocks, in bytes.
     pub cache_bytes: u64,
-    /// How many pages of 4 KiB the page pool holds in reserve.
+    /// The number of 4 KiB pages that the page pool holds in reserve.
     pub reserved_pages: usize,
-    /// What the state of decoders takes at most, in bytes: their dictionaries and windows.
+    /// The memory limit of decoders (dictionaries and windows), in bytes.
     pub decoder_bytes: u64,
-    /// What reads take at most that left the thread that took them, in bytes: one half is for what they give, the other for
-    /// stored bytes and decoded blocks.
+    /// The memory limit of reads that left the session thread, in bytes: one half for their replies, the other half for
+    /// their stored bytes and decoded blocks.
     pub read_bytes: u64,
     /// The design and the size of the cache of decoded metadata.
     pub metadata_cache: MetadataCacheDesign,
@@ -28,42 +28,43 @@ pub struct EngineOptions {
     pub workers: WorkerMode,
     /// How the threads that decompress are scheduled.
     pub priority: Priority,
-    /// Where a decode runs.
+    /// Where blocks are decoded.
     pub sync_decompress: SyncDecompress,
-    /// Whether more is read than was asked for; without it the first three kinds of prefetch do nothing.
+    /// Whether to read more than was requested. If false, fault-around is off, and of the kinds of prefetch only
+    /// [`PrefetchKind::RestOfBlock`] and [`PrefetchKind::DropBehind`] work.
     pub read_around: bool,
-    /// Which kinds of prefetch there are, where bytes are read before anybody asks for them.
+    /// The enabled kinds of prefetch.
     pub prefetch: PrefetchSet,
-    /// How far reading ahead goes to get pages.
+    /// The effort with which readahead allocates pages.
     pub readahead_alloc: ReadaheadAlloc,
-    /// How many bytes of the image come with those that had to be waited for, at least: a window of so many, aligned to
-    /// that. Zero for none.
+    /// Fault-around: a read that misses memory fetches at least the aligned window of this many bytes around it. Zero
+    /// disables fault-around.
     pub fetch_around_bytes: u64,
-    /// The size of the spill file, which holds decoded blocks that the cache has no room for, that many files share, and
-    /// that are costly to decode. Zero, the default: there is none, as such a file is plain text of the image on a disk. It
-    /// is used only where a page cache is served.
+    /// The size of the spill file in bytes. It holds decoded blocks that do not fit into the cache, that many files
+    /// share, and that are costly to decode. Zero, the default, disables it, because such a file puts plain text of the
+    /// image on a disk. Only engines that serve a page cache of the kernel use it.
     pub spill_file_bytes: u64,
-    /// Where the spill file is made. A file system that is memory gets none.
+    /// The directory of the spill file. A directory on a file system in memory is refused.
     pub spill_file_directory: Option<PathBuf>,
 }
 
-/// Caches of decoded blocks take at most this part of the memory that there is.
+/// The block cache takes at most one part in `CACHE_PART` of the available memory.
 const CACHE_PART: u64 = 8;
 
-/// The reserve of pages, and each cache of metadata, takes at most this part of the memory that there is.
+/// The reserve of pages and each metadata cache take at most one part in `RESERVE_PART` of the available memory.
 const RESERVE_PART: u64 = 64;
 
-/// The state of decoders, and what reads take, is at most this part of the memory that there is.
+/// Decoders, and reads that left the session thread, take at most one part in `WORK_PART` of the available memory each.
 const WORK_PART: u64 = 32;
 
-/// The state of a decoder with the largest dictionary, in bytes. There may be one for each CPU.
+/// The memory of a decoder with the largest dictionary, in bytes. Each CPU may need one.
 const DECODER_BYTES_MAX: u64 = (8 << 20) + (128 << 10);
 
-/// Whatever memory there is, so many pages are held in reserve: enough for one read of 128 KiB and what it decodes.
+/// The least reserve of pages, regardless of the available memory: enough for a read of 128 KiB and its decodes.
 const RESERVED_PAGES_MIN: usize = 64;
 
 impl EngineOptions {
-    /// The defaults where `memory_bytes` are all that this process and those beside it may use.
+    /// The defaults for a machine or container in which this process and its neighbours may use `memory_bytes`.
     pub fn for_memory(memory_bytes: u64) -> Self {
         let ample = Self::default();
         let part = |unit_bytes: usize| usize::try_from(memory_bytes / RESERVE_PART).unwrap_or(usize::MAX) / unit_bytes;
@@ -85,7 +86,7 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// The defaults where memory is ample.
+    /// The defaults with ample memory.
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
@@ -106,25 +107,25 @@ impl Default for EngineOptions {
     }
 }
 
-/// The CPUs that this process may use.
+/// The number of CPUs that this process may use.
 fn cpu_count() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
-/// A kind of prefetch. Each is a switch, so that it can be compared.
+/// A kind of prefetch. Each has its own switch, so that its effect can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchKind {
-    /// Sequential readahead in a file, into the block cache.
+    /// Sequential readahead within a file, into the block cache.
     Sequential,
     /// The next small files of a directory that is read in order, into the kernel's page cache.
     Directory,
     /// The rest of a block of which a read wanted only a part, into the kernel's page cache.
     RestOfBlock,
-    /// Drops stored bytes from the page cache once all of them were decoded.
+    /// Drops stored bytes from the kernel's page cache once all of them were decoded.
     DropBehind,
 }
 
-/// Some of the kinds of prefetch.
+/// A set of kinds of prefetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefetchSet(u8);
 
@@ -132,7 +133,7 @@ impl PrefetchKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Sequential, Self::Directory, Self::RestOfBlock, Self::DropBehind];
 
-    /// The name in options.
+    /// The name of the kind in option values.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
@@ -147,15 +148,15 @@ impl PrefetchSet {
     /// All kinds.
     pub const ALL: Self = Self((1 << PrefetchKind::ALL.len()) - 1);
 
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Whether a kind is in it.
+    /// Whether the set contains `kind`.
     pub const fn has(self, kind: PrefetchKind) -> bool {
         self.0 >> kind as u8 & 1 == 1
     }
 
-    /// Those of them that read no more than was asked for.
+    /// The kinds in the set that fetch no additional bytes from the source.
     pub(crate) const fn without_reading(self) -> Self {
         Self(self.0 & (1 << PrefetchKind::RestOfBlock as u8 | 1 << PrefetchKind::DropBehind as u8))
     }
@@ -204,14 +205,14 @@ impl fmt::Display for PrefetchSet {
 /// The design and the size of the cache of decoded metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetadataCacheDesign {
-    /// In parts with a lock each; the budget is so many blocks of 8 KiB.
+    /// Many shards with a lock each, and a budget of blocks of 8 KiB. For production.
     Sharded {
-        /// How many.
+        /// The budget in blocks.
         block_count: usize,
     },
-    /// As the kernel's SquashFS has it, to compare with: so many entries behind one lock.
+    /// One lock and a fixed number of entries, the design of the kernel's SquashFS. For comparison.
     SingleLock {
-        /// How many.
+        /// The number of entries.
         entry_count: usize,
     },
 }
@@ -220,56 +221,57 @@ pub enum MetadataCacheDesign {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WorkerMode {
-    /// One for each CPU, bound to it, with a queue of its own.
+    /// One thread for each CPU, bound to it, with a queue of its own.
     PerCpu,
-    /// As many as there are CPUs, bound to none, with one queue for all: the model of a kernel workqueue.
+    /// As many threads as CPUs, unbound, with one shared queue: the model of a kernel workqueue.
     Shared,
-    /// None: whoever asks decodes, and waits for the source too.
+    /// No threads: the calling thread decodes, and also waits for the source.
     Inline,
 }
 
-/// How the threads that decompress are scheduled.
+/// The scheduling of the threads that decompress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// The best that is allowed: real-time at the lowest level, else nice −20, else a short slice. Threads that take requests or
-    /// wait for a source are real-time only while more threads want to run than there are CPUs.
+    /// The best that is permitted: real-time at the lowest level, else nice −20, else a short slice. Session threads
+    /// and threads that wait for a source are real-time only while more threads are runnable than there are CPUs.
     Auto,
     /// Real-time, first in first out, at this level (1 to 99).
     Fifo(u8),
     /// Time-shared at this nice level (−20 to 19).
     Nice(i8),
-    /// Time-shared, in slices of 100 µs: its turn comes sooner and ends sooner. Needs no right, but Linux 6.12.
+    /// Time-shared in slices of 100 µs, so that the thread's turns come sooner and are shorter. Needs no privilege, but
+    /// Linux 6.12.
     Slice,
-    /// As the process was started.
+    /// The scheduling with which the process was started.
     Normal,
 }
 
-/// Where a decode runs.
+/// Where blocks are decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncDecompress {
-    /// Where the bytes are, if it is cheap; on the workers, if it is not.
+    /// On the thread that has the stored bytes if decoding is cheap, otherwise on the workers.
     Auto,
-    /// Where the bytes are.
+    /// On the thread that has the stored bytes.
     Always,
     /// On the workers.
     Never,
 }
 
-/// How far reading ahead goes to get pages.
+/// The effort with which readahead allocates pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadaheadAlloc {
-    /// It gives up at once where memory is short, and leaves the block to a later demand read.
+    /// Gives up at once if memory is short, and leaves the block to a later demand read.
     BestEffort,
-    /// It waits for memory as a demand read does.
+    /// Waits for memory like a demand read.
     Wait,
 }
 
-/// The value of a switch that is none of those it takes.
+/// A value that an option does not accept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
-    /// The value as it was given.
+    /// The given value.
     pub value: String,
-    /// What the switch takes.
+    /// The accepted values.
     pub expected: &'static str,
 }
 
@@ -415,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_follows_the_memory_that_there_is() {
+    fn budgets_follow_the_available_memory() {
         for (memory_bytes, cache_bytes, reserved_pages, block_count) in [
             (u64::MAX, 64 << 20, 1024, 1024),
             (512 << 20, 64 << 20, 1024, 1024),

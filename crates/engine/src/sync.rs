@@ -1,5 +1,5 @@
-//! The locks that the engine's shared structures use: the standard library's, or, with the feature `shuttle`, those of a
-//! scheduler that tries many orders of their threads.
+//! The locks of the engine's shared structures: those of the standard library or, with the feature `shuttle`, those of
+//! a scheduler that tries many interleavings of threads.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! Once warm, reads take their pages from the pool: nothing large is allocated, and little that is small.
+//! Warm reads take their pages from the pool: they make no large allocations and few small ones.
 
 #[expect(dead_code, reason = "not every test counts blocks")]
 mod patchwork;
@@ -20,7 +20,7 @@ use patchwork::Patchwork;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Reads all of `requests`, one after the other, and gives what was allocated meanwhile.
+/// Executes `requests` one after the other, and returns the allocations of that time.
 fn allocations(reader: &Reader, requests: &[(u64, u32)]) -> AllocationCounts {
     let answered = Arc::new(AtomicUsize::new(0));
     let before = ALLOCATOR.counts();
@@ -40,7 +40,7 @@ fn allocations(reader: &Reader, requests: &[(u64, u32)]) -> AllocationCounts {
     AllocationCounts { small: after.small - before.small, large: after.large - before.large }
 }
 
-// One test, so that no other allocates at the same time.
+// A single test, so that no other test allocates at the same time.
 #[test]
 fn warm_reads_allocate_nothing_large() {
     let patchwork = Arc::new(Patchwork::new(51, 4 << 20));
@@ -60,7 +60,7 @@ fn warm_reads_allocate_nothing_large() {
         let options = EngineOptions { read_around: false, ..options };
         let reader = Reader::new(Engine::new(vec![source], &options).expect("an engine"), Arc::clone(&patchwork) as _);
         let requests = patchwork.random_requests(52, 400);
-        // Twice, so that also the workspaces of threads that were late the first time are warm.
+        // Twice, to warm up the workspaces of threads that started late.
         allocations(&reader, &requests);
         allocations(&reader, &requests);
         let counts = allocations(&reader, &requests);

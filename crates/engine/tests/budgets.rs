@@ -1,4 +1,4 @@
-//! However many readers there are, and however large the dictionaries of an image: memory has its bounds.
+//! Memory stays within its bounds for any number of readers and any size of dictionaries.
 
 #[expect(dead_code, reason = "not every test counts blocks")]
 mod patchwork;
@@ -16,10 +16,10 @@ use patchwork::Patchwork;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Memory outside the budgets: stacks of up to 64 threads, the C library's, and replies in progress.
+/// Memory outside the budgets: stacks of up to 64 threads, the allocator, replies in progress.
 const SLACK_BYTES: u64 = 24 << 20;
 
-/// The most memory that this process has had.
+/// The peak resident memory of this process.
 fn resident_bytes_max() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("procfs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
@@ -43,7 +43,7 @@ fn many_readers_of_blocks_with_large_dictionaries_stay_in_their_budgets() {
     let reader = Reader::new(Arc::clone(&engine), Arc::clone(&patchwork) as _);
     let resident_before = resident_bytes_max();
     let (sender, answers) = mpsc::channel();
-    // Whole blocks, parts of them, and parts of their ends, of all blocks at once.
+    // Whole blocks, parts of blocks, and parts of their ends, of all blocks at once.
     let requests: Vec<_> = (0..64)
         .flat_map(|number| {
             [(0, 1 << 20), (4096, 4096), (BLOCK_BYTES - 9000, 5000)].map(|(at, len)| (number * BLOCK_BYTES + at, len))

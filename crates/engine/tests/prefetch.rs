@@ -1,4 +1,4 @@
-//! Each kind of prefetch does its work, and does none where it is switched off.
+//! Each kind of prefetch works when it is switched on, and only then.
 
 #[expect(dead_code, reason = "not every test counts blocks")]
 mod patchwork;
@@ -18,7 +18,7 @@ use floe_engine::{Engine, EngineOptions, ListedFile, PrefetchKind, PrefetchSet, 
 use floe_image::{ByteRange, ImageSource, Nid};
 use patchwork::Patchwork;
 
-/// A page cache that counts what it takes.
+/// A page cache that counts what is stored in it.
 struct Taking(Arc<AtomicU64>);
 
 impl Sink for Taking {
@@ -32,7 +32,7 @@ impl Sink for Taking {
     }
 }
 
-/// A source that counts the bytes that may leave the page cache.
+/// A source that counts the bytes that the page cache may drop.
 struct Dropping {
     source: Arc<dyn ImageSource>,
     dropped: Arc<AtomicU64>,
@@ -52,7 +52,7 @@ impl ImageSource for Dropping {
     }
 }
 
-/// What a workload had prefetched.
+/// The amounts that a workload caused to be prefetched.
 #[derive(Clone, Copy, Debug)]
 struct Prefetched {
     ahead_blocks: u64,
@@ -66,7 +66,7 @@ fn read_one(reader: &Reader, nid: u64, offset: u64, len: u32) {
     answer.recv().expect("an answer").expect("a sound image");
 }
 
-/// A workload that one kind of prefetch is for.
+/// The workload for which a kind of prefetch exists.
 fn read(reader: &Reader, kind: PrefetchKind) {
     let one = |nid: u64, offset: u64, len: u32| read_one(reader, nid, offset, len);
     match kind {
@@ -139,12 +139,12 @@ fn each_kind_does_its_work_and_none_where_it_is_switched_off() {
     }
 }
 
-/// A source behind a network: each read takes a round trip, unless the source was asked for the bytes that long before.
+/// A source behind a network: each read takes a round trip, unless the bytes were announced that long before.
 struct Far {
     source: Arc<dyn ImageSource>,
     round_trip: Duration,
     asked: Mutex<Vec<(ByteRange, Instant)>>,
-    /// Round trips that a read waited for from their beginning.
+    /// Reads that waited for a whole round trip.
     whole_waits: AtomicU64,
 }
 
@@ -181,7 +181,7 @@ impl ImageSource for Far {
     }
 }
 
-/// Reads 4 MiB straight on from a source with round trips of 20 ms.
+/// Reads 4 MiB sequentially from a source with round trips of 20 ms.
 fn read_far(prefetch: &str, fetch_around_bytes: u64) -> Arc<Far> {
     let patchwork = Arc::new(Patchwork::new(62, 4 << 20));
     let far = Far::new(patchwork.source(), Duration::from_millis(20));
@@ -199,7 +199,7 @@ fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
     assert_eq!(alone.largest_asked(), 0);
     let alone_waits = alone.whole_waits.load(Relaxed);
     assert!(alone_waits > 60, "{alone_waits}");
-    // Each by itself: windows around misses, and those of a straight reader.
+    // Each by itself: fault-around, and sequential readahead.
     for (prefetch, fetch_around_bytes, asked_min) in [("none", 128 << 10, 1 << 20), ("sequential", 0, 100 << 10)] {
         let far = read_far(prefetch, fetch_around_bytes);
         let waits = far.whole_waits.load(Relaxed);

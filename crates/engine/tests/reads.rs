@@ -1,4 +1,4 @@
-//! Reads through the engine give what the format maps, in every mode, however slow or faulty the source is.
+//! Reads through the engine return the mapped bytes, in every mode and with slow or faulty sources.
 
 mod patchwork;
 
@@ -39,7 +39,7 @@ fn all_modes() -> Vec<EngineOptions> {
     all
 }
 
-/// Reads all at once with `read_then`, and gives the answers in the order of the requests.
+/// Executes all requests at once with `read_then`, and returns the replies in the order of the requests.
 fn read_all_then(reader: &Reader, requests: &[(u64, u32)]) -> Vec<Result<Vec<u8>, Error>> {
     let (sender, answers) = mpsc::channel();
     for (index, (offset, len)) in requests.iter().enumerate() {
@@ -55,7 +55,7 @@ fn read_all_then(reader: &Reader, requests: &[(u64, u32)]) -> Vec<Result<Vec<u8>
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// An answer is given before the pages it stood in go back.
+/// A reply is sent before its pages return to the pool.
 fn assert_pages_come_back(reader: &Reader) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while reader.engine().counters().pages.used_pages > 0 && Instant::now() < deadline {
@@ -223,7 +223,7 @@ fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
 
 #[test]
 fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
-    /// A page cache of a machine with such pages, which leaves out the last one of what it is given.
+    /// The page cache of a machine with pages of `page_bytes`. It ignores the last page of what it is given.
     struct Seen {
         patchwork: Arc<Patchwork>,
         page_bytes: u64,
@@ -245,7 +245,7 @@ fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
     }
     let (small, large) = (Arc::new(Patchwork::new(15, 4 << 20)), Arc::new(Patchwork::costly(15, 68)));
     let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
-    // No block holds a page of 64 KiB.
+    // No block contains a whole page of 64 KiB.
     for (patchwork, page_bytes, stored_min, options) in [
         (&small, 4 << 10, 300_000, EngineOptions::default()),
         (&small, 4 << 10, 300_000, never),
@@ -260,7 +260,7 @@ fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
             read_all_then(&reader, &(0..request_count).map(|index| (index * 40960, 4096)).collect::<Vec<_>>());
         assert!(answers.iter().all(Result::is_ok));
         assert!(comes(|| reader.read_around_counters().stored_bytes >= stored_min), "pages of {page_bytes}");
-        // Once the reader is gone nothing is stored any more, and what it said it stored is what was taken.
+        // Nothing is stored once the reader is dropped, and the counters match what the page cache received.
         let counters = reader.read_around_counters();
         drop(reader);
         let taken = stored.iter().sum::<usize>() as u64;
@@ -268,7 +268,7 @@ fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
     }
 }
 
-/// Waits until `has_come` holds, for some seconds at most; gives whether it does.
+/// Waits until `has_come` holds, for 10 seconds at most. Returns whether it does.
 fn comes(has_come: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !has_come() && Instant::now() < deadline {
@@ -279,7 +279,7 @@ fn comes(has_come: impl Fn() -> bool) -> bool {
 
 #[test]
 fn costly_blocks_are_held_until_the_page_cache_has_them() {
-    /// A page cache that takes nothing before its gate is open.
+    /// A page cache that accepts nothing before its gate is open.
     struct Gated(Arc<Patchwork>, Mutex<mpsc::Receiver<()>>);
     impl Sink for Gated {
         fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
@@ -303,7 +303,7 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
         for number in 0..block_count as u64 {
             read_all_then(&reader, &[(number * block_bytes, 4096)]).remove(0).expect("a sound image");
         }
-        // A quarter of the cache is held; the blocks beyond that, and only those, are forgotten.
+        // Blocks beyond a quarter of the cache are dropped, and only those.
         let held_count = cache_bytes / 4 / block_bytes;
         let dropped_count = block_count as u64 - held_count;
         assert!(
@@ -315,7 +315,7 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
         drop(gate);
         let stored_bytes = held_count * (block_bytes - 4096);
         assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes));
-        // With room again, what comes next is held again.
+        // Once there is room, the next block is held again.
         read_all_then(&reader, &[(block_count as u64 * block_bytes, 4096)]).remove(0).expect("a sound image");
         assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes + block_bytes - 4096));
         assert_eq!(reader.read_around_counters().dropped, dropped_count);

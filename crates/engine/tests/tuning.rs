@@ -1,4 +1,4 @@
-//! The switches can be moved while reads go on.
+//! Options can be changed while reads continue.
 
 #[expect(dead_code, reason = "not every test counts blocks")]
 mod patchwork;
@@ -32,7 +32,7 @@ fn read(reader: &Reader, offset: u64, len: u32) -> Vec<u8> {
     answer.recv().expect("an answer").expect("a sound image")
 }
 
-/// Any of the values that the switches take.
+/// Random values for all options.
 fn any_options(random: &mut Random) -> EngineOptions {
     let mut one_of = |count: u64| random.below(count) as usize;
     EngineOptions {
@@ -129,7 +129,7 @@ fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
         reader.read_then(Nid(0), *offset, *len, move |result| sender.send(result.is_ok()).expect("somebody waits"));
     }
     drop(sender);
-    // Again and again, so that some are caught between getting their pages and their end.
+    // Repeatedly, so that some decodes are caught between allocating their pages and their end.
     for cache_bytes in [1 << 20, 2 << 20, 0].into_iter().cycle() {
         let is_over = reader.engine().counters().outstanding == 0;
         reader.engine().tune(&EngineOptions { cache_bytes, ..options.clone() }).expect("it can be moved");
@@ -155,7 +155,7 @@ fn threads_get_another_priority_and_other_threads_come() {
     };
     for priority in [Priority::Nice(7), Priority::Nice(9), Priority::Normal] {
         engine.tune(&EngineOptions { priority, ..engine.options() }).expect("it can be moved");
-        // A thread that has just begun takes its place itself.
+        // A thread that has just started schedules itself.
         wait_for("the priority", &|| {
             engine.worker_status().iter().all(|worker| worker.asked == priority && worker.got == priority)
         });

@@ -1,4 +1,4 @@
-//! Many walkers over the same metadata: what the two designs of the cache do, in counts that no number of CPUs changes.
+//! Many walkers over the same metadata: counts that show the difference between the two designs on any number of CPUs.
 
 #[path = "../examples/walkers/simulation.rs"]
 #[allow(dead_code, reason = "times are the example's")]
@@ -19,7 +19,7 @@ fn simulate(design: MetadataCacheDesign, start: Start, walker_count: u32) -> Out
     let case = format!("{design}, {walker_count} {start:?}: {outcome:?}");
     assert_eq!(cache.releases, u64::from(walker_count * BLOCK_COUNT), "one for each look-up: {case}");
     assert_eq!(cache.misses, outcome.decodes, "{case}");
-    assert!(cache.wakes <= cache.waits, "nobody is woken who does not sleep: {case}");
+    assert!(cache.wakes <= cache.waits, "only sleepers are woken: {case}");
     assert!(cache.evictions <= cache.misses, "{case}");
     assert!(cache.wakes <= cache.wakes_max * cache.releases && cache.wakes_max < u64::from(walker_count), "{case}");
     outcome
@@ -44,10 +44,10 @@ fn few_entries_behind_one_lock_wake_herds_that_grow() {
     assert_eq!((one.decodes, one.cache.wakes), (u64::from(BLOCK_COUNT), 0), "{one:?}");
     assert!(eight.wakes_per_release() <= 1.0, "there is an entry for each: {eight:?}");
     assert!(sixty_four.decodes > 4 * u64::from(BLOCK_COUNT), "blocks are decoded again and again: {sixty_four:?}");
-    // How often sleepers go to sleep again before the next release is up to the scheduler; who may sleep is not.
+    // How often sleepers sleep again before the next release depends on the scheduler; the number of sleepers does not.
     assert!(sixty_four.wakes_per_release() > eight.wakes_per_release(), "{eight:?} {sixty_four:?}");
     assert!(sixty_four.cache.wakes_max > sixteen.cache.wakes_max, "{sixteen:?} {sixty_four:?}");
-    // Where all want the same block, whoever made it wakes all others.
+    // If all walkers want the same block, its maker wakes all others at once.
     let together = simulate(design, Start::Together, 64);
     assert!(together.cache.wakes_max > 16, "{together:?}");
 }

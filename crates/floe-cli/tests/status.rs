@@ -296,7 +296,7 @@ fn options_change_while_the_mount_is_read() {
         ("cache=4096P", "cache: '4096P' is not a size: give a number of bytes, or one with k, M or G"),
         (
             "metadata-cache=single-lock:8",
-            "the design of the metadata cache is fixed, and the single-lock one in its size too",
+            "the design of the metadata cache is fixed, and so is the size of the single-lock design",
         ),
         ("colour=red", "there is no option colour: floe tune DIR lists them"),
     ] {

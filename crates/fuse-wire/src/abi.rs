@@ -1,6 +1,6 @@
-//! The protocol's structures, with the names and fields of the kernel's header `linux/fuse.h`.
+//! The structures of the protocol, with the names and fields of the kernel's header `linux/fuse.h`.
 //!
-//! Numbers are in the byte order of the machine. Their sizes are checked when this is compiled.
+//! Numbers are in native byte order. The sizes of the structures are checked at compile time.
 #![allow(missing_docs, reason = "names and fields are those of linux/fuse.h")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -8,22 +8,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The major version of the protocol.
 pub const MAJOR: u32 = 7;
 
-/// The oldest minor version that is spoken: Linux 5.4.
+/// The oldest supported minor version: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
-/// The newest minor version that is spoken: Linux 6.18.
+/// The newest supported minor version: Linux 6.18.
 pub const MINOR: u32 = 45;
 
-/// The smallest buffer that the kernel fills with requests.
+/// The least size of a buffer for requests that the kernel accepts, in bytes.
 pub const READ_BUFFER_BYTES_MIN: usize = 8192;
 
-/// The bit of [`InHeader::unique`] that says that a request is sent for a second time.
+/// The bit of [`InHeader::unique`] that marks a resent request.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 
-/// The flag of [`GetattrIn::getattr_flags`] that says that `fh` counts.
+/// The flag of [`GetattrIn::getattr_flags`] that makes `fh` valid.
 pub const GETATTR_FH: u32 = 1 << 0;
 
-/// The flag of [`NotifyInvalEntryOut::flags`] that says that the name is only to be asked for again.
+/// The flag of [`NotifyInvalEntryOut::flags`] that requests revalidation of the name instead of its removal.
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 
 macro_rules! structures {
@@ -35,7 +35,7 @@ macro_rules! structures {
             pub struct $name { $(pub $field: $kind),* }
             const _: () = assert!(size_of::<$name>() == $size && align_of::<$name>() <= 8);
         )*
-        /// The name, size and fields' offsets of each structure.
+        /// The name, size and field offsets of each structure.
         #[doc(hidden)]
         pub const LAYOUT: &[(&str, usize, &[(&str, usize)])] = &[
             $((stringify!($name), $size, &[$((stringify!($field), std::mem::offset_of!($name, $field))),*])),*

@@ -19,47 +19,47 @@ use crate::{
     request::Malformed,
 };
 
-/// A connection to the kernel, or one of several descriptors of it. Clones share the descriptor.
+/// A descriptor of a connection to the kernel, which may have several. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct Channel {
     device: Arc<OwnedFd>,
 }
 
-/// Where a request is read into. One thread uses it for one request after the other.
+/// A buffer for requests. A thread reuses it for one request after the other.
 #[derive(Debug)]
 pub struct RequestBuffer {
-    // Requests are read to the beginning of a machine word, as the protocol aligns them.
+    // Words, because the protocol aligns requests to 8 bytes.
     bytes: Box<[u64]>,
 }
 
-/// What came of a look for a request.
+/// The result of [`Channel::receive`].
 #[derive(Debug)]
 pub enum Receipt<'buffer> {
     /// A request.
     Request(Received<'buffer>),
-    /// There is none now. Only channels that do not wait say so.
+    /// No request is pending. Only non-blocking channels return this.
     Nothing,
-    /// The file system was unmounted; there will be no more.
+    /// The file system was unmounted; no more requests will come.
     Unmounted,
 }
 
 /// A request and its reply.
 #[derive(Debug)]
 pub struct Received<'buffer> {
-    /// The request; an error if the kernel sent something that breaks the protocol.
+    /// The request, or an error if the kernel violated the protocol.
     pub request: Result<Request<'buffer>, Malformed>,
-    /// Its reply. For a request that wants none, it sends nothing.
+    /// The reply to the request. Sends nothing for a request without a reply.
     pub reply: Reply,
 }
 
 impl Channel {
-    /// A channel over an open descriptor of the device.
+    /// Creates a channel over an open descriptor of the device.
     pub fn new(device: OwnedFd) -> Self {
         Self { device: Arc::new(device) }
     }
 
-    /// Another descriptor of the same connection, which waits for requests as this one does. A request that is received
-    /// there is answered there.
+    /// Opens another descriptor of the same connection, which blocks for requests. A request received on it must be
+    /// answered on it.
     ///
     /// # Errors
     /// The device cannot be opened again, or is not mounted.
@@ -67,7 +67,10 @@ impl Channel {
         device_sys::join(self.device.as_fd(), OFlags::empty()).map(Self::new)
     }
 
-    /// As [`Channel::join`], but it never waits in [`Channel::receive`].
+    /// Like [`Channel::join`], but [`Channel::receive`] on the new descriptor does not block.
+    ///
+    /// # Errors
+    /// As for [`Channel::join`].
     ///
     /// # Errors
     /// As [`Channel::join`].
@@ -78,13 +81,13 @@ impl Channel {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// The connection was aborted or failed, or what came is not a request of FUSE.
+    /// The connection was aborted or failed, or the kernel sent bytes that are not a FUSE request.
     pub fn receive<'buffer>(&self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut *buffer.bytes);
         let len = loop {
             match rustix::io::read(&*self.device, &mut *bytes) {
                 Ok(len) => break len,
-                // ENOENT: whoever asked was killed before the request was read.
+                // ENOENT: the caller was killed before its request was read.
                 Err(Errno::NOENT | Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Receipt::Nothing),
                 Err(Errno::NODEV) => return Ok(Receipt::Unmounted),
@@ -100,15 +103,15 @@ impl Channel {
         Ok(Receipt::Request(Received { request, reply }))
     }
 
-    /// What could be done now without waiting: `IN` where a request waits, `ERR` where the connection has ended.
+    /// Returns the poll events without waiting: `IN` if a request is pending, `ERR` if the connection has ended.
     ///
     /// # Errors
-    /// The system has no memory.
+    /// The kernel has no memory.
     pub fn events(&self) -> io::Result<PollFlags> {
         self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
     }
 
-    /// Waits until [`Channel::receive`] would not say that there is nothing.
+    /// Waits until [`Channel::receive`] would return something other than [`Receipt::Nothing`].
     ///
     /// # Errors
     /// As [`Channel::events`].
@@ -126,7 +129,7 @@ impl Channel {
         Reply::new(self.clone(), header.unique, Opcode(header.opcode).wants_reply())
     }
 
-    /// Sends one message in pieces.
+    /// Sends one message, gathered from pieces.
     pub(crate) fn send(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
         rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, pieces)).map(drop)
     }
@@ -139,9 +142,9 @@ impl AsFd for Channel {
 }
 
 impl RequestBuffer {
-    /// A buffer for requests of a connection on which no write is longer than `write_bytes_max`.
+    /// Creates a buffer for a connection whose writes have at most `write_bytes_max` bytes.
     pub fn new(write_bytes_max: usize) -> Self {
-        // The kernel gives out nothing where the longest write would not fit, with its header and structure.
+        // The kernel refuses to fill a buffer that is too small for the longest write with its headers.
         let len = (write_bytes_max + READ_BUFFER_BYTES_MIN / 2).max(READ_BUFFER_BYTES_MIN);
         Self { bytes: vec![0; len.div_ceil(size_of::<u64>())].into_boxed_slice() }
     }

@@ -11,21 +11,21 @@ use rustix::{
     ioctl::{self, Opcode, Setter},
 };
 
-/// The device.
+/// The path of the device.
 pub const DEVICE: &str = "/dev/fuse";
 
-/// `FUSE_DEV_IOC_CLONE`: the argument is the descriptor whose connection is joined.
+/// `FUSE_DEV_IOC_CLONE`. Its argument is the descriptor whose connection is joined.
 const CLONE: Opcode = ioctl::opcode::read::<u32>(229, 0);
 
-/// Opens the device anew.
+/// Opens the device, without a connection.
 ///
 /// # Errors
-/// There is no such device, or it is not for this user.
+/// The device does not exist, or this user may not open it.
 pub fn open() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Another descriptor of the connection of `device`.
+/// Opens another descriptor of the connection of `device`.
 pub(crate) fn join(device: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let joined = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())?;
     let number = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
@@ -35,7 +35,7 @@ pub(crate) fn join(device: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd>
     Ok(joined)
 }
 
-/// Our own descriptor of what this process has open under `number`.
+/// Duplicates the descriptor `number` of this process.
 ///
 /// # Errors
 /// Nothing is open under that number.
@@ -43,8 +43,8 @@ pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(Errno::BADF.into());
     }
-    // SAFETY: the borrow lasts for this one call, which fails with EBADF where nothing is open under the number. The
-    // number is not -1.
+    // SAFETY: the borrow lasts for this call only, which fails with EBADF if `number` is not open. The number is not
+    // -1.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     Ok(rustix::io::fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?)
 }

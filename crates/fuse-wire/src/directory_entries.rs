@@ -1,29 +1,29 @@
-//! The entries of a directory in a reply.
+//! Directory entries in replies.
 
 use zerocopy::IntoBytes;
 
 use crate::abi::{Dirent, EntryOut};
 
-/// Entries stand at multiples of this many bytes.
+/// The alignment of entries, in bytes.
 const ALIGNMENT: usize = 8;
 
-/// How many bytes a reply takes at most before it is known how long it becomes.
+/// The most bytes that are reserved for a reply before its length is known.
 const RESERVED_BYTES_MAX: usize = 64 << 10;
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryEntry<'name> {
-    /// The number that `readdir` shows.
+    /// The inode number that `readdir` shows.
     pub inode_number: u64,
-    /// Where to go on after this entry.
+    /// The offset from which to continue after this entry.
     pub next: u64,
-    /// The type, as the upper four bits of a mode say it (`DT_*`).
+    /// The type as in the upper four bits of a mode (`DT_*`).
     pub kind: u32,
     /// The name: not empty, at most 255 bytes.
     pub name: &'name [u8],
 }
 
-/// The entries of a directory in a reply to READDIR or READDIRPLUS.
+/// The entries in a reply to READDIR or READDIRPLUS.
 #[derive(Debug)]
 pub struct DirectoryEntries {
     bytes: Vec<u8>,
@@ -31,30 +31,30 @@ pub struct DirectoryEntries {
 }
 
 impl DirectoryEntries {
-    /// No entries, in a reply of at most `len_max` bytes.
+    /// Creates an empty list for a reply of at most `len_max` bytes.
     pub fn new(len_max: usize) -> Self {
         Self { bytes: Vec::with_capacity(len_max.min(RESERVED_BYTES_MAX)), len_max }
     }
 
-    /// Adds an entry to a reply to READDIR; gives whether there was room.
+    /// Adds an entry to a reply to READDIR. Returns false if there is no room.
     #[must_use]
     pub fn add(&mut self, entry: &DirectoryEntry<'_>) -> bool {
         self.push(&[], entry)
     }
 
-    /// Adds an entry to a reply to READDIRPLUS; gives whether there was room. Where `node.nodeid` is 0 the kernel shows
-    /// the entry and learns no node from it, which it will not have to forget.
+    /// Adds an entry to a reply to READDIRPLUS. Returns false if there is no room. If `node.nodeid` is 0, the kernel
+    /// shows the entry but creates no node, so it will not send FORGET for one.
     #[must_use]
     pub fn add_with_node(&mut self, entry: &DirectoryEntry<'_>, node: &EntryOut) -> bool {
         self.push(node.as_bytes(), entry)
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The bytes of the reply.
+    /// Returns the bytes of the reply.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -65,7 +65,7 @@ impl DirectoryEntries {
         if end > self.len_max {
             return false;
         }
-        // A name of more than 4 GiB would not have had room.
+        // A name of more than 4 GiB would have failed the check above.
         let namelen = entry.name.len() as u32;
         let dirent = Dirent { ino: entry.inode_number, off: entry.next, namelen, r#type: entry.kind };
         self.bytes.extend_from_slice(node);

@@ -2,8 +2,8 @@
 #![allow(missing_docs, reason = "the names are those of linux/fuse.h")]
 
 bitflags::bitflags! {
-    /// What the kernel offers in INIT, and what a server takes of it: `FUSE_*` of `linux/fuse.h`. Bits from 32 on travel
-    /// in a second field.
+    /// The features that the kernel offers in INIT and that a server accepts: `FUSE_*` in `linux/fuse.h`. INIT carries
+    /// the bits from 32 on in a second field.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
@@ -50,7 +50,7 @@ bitflags::bitflags! {
         const REQUEST_TIMEOUT = 1 << 42;
     }
 
-    /// How the kernel treats an open file or directory: `FOPEN_*` of `linux/fuse.h`.
+    /// How the kernel treats an open file or directory: `FOPEN_*` in `linux/fuse.h`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OpenFlags: u32 {
         const DIRECT_IO = 1 << 0;
@@ -65,14 +65,14 @@ bitflags::bitflags! {
 }
 
 impl InitFlags {
-    /// The flags of the two fields of INIT. The second one counts only if the first says so.
+    /// Combines the two fields of INIT. The second field is valid only if the first contains `INIT_EXT`.
     pub(crate) fn of_fields(flags: u32, flags2: u32) -> Self {
         let first = Self::from_bits_retain(flags.into());
         let second = if first.contains(Self::INIT_EXT) { u64::from(flags2) << 32 } else { 0 };
         Self::from_bits_retain(first.bits() | second)
     }
 
-    /// The two fields of INIT.
+    /// Splits the flags into the two fields of INIT.
     pub(crate) fn fields(self) -> (u32, u32) {
         (self.bits() as u32, (self.bits() >> 32) as u32)
     }

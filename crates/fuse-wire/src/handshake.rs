@@ -1,4 +1,4 @@
-//! What a server and the kernel agree upon at the start.
+//! The handshake (INIT) between a server and the kernel.
 
 use std::io;
 
@@ -9,73 +9,78 @@ use crate::{
     abi::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN},
 };
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The minor version that it speaks.
+    /// The minor version of the kernel's protocol.
     pub minor: u32,
-    /// What it can do.
+    /// The features that the kernel supports.
     pub flags: InitFlags,
-    /// How far it would read ahead, in bytes.
+    /// The kernel's maximal readahead, in bytes.
     pub read_ahead_bytes_max: u32,
 }
 
-/// What a server asks for. What the kernel does not offer is left out.
+/// The terms of a server. Features that the kernel does not offer are left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// What the server wants of what the kernel can do.
+    /// The features that the server wants.
     pub flags: InitFlags,
-    /// How far the kernel may read ahead, in bytes.
+    /// The maximal readahead, in bytes.
     pub read_ahead_bytes_max: u32,
-    /// How many background requests may be under way; readahead is one of them.
+    /// The maximal number of background requests in flight, such as readahead.
     pub background_max: u16,
-    /// From how many on the kernel takes the connection for congested.
+    /// The number of background requests from which on the kernel considers the connection congested.
     pub congestion_threshold: u16,
-    /// The longest write, in bytes. The buffers of [`Channel::receive`] must have room for it.
+    /// The maximal size of a write, in bytes. The buffers for [`Channel::receive`] must have room for it.
     pub write_bytes_max: u32,
-    /// The longest read, in pages of the machine. Counts with [`InitFlags::MAX_PAGES`].
+    /// The maximal size of a read, in pages of the machine. Requires [`InitFlags::MAX_PAGES`].
     pub pages_max: u16,
-    /// The finest difference between two timestamps, in nanoseconds.
+    /// The granularity of timestamps, in nanoseconds.
     pub time_granularity_ns: u32,
-    /// After so many seconds without an answer the kernel aborts the connection. Counts with
+    /// The time after which the kernel aborts the connection if a request has no reply, in seconds. Requires
     /// [`InitFlags::REQUEST_TIMEOUT`].
     pub request_timeout_s: u16,
 }
 
-/// What holds for a connection from now on.
+/// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreement {
-    /// The minor version that both speak.
+    /// The common minor version.
     pub minor: u32,
-    /// What both do.
+    /// The features in use.
     pub flags: InitFlags,
 }
 
 impl Channel {
-    /// Waits for the kernel's first request and answers it with the terms for what it offers.
+    /// Waits for the kernel's INIT request and answers it with the terms for its offer.
     ///
     /// # Errors
-    /// The kernel speaks none of the versions that this crate does, or the mount went away.
+    /// The kernel speaks no supported version, or the file system was unmounted.
     pub fn negotiate(&self, terms: impl FnOnce(&Offer) -> Terms) -> io::Result<Agreement> {
         let mut buffer = RequestBuffer::new(0);
         loop {
             let Received { request, reply } = match self.receive(&mut buffer)? {
                 Receipt::Request(received) => received,
                 Receipt::Nothing => return Err(io::ErrorKind::WouldBlock.into()),
-                Receipt::Unmounted => return Err(io::Error::new(io::ErrorKind::NotConnected, "it was unmounted")),
+                Receipt::Unmounted => {
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, "the file system was unmounted"));
+                }
             };
             let Ok(Operation::Init(init)) = request.map(|request| request.operation) else {
                 drop(reply);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "its first request was not INIT"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the first request was not INIT"));
             };
             if init.major > MAJOR {
-                // It asks again, with this version.
+                // The kernel repeats INIT with this version.
                 reply.with(&InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
                 continue;
             }
             if init.major < MAJOR || init.minor < MINOR_MIN {
                 reply.refuse(Errno::PROTO);
-                let message = format!("it speaks version {}.{} of FUSE, which is too old", init.major, init.minor);
+                let message = format!(
+                    "the kernel's FUSE version {}.{} is older than {MAJOR}.{MINOR_MIN}",
+                    init.major, init.minor
+                );
                 return Err(io::Error::new(io::ErrorKind::Unsupported, message));
             }
             let offer = Offer::of(&init);
@@ -96,7 +101,7 @@ impl Offer {
     }
 
     fn settle(&self, terms: Terms) -> (Agreement, InitOut) {
-        // The kernel looks at the second field only where the first says that it counts.
+        // The kernel reads the second field of flags only if the first contains INIT_EXT.
         let flags = (terms.flags | InitFlags::INIT_EXT) & self.flags;
         let (flags1, flags2) = flags.fields();
         let answer = InitOut {

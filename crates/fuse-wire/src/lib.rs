@@ -1,11 +1,12 @@
 //! The FUSE protocol of Linux, and its transport over `/dev/fuse`.
 //!
-//! A [`Channel`] is a connection to the kernel. [`Channel::negotiate`] settles what both sides do; after it,
-//! [`Channel::receive`] gives one [`Request`] at a time, together with its [`Reply`]. A reply may be sent from any thread. It
-//! is sent exactly once: a reply that is dropped answers `EIO`. [`Notifier`] sends what the kernel did not ask for.
+//! A [`Channel`] is a connection to the kernel. [`Channel::negotiate`] performs the handshake. Then
+//! [`Channel::receive`] returns one [`Request`] at a time, with its [`Reply`]. Any thread may send the reply, exactly
+//! once; dropping it replies `EIO`. A [`Notifier`] sends unsolicited messages to the kernel.
 //!
-//! The protocol is that of version 7.31 (Linux 5.4) to 7.45 (Linux 6.18). Requests are parsed with bounds checks: a request
-//! that breaks the protocol is an error and never a panic. Data of replies are not copied on their way to the kernel.
+//! The supported versions are 7.31 (Linux 5.4) to 7.45 (Linux 6.18). Requests are parsed with bounds checks: a request
+//! that violates the protocol is an error and never a panic. The data of a reply is not copied on its way to the
+//! kernel.
 //!
 //! The crate knows no file systems, no threads and no mounting.
 
@@ -31,5 +32,5 @@ pub use reply::Reply;
 pub use request::{Malformed, Operation, Request};
 pub use rustix::io::Errno;
 
-/// The node number of the root, which the protocol fixes.
+/// The node number of the root, fixed by the protocol.
 pub const ROOT_NODE: u64 = 1;

@@ -1,4 +1,4 @@
-//! Messages to the kernel that it did not ask for.
+//! Unsolicited messages to the kernel.
 
 use std::io::{self, IoSlice};
 
@@ -19,79 +19,79 @@ const RETRIEVE: i32 = 5;
 const DELETE: i32 = 6;
 const RESEND: i32 = 7;
 
-/// Sends messages that the kernel did not ask for, from any thread but the one that serves a request for the same node:
-/// the kernel may wait for a lock that is held until that request is answered.
+/// Sends unsolicited messages to the kernel. A thread must not send one about a node for which it is serving a request:
+/// the kernel may wait for a lock that it holds until that request is answered.
 ///
-/// All of them fail with `ENOENT` where the kernel does not know the node.
+/// All messages fail with `ENOENT` if the kernel does not know the node.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     channel: Channel,
 }
 
 impl Notifier {
-    /// A notifier for the connection of a channel.
+    /// Creates a notifier for the connection of a channel.
     pub fn new(channel: Channel) -> Self {
         Self { channel }
     }
 
-    /// Has the kernel forget a node's attributes, and its cached pages from `offset` on; with a negative `offset` the
-    /// attributes alone, with `len` 0 all pages.
+    /// Invalidates the cached attributes of a node, and its cached pages from `offset` on: `len` bytes, or all if `len`
+    /// is 0. With a negative `offset`, only the attributes.
     ///
     /// # Errors
-    /// The kernel does not know the node, or the mount is gone.
+    /// The kernel does not know the node, or the connection has ended.
     pub fn invalidate_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<()> {
         self.send(INVAL_INODE, &NotifyInvalInodeOut { ino: node, off: offset, len }, [])
     }
 
-    /// Has the kernel forget what it knows of a name in a directory, that there is none included.
+    /// Invalidates the cached entry of a name in a directory, including a negative entry.
     ///
     /// # Errors
-    /// The kernel does not know the directory or the name, or the mount is gone.
+    /// The kernel does not know the directory or the name, or the connection has ended.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.entry(parent, name, 0)
     }
 
-    /// Has the kernel ask again for a name in a directory before it uses it.
+    /// Makes the kernel revalidate a name in a directory before its next use.
     ///
     /// # Errors
-    /// As [`Notifier::invalidate_entry`].
+    /// As for [`Notifier::invalidate_entry`].
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.entry(parent, name, EXPIRE_ONLY)
     }
 
-    /// Tells the kernel that a name in a directory, and its node, are gone.
+    /// Notifies the kernel that a name in a directory and its node were deleted.
     ///
     /// # Errors
-    /// As [`Notifier::invalidate_entry`]; or the directory is in use.
+    /// As for [`Notifier::invalidate_entry`]; or the deleted directory is in use.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let namelen = length(name)?;
         self.send(DELETE, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, [name, &[0]])
     }
 
-    /// Puts bytes of a file into the kernel's page cache.
+    /// Stores bytes of a file in the kernel's page cache.
     ///
     /// # Errors
-    /// The kernel does not know the node or has no memory, or the mount is gone.
+    /// The kernel does not know the node or has no memory, or the connection has ended.
     pub fn store(&self, node: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let size = length(bytes)?;
         self.send(STORE, &NotifyStoreOut { nodeid: node, offset, size, padding: 0 }, [bytes])
     }
 
-    /// Asks for bytes of a file that the kernel has in its page cache, at most as many as the longest write. They come as
-    /// [`Operation::Retrieved`](crate::Operation::Retrieved), in a request whose number is `unique`.
+    /// Requests bytes of a file from the kernel's page cache, at most as many as the longest write. They arrive as
+    /// [`Operation::Retrieved`](crate::Operation::Retrieved), in a request with the number `unique`.
     ///
     /// # Errors
-    /// The kernel does not know the node, or the mount is gone.
+    /// The kernel does not know the node, or the connection has ended.
     pub fn retrieve(&self, unique: u64, node: u64, offset: u64, size: u32) -> io::Result<()> {
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
         self.send(RETRIEVE, &out, [])
     }
 
-    /// Has the kernel send again the requests that were received and not answered, for a server that took over from
-    /// another. Only after [`InitFlags::HAS_RESEND`](crate::InitFlags::HAS_RESEND).
+    /// Makes the kernel resend requests that were received but not answered, for a server that takes over a connection.
+    /// Requires [`InitFlags::HAS_RESEND`](crate::InitFlags::HAS_RESEND).
     ///
     /// # Errors
-    /// The mount is gone.
+    /// The connection has ended.
     pub fn resend(&self) -> io::Result<()> {
         self.send(RESEND, &[0u8; 0], [])
     }
@@ -115,7 +115,7 @@ impl Notifier {
             len += piece.len();
         }
         let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
-        // A message without a request has the number 0, and its kind in place of an error.
+        // An unsolicited message has the number 0, and its code in place of an error.
         let header = OutHeader { len, error: code, unique: 0 };
         slices[0] = IoSlice::new(header.as_bytes());
         Ok(self.channel.send(&slices)?)

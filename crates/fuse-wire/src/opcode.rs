@@ -1,8 +1,8 @@
-//! The kinds of requests.
+//! Opcodes of requests.
 
 use std::fmt;
 
-/// The kind of a request, as the protocol numbers it.
+/// The opcode of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opcode(pub u32);
 
@@ -12,7 +12,7 @@ macro_rules! opcodes {
         impl Opcode {
             $(pub const $name: Self = Self($number);)*
 
-            /// The name in `linux/fuse.h`, without the prefix; none for a number that has none.
+            /// Returns the name in `linux/fuse.h` without its prefix, or `None` for an unknown opcode.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some(stringify!($name)),)*
@@ -34,7 +34,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether the kernel waits for a reply.
+    /// Whether the kernel expects a reply.
     pub const fn wants_reply(self) -> bool {
         !matches!(self, Self::FORGET | Self::BATCH_FORGET | Self::NOTIFY_REPLY)
     }

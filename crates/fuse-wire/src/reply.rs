@@ -7,54 +7,54 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::{Channel, abi::OutHeader};
 
-/// The kernel takes no error number from here on.
+/// The kernel rejects error numbers from here on.
 const ERRNO_END: i32 = 512;
 
-/// How many pieces a reply has at most, without its header.
+/// The maximal number of pieces of a reply, besides its header.
 const PIECES_MAX: usize = 7;
 
-/// The reply to one request, which is sent exactly once and from any thread. One that is dropped answers `EIO`.
+/// The reply to one request. Any thread may send it, exactly once; dropping it replies `EIO`.
 #[derive(Debug)]
 #[must_use = "a reply that is dropped answers EIO"]
 pub struct Reply {
     channel: Channel,
     unique: u64,
-    /// Whether the kernel still waits for it.
+    /// Whether the kernel still expects the reply.
     is_owed: bool,
 }
 
 impl Reply {
-    /// The reply to the request with this number, which came through this channel.
+    /// Creates the reply to a request with the number `unique`, received on `channel`.
     pub(crate) fn new(channel: Channel, unique: u64, is_owed: bool) -> Self {
         Self { channel, unique, is_owed }
     }
 
-    /// The number of its request.
+    /// The number of the request.
     pub fn unique(&self) -> u64 {
         self.unique
     }
 
-    /// Answers without saying more.
+    /// Replies without data.
     pub fn done(self) {
         self.pieces([]);
     }
 
-    /// Answers with an error.
+    /// Replies with an error.
     pub fn refuse(mut self, errno: Errno) {
         self.send_error(errno);
     }
 
-    /// Answers with a structure of the protocol.
+    /// Replies with a structure of the protocol.
     pub fn with<T: IntoBytes + Immutable>(self, structure: &T) {
         self.pieces([structure.as_bytes()]);
     }
 
-    /// Answers with bytes.
+    /// Replies with bytes.
     pub fn bytes(self, bytes: &[u8]) {
         self.pieces([bytes]);
     }
 
-    /// Answers with pieces, one after the other. The kernel copies them from where they are.
+    /// Replies with the concatenation of pieces. The kernel copies each piece from its place.
     pub fn pieces<const COUNT: usize>(mut self, pieces: [&[u8]; COUNT]) {
         const { assert!(COUNT <= PIECES_MAX) };
         if !std::mem::replace(&mut self.is_owed, false) {
@@ -69,9 +69,9 @@ impl Reply {
             *slice = IoSlice::new(piece);
         }
         match self.channel.send(&slices[..=COUNT]) {
-            // ENOENT: whoever asked was killed. ENODEV: the mount is gone. Nobody waits any more.
+            // ENOENT: the caller was killed. ENODEV: the connection has ended. No one waits for the reply.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
-            // A reply that the kernel could not take must not leave its client waiting without end.
+            // If the kernel rejects a reply, an error takes its place, so that the caller does not wait forever.
             Err(_) => {
                 self.is_owed = true;
                 self.send_error(Errno::IO);
@@ -86,7 +86,7 @@ impl Reply {
         let number = errno.raw_os_error();
         let number = if (1..ERRNO_END).contains(&number) { number } else { Errno::IO.raw_os_error() };
         let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -number, unique: self.unique };
-        // Nobody waits if it cannot be sent: see above.
+        // A failure means that no one waits, as above.
         let _ = self.channel.send(&[IoSlice::new(header.as_bytes())]);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of the kernel.
+//! Requests of the kernel, parsed.
 
 use std::fmt;
 
@@ -15,77 +15,77 @@ use crate::{
 /// A request of the kernel.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Request<'bytes> {
-    /// Who asks, for which node.
+    /// The header: the caller and the node.
     pub header: InHeader,
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation<'bytes>,
 }
 
-/// What a request asks for.
+/// An operation that the kernel requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Operation<'bytes> {
-    /// The node under a name in a directory.
+    /// Looks up a name in a directory.
     Lookup(&'bytes [u8]),
-    /// The kernel has forgotten the node as many times as this. Wants no reply.
+    /// Drops this many references to the node. Has no reply.
     Forget(u64),
-    /// The kernel has forgotten several nodes. Wants no reply.
+    /// Drops references to several nodes. Has no reply.
     BatchForget(&'bytes [ForgetOne]),
-    /// Attributes.
+    /// Reads the attributes.
     Getattr(GetattrIn),
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     Readlink,
     /// Opens a file.
     Open(OpenIn),
-    /// Bytes of a file.
+    /// Reads bytes of a file.
     Read(ReadIn),
-    /// Statistics of the file system.
+    /// Reads the statistics of the file system.
     Statfs,
     /// Closes a file.
     Release(ReleaseIn),
-    /// The value of an extended attribute; how many bytes there is room for, where 0 asks for the size.
+    /// Reads an extended attribute: the size of the caller's buffer (0 asks for the size of the value), and the name.
     Getxattr(u32, &'bytes [u8]),
-    /// The names of all extended attributes; as above.
+    /// Lists the names of all extended attributes: the size of the caller's buffer (0 asks for the size of the list).
     Listxattr(u32),
-    /// One of the descriptors of an open file was closed.
+    /// A descriptor of an open file was closed.
     Flush(FlushIn),
     /// The first request of a connection.
     Init(InitIn),
     /// Opens a directory.
     Opendir(OpenIn),
-    /// Entries of a directory.
+    /// Lists the entries of a directory.
     Readdir(ReadIn),
-    /// Entries of a directory with attributes.
+    /// Lists the entries of a directory with their attributes.
     Readdirplus(ReadIn),
     /// Closes a directory.
     Releasedir(ReleaseIn),
-    /// Whether the caller may use a node.
+    /// Checks whether the caller may access a node.
     Access(AccessIn),
-    /// The caller of another request waits no more.
+    /// The caller of another request was interrupted.
     Interrupt(InterruptIn),
     /// The last request of a connection.
     Destroy,
-    /// An `ioctl`, and the bytes that came with it.
+    /// Executes an `ioctl` with these input bytes.
     Ioctl(IoctlIn, &'bytes [u8]),
-    /// The next data or hole of a file.
+    /// Finds the next data or hole of a file.
     Lseek(LseekIn),
-    /// What [`Notifier::retrieve`](crate::Notifier::retrieve) asked for. Wants no reply.
+    /// Delivers the bytes requested by [`Notifier::retrieve`](crate::Notifier::retrieve). Has no reply.
     Retrieved(NotifyRetrieveIn, &'bytes [u8]),
-    /// Anything else; most of it would change the file system.
+    /// Any other operation; most of them modify the file system.
     Other(Opcode),
 }
 
-/// Why bytes are not a request.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
-    /// There is no whole header, or its length is not that of the request.
+    /// The header is incomplete, or its length differs from that of the request.
     Header,
-    /// The structure that the opcode has is cut off, or a name has no end.
+    /// The structure of the opcode is incomplete, or a name is not terminated.
     Body(InHeader),
 }
 
 impl<'bytes> Request<'bytes> {
-    /// The request that these bytes are.
+    /// Parses a request.
     ///
     /// # Errors
     /// The bytes break the protocol.
@@ -94,7 +94,7 @@ impl<'bytes> Request<'bytes> {
         if usize::try_from(header.len) != Ok(bytes.len()) {
             return Err(Malformed::Header);
         }
-        // Extensions, which only requests that create something have, stand at the end in words of 8 bytes.
+        // Extensions, which only requests that create something have, are at the end, in units of 8 bytes.
         let extensions = usize::from(header.total_extlen) * 8;
         let body = body.len().checked_sub(extensions).and_then(|len| body.get(..len));
         match body.and_then(|body| Operation::parse(Opcode(header.opcode), body)) {
@@ -103,7 +103,7 @@ impl<'bytes> Request<'bytes> {
         }
     }
 
-    /// Whether the request was sent before: the server was told of it, or one before it.
+    /// Whether the kernel has resent the request; a server may have received it before.
     pub fn is_resent(&self) -> bool {
         self.header.unique & UNIQUE_RESEND != 0
     }
@@ -153,17 +153,17 @@ impl<'bytes> Operation<'bytes> {
     }
 }
 
-/// The structure at the beginning, and what follows.
+/// Splits off the structure at the beginning.
 fn leading<T: FromBytes>(body: &[u8]) -> Option<(T, &[u8])> {
     T::read_from_prefix(body).ok()
 }
 
-/// The name at the beginning, without the zero byte at its end.
+/// Returns the name at the beginning, without its terminating zero byte.
 fn name(body: &[u8]) -> Option<&[u8]> {
     body.split(|byte| *byte == 0).next().filter(|name| name.len() < body.len())
 }
 
-/// INIT: before version 7.36 it is shorter.
+/// Parses INIT, which is shorter before version 7.36.
 fn init(body: &[u8]) -> Option<InitIn> {
     const LEN_MIN: usize = 16;
     let mut init = InitIn::new_zeroed();
@@ -175,8 +175,10 @@ fn init(body: &[u8]) -> Option<InitIn> {
 impl fmt::Display for Malformed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Header => formatter.write_str("the kernel sent a request without a whole header"),
-            Self::Body(header) => write!(formatter, "the kernel sent half of a request ({:?})", Opcode(header.opcode)),
+            Self::Header => formatter.write_str("the kernel sent a request without a complete header"),
+            Self::Body(header) => {
+                write!(formatter, "the kernel sent a truncated request ({:?})", Opcode(header.opcode))
+            }
         }
     }
 }

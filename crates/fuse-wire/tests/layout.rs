@@ -1,11 +1,11 @@
-//! The structures beside those of the kernel's header, as the machine's C compiler lays them out.
+//! The structures have the layout of the kernel's header, according to the C compiler of this machine.
 
 use std::{fs, path::Path, process::Command};
 
 use floe_fuse_wire::abi::LAYOUT;
 use floe_testkit::skip::{Need, ready, skipped};
 
-/// Fields that came after version 7.38, the oldest header in use; before that they were spare.
+/// Fields added after version 7.38, the oldest header in use. They were spare before.
 const NEWER: [(&str, &str); 4] =
     [("InitOut", "max_stack_depth"), ("InitOut", "request_timeout"), ("InitOut", "unused"), ("OpenOut", "backing_id")];
 

@@ -1,4 +1,4 @@
-//! What a real kernel does with messages that it did not ask for.
+//! The reactions of a real kernel to unsolicited messages.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{CONTENT_BYTES, Sample, TestMount, can_mount, content};
 
 const FILE: u64 = 2;
 
-/// Runs work over a mount of the sample, and gives what the sample was asked after `prepare` and what it retrieved.
+/// Runs `work` over a mount of the sample. Returns the opcodes received after `prepare`, and the retrieved bytes.
 fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifier)) -> (Vec<Opcode>, Vec<Vec<u8>>) {
     let (mount, device) = TestMount::new();
     let channel = Channel::new(device);
@@ -24,7 +24,7 @@ fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifi
         sample
     });
     prepare(&mount);
-    // A request that is only made here parts what comes before from what comes after.
+    // A request that occurs only here, to separate the requests of `prepare` from those of `work`.
     let _ = rustix::fs::readlink(mount.path().join("link"), Vec::new());
     work(&mount, &notifier);
     rustix::mount::unmount(mount.path(), UnmountFlags::empty()).expect("an unmount");
@@ -142,7 +142,7 @@ fn unanswered_requests_are_sent_again() {
         let mut sample = Sample::new(channel.clone(), InitFlags::HAS_RESEND);
         sample.negotiate().expect("terms");
         let mut buffer = RequestBuffer::new(4096);
-        // A server that dies with a request in its hands leaves it unanswered; another takes over the connection.
+        // A server dies without answering a request; another one takes over the connection.
         let (first, reply) = next(&channel, &mut buffer);
         assert!(!first.1);
         std::mem::forget(reply);
@@ -157,7 +157,7 @@ fn unanswered_requests_are_sent_again() {
     serving.join().expect("no panic").expect("an unmount ends it");
 }
 
-/// The number of the next request, and whether it was sent before.
+/// Returns the number of the next request, whether it was resent, and its reply.
 fn next(channel: &Channel, buffer: &mut RequestBuffer) -> ((u64, bool), Reply) {
     match channel.receive(buffer).expect("a request") {
         Receipt::Request(Received { request, reply }) => {

@@ -1,4 +1,4 @@
-//! Properties of requests and replies that hold for all bytes.
+//! Properties of requests and replies that hold for arbitrary bytes.
 
 use std::{
     os::fd::OwnedFd,
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The bytes of a request, aligned as they are read.
+/// A request, aligned like received requests.
 fn request(opcode: u32, body: &[u8]) -> Vec<u64> {
     let len = size_of::<InHeader>() + body.len();
     let header = InHeader { len: len as u32, opcode, unique: 7, nodeid: 1, ..InHeader::default() };
@@ -28,14 +28,14 @@ fn parse(words: &[u64], len: usize) -> Result<Request<'_>, Malformed> {
     Request::parse(&words.as_bytes()[..len])
 }
 
-/// A channel, and the kernel's end of it.
+/// Creates a channel, and the kernel's end of it.
 fn channel() -> (Channel, OwnedFd) {
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
     let (ours, kernel) = pair.expect("two sockets");
     (Channel::new(ours), kernel)
 }
 
-/// The error number and the bytes of a reply.
+/// Receives a reply: its error number and its bytes.
 fn reply_of(kernel: &OwnedFd) -> Option<(i32, Vec<u8>)> {
     let mut bytes = vec![0; 1 << 17];
     let (len, _) = recv(kernel, &mut bytes[..], RecvFlags::empty()).ok()?;
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// The numbers and names in a reply.
+/// The numbers and names of the entries in a reply.
 fn listed(mut bytes: &[u8], read: impl Fn(&[u8]) -> Option<(Dirent, usize)>) -> Vec<(u64, String)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -164,7 +164,7 @@ fn requests_give_their_parts() {
     let body = [&[9u8, 0, 0, 0, 0, 0, 0, 0][..], b"user.x\0"].concat();
     let words = request(Opcode::GETXATTR.0, &body);
     assert_eq!(parse(&words, 55).expect("a request").operation, Operation::Getxattr(9, b"user.x"));
-    // An old kernel sends the first four fields alone.
+    // An old kernel sends only the first four fields.
     let words = request(Opcode::INIT.0, [7u32, 31, 4096, 1].as_bytes());
     let expected = InitIn { major: 7, minor: 31, max_readahead: 4096, flags: 1, ..InitIn::default() };
     assert_eq!(parse(&words, 56).expect("a request").operation, Operation::Init(expected));
@@ -191,7 +191,7 @@ fn a_reply_is_sent_exactly_once() {
         std::panic::resume_unwind(Box::new(()));
     }));
     assert_eq!(reply_of(&kernel), Some((io, Vec::new())));
-    // Half of a request is refused like any other.
+    // A truncated request is refused like any other.
     drop(take(Opcode::READ, &[0; 8]));
     assert_eq!(reply_of(&kernel), Some((io, Vec::new())));
     for (opcode, body) in [(Opcode::FORGET, vec![0; 8]), (Opcode::BATCH_FORGET, vec![0; 8])] {

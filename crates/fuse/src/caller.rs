@@ -1,13 +1,13 @@
-//! Who makes a request.
+//! The thread that made a request.
 
 use std::fs;
 
-/// The bit of CAP_SYS_ADMIN.
+/// The number of `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
 
-/// Whether the thread with this id administers the machine (CAP_SYS_ADMIN), and so may see trusted extended attributes.
-/// One that cannot be seen does not. The user id would be the easier question, but the kernel does not tell it where
-/// mounts may map ids.
+/// Whether a thread has `CAP_SYS_ADMIN` and may therefore see trusted extended attributes. False for threads that are
+/// not visible to this process. The user id does not decide this, because the kernel does not send it if mounts may map
+/// ids.
 pub(crate) fn is_administrator(thread: u32) -> bool {
     fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_capability(&status, SYS_ADMIN))
 }

@@ -1,4 +1,4 @@
-//! Answers about inodes: node numbers, attributes, directories and who lists them, errors.
+//! Replies about inodes: node numbers, attributes, directory listings, errors.
 
 mod attributes;
 pub(crate) mod directory;

@@ -1,12 +1,11 @@
-//! The FUSE edge: negotiation, dispatch, replies, errno.
+//! The FUSE edge: mounts an image and serves it to the kernel.
 //!
-//! [`Mount`] mounts a [`Reader`](floe_engine::Reader) on a directory and serves it until it is unmounted, as root through
-//! `mount(2)` and as a user through `fusermount3`. The edge is thin: it turns requests of the kernel into calls of the
-//! [`FileSystem`](floe_image::FileSystem) and the reader, and their results into replies, which may be sent from any
-//! thread. Because the image never changes, everything that the kernel can cache is given to it without an end.
+//! [`Mount`] mounts a [`Reader`](floe_engine::Reader) on a directory and serves it until it is unmounted: as root with
+//! `mount(2)`, as a user with `fusermount3`. The edge is thin. It translates requests of the kernel into calls of the
+//! [`FileSystem`](floe_image::FileSystem) and the reader, and their results into replies, which any thread may send.
+//! Because an image never changes, all replies that the kernel can cache are valid forever.
 //!
-//! Every request has a deadline: where the source of the image is stuck, its clients get `EIO` in place of waiting
-//! without end.
+//! Every request has a deadline: if the source of the image is stuck, its clients get `EIO` instead of waiting forever.
 
 mod caller;
 mod connection;

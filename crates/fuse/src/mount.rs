@@ -1,4 +1,4 @@
-//! A mounted image that is being served.
+//! Mounts: mounted images that are being served.
 
 use std::{
     io,
@@ -33,31 +33,31 @@ use crate::{
     requests::deadline::Deadlines,
 };
 
-/// How often the watchdog looks for requests while all session threads are stuck.
+/// The interval at which the watchdog refuses requests while all session threads are stuck.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often the watchdog sees whether the mount is still there, where no deadline makes it look more often.
+/// The longest interval at which the watchdog checks that the mount still exists. Short deadlines shorten it.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// How long session threads may take to end after the mount is gone.
+/// How long session threads may take to end after the mount ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the service of a mount ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It was unmounted.
+    /// The mount was unmounted.
     Unmounted,
-    /// It was unmounted, but threads that are stuck in the source of the image did not end.
+    /// The mount was unmounted, but threads stuck in the source of the image did not end.
     Stuck,
-    /// The kernel's connection failed.
+    /// The connection to the kernel failed.
     Failed(io::Error),
 }
 
-/// A mounted image that is being served. When it is dropped, it is unmounted, lazily where it is in use.
+/// A mounted image that is being served. Dropping it unmounts it, lazily if it is in use.
 #[derive(Debug)]
 pub struct Mount {
     unmounter: Unmounter,
-    /// Locked by none but who takes the mount; so the mount can be shared.
+    /// A mutex only to make the mount `Sync`. It is locked only by `wait`, which consumes the mount.
     ended: Mutex<Receiver<Ended>>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
@@ -65,10 +65,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts and begins to serve. The mount works when this returns.
+    /// Mounts and starts to serve. The mount works when this returns.
     ///
     /// # Errors
-    /// It cannot be mounted, or the root of the image cannot be read.
+    /// Mounting fails, or the root of the image cannot be read.
     pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
@@ -105,11 +105,11 @@ impl Mount {
         Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
     }
 
-    /// Mounts the kernel's EROFS on `directory`, in front of `image`, which is a file in the root of what `reader` reads. The
-    /// image is served over a FUSE mount that is in no tree, and that ends with the front.
+    /// Mounts the kernel's EROFS on `directory`, in front of `image`, a file in the root of `reader`. The image is served over
+    /// a hidden FUSE mount, which is attached to no directory and ends with the front.
     ///
     /// # Errors
-    /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]): then nothing is mounted.
+    /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]). Nothing stays mounted.
     pub fn in_front(
         reader: Reader,
         directory: PathBuf,
@@ -121,7 +121,7 @@ impl Mount {
         let serving = &MountOptions {
             access: Some(Access::All),
             checks_permissions: false,
-            // The keeper waits for those who serve, while it mounts the front.
+            // The keeper waits for the session threads while it mounts the front, so they must not wait for the keeper.
             keeper: None,
             reads: Some(Arc::new(move |nid, offset, len| {
                 if let Some(ranges) = noted_image.metadata_ahead(ByteRange::new(offset, len.into())) {
@@ -171,28 +171,28 @@ impl Mount {
         Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: None })
     }
 
-    /// Why the kernel does not read ahead as far as was asked for.
+    /// Why the kernel's readahead was not set as requested.
     pub fn read_ahead_refusal(&self) -> Option<&io::Error> {
         self.read_ahead.as_ref()
     }
 
-    /// How many requests there were so far; goes on counting.
+    /// Returns the live counters of requests.
     pub fn request_counts(&self) -> RequestCounts {
         self.counts.clone()
     }
 
-    /// What unmounts this mount, from any thread.
+    /// Returns a handle that unmounts this mount from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// Waits until somebody unmounts.
+    /// Waits until the mount is unmounted.
     pub fn wait(self) -> Ended {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or(Ended::Stuck)
     }
 }
 
-/// The process that holds the hidden mount behind a front.
+/// The holder of the hidden mount behind a front: this process or the keeper.
 enum Hidden<'options> {
     Own(HiddenMount),
     Kept(&'options Keeper),
@@ -214,7 +214,7 @@ impl Drop for Mount {
     }
 }
 
-/// Comes to terms with the kernel and starts the threads: those of the session and the watchdog.
+/// Negotiates with the kernel, and starts the session threads and the watchdog.
 fn serve(
     mut edge: FuseEdge,
     device: OwnedFd,
@@ -238,8 +238,8 @@ fn serve(
     let (session_ended, session_end) = mpsc::channel();
     let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
     let work = move || {
-        if watch(&deadlines, &counts, rescue, &session_end) == Watched::Stuck {
-            // An aborted connection leaves a dead mount, which is to go.
+        if watch(&deadlines, &counts, rescue, &session_end) == SessionEnd::Stuck {
+            // An aborted connection leaves a dead mount, which must still be unmounted.
             if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                 watchdog_unmounter.note_end();
             }
@@ -265,21 +265,21 @@ fn serve(
     Ok(receiver)
 }
 
-/// What the session threads share. The last of them drops it, and so tells that the session has ended.
+/// The shared state of the session threads. The last thread drops it, which signals the end of the session.
 struct Session {
     edge: FuseEdge,
-    /// What ended the first thread that failed.
+    /// The error of the first thread that failed.
     failure: Mutex<Option<io::Error>>,
     unmounter: Unmounter,
     ended: Sender<Ended>,
-    /// The watchdog sees that it is gone.
+    /// Dropping it notifies the watchdog.
     _watched: Sender<()>,
 }
 
 impl Session {
     fn serve(&self, channel: &Channel, thread: usize) {
         let served = catch_unwind(AssertUnwindSafe(|| self.edge.serve(channel, thread)));
-        if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked"))) {
+        if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked"))) {
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     }
@@ -291,22 +291,27 @@ impl Drop for Session {
         if failure.is_none() {
             self.unmounter.note_end();
         }
-        // Nobody may be waiting any more.
+        // There may be no waiter any more.
         let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
     }
 }
 
-/// How a session ended.
+/// How a watched session ended.
 #[derive(PartialEq, Eq)]
-enum Watched {
-    /// By itself.
+enum SessionEnd {
+    /// All session threads ended.
     Ended,
-    /// Not at all, though the kernel has ended the connection.
+    /// The kernel ended the connection, but session threads did not end.
     Stuck,
 }
 
-/// Keeps deadlines until the session has ended, or does not end by itself.
-fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, session_end: &Receiver<()>) -> Watched {
+/// Enforces deadlines until the session ends, or is found stuck after the connection ended.
+fn watch(
+    deadlines: &Deadlines,
+    counts: &RequestCounts,
+    rescue: Option<Rescue>,
+    session_end: &Receiver<()>,
+) -> SessionEnd {
     let tick = deadlines.tick_interval();
     let mut since_tick = Duration::ZERO;
     let mut since_disconnected = Duration::ZERO;
@@ -315,7 +320,7 @@ fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, 
         let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
         let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
         if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-            return Watched::Ended;
+            return SessionEnd::Ended;
         }
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
@@ -326,7 +331,7 @@ fn watch(deadlines: &Deadlines, counts: &RequestCounts, rescue: Option<Rescue>, 
         if rescue.is_disconnected() {
             since_disconnected += interval;
             if since_disconnected >= END_PATIENCE {
-                return Watched::Stuck;
+                return SessionEnd::Stuck;
             }
         } else if deadlines.all_threads_are_stuck() {
             rescue.refuse_pending();

@@ -1,5 +1,4 @@
-//! The threads that take requests: which of them listen, which rest, when one may wait for the source, and when one polls
-//! for the next request.
+//! The session threads: which of them listen for requests, rest, block on the source, or poll for the next request.
 
 mod busy_polling;
 mod listeners;
@@ -15,8 +14,8 @@ use crate::{
     requests::deadline::{Deadlines, Visit, has_answered},
 };
 
-/// The threads that take requests (leader and followers: one listens as long as one is enough, and before it waits for the
-/// source it promotes one of those that rest).
+/// The session threads, organised as leader and followers. One thread listens as long as one is enough. Before a thread
+/// blocks on the source, it promotes one of the resting threads.
 pub(crate) struct SessionPool {
     reader: Reader,
     deadlines: Arc<Deadlines>,
@@ -26,7 +25,7 @@ pub(crate) struct SessionPool {
 }
 
 impl SessionPool {
-    /// The threads of a mount of `reader`. Half of them may wait for the source at one time.
+    /// Creates the pool of a mount of `reader`. Half of its threads may block on the source at the same time.
     pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>) -> Self {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
@@ -39,13 +38,13 @@ impl SessionPool {
         Self { reader, deadlines, pending, busy_polling, listeners }
     }
 
-    /// What shows whether requests wait for a thread.
+    /// Shows whether requests wait for a thread.
     pub(crate) fn pending(&self) -> &Arc<Pending> {
         &self.pending
     }
 
-    /// Begins a request of `caller`, which `thread` has taken. The threads that take requests decompress what is cheap, so
-    /// the engine schedules them, and counts them as working until the turn ends.
+    /// Begins a request of the thread `caller` that session thread `thread` has taken. Session threads decode cheap
+    /// blocks themselves, so the engine schedules them and counts them as busy until the turn ends.
     pub(crate) fn begin(&self, thread: usize, caller: u32) -> Turn<'_> {
         serving_thread::mark();
         let visit = self.deadlines.enter(thread);
@@ -56,20 +55,21 @@ impl SessionPool {
     }
 }
 
-/// A session thread's work on one request. When it is dropped, the thread polls for the next one, listens or rests,
-/// whatever promises the most.
+/// The work of a session thread on one request. When it is dropped, the thread polls for the next request, listens or
+/// rests.
 pub(crate) struct Turn<'pool> {
     pool: &'pool SessionPool,
     visit: Option<Visit<'pool>>,
     working: Option<Working<'pool>>,
-    /// The request before was of the same thread.
+    /// Whether the previous request came from the same caller.
     is_alone: bool,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.visit = None;
-        // Where another thread will answer, the program does not ask again before that.
+        // If another thread will reply, the caller cannot send its next request before that, so polling would be
+        // useless.
         let is_another = self.is_alone && has_answered() && self.pool.busy_polling.poll();
         self.working = None;
         self.pool.listeners.end(is_another);

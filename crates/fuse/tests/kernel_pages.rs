@@ -1,4 +1,4 @@
-//! What the kernel shows of files whose pages were pushed into its page cache beside reads that failed.
+//! The kernel shows correct bytes for files whose pages are pushed into its page cache while reads fail.
 
 mod support;
 
@@ -21,25 +21,26 @@ use floe_image::Nid;
 use floe_testkit::Random;
 use support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount};
 
-/// Files are in blocks of so many bytes; a small read of one has the rest of it pushed.
+/// Files consist of blocks of this many bytes. A small read in a block causes the rest of the block to be pushed.
 const REGION_BYTES: usize = 128 << 10;
 
 const FILE_BYTES: usize = 32 * REGION_BYTES;
 
-/// From here on, reads fail at first: the last folios of the file then have no data.
+/// Reads from here on fail at first, so that the last folios of the file have no data.
 const FAILED_FROM: usize = FILE_BYTES - 8 * REGION_BYTES;
 
 const ROUNDS: usize = 12;
 
-/// Bytes of which no two pages are alike, and none is zero.
+/// Bytes without zeros, different in each page.
 fn content(round: usize) -> Vec<u8> {
     let words = (0..FILE_BYTES / 4).map(|index| (index as u32 + 1).wrapping_mul(0x9e37_79b1) ^ round as u32);
     words.flat_map(|word| (word | 0x0101_0101).to_le_bytes()).collect()
 }
 
-/// A store that ends where the file ends, in the middle of a folio that a failed read left without data. Where FUSE has
-/// folios of several pages, Linux may take all of such a folio for read (`fuse_notify_store` asks whether the store begins
-/// at a page where it means a folio). Where it has none, as in 6.18, no store of Floe's can show wrong bytes.
+/// A store ends at the end of the file, in the middle of a folio that a failed read left without data. If FUSE has
+/// folios of several pages, Linux may mark all of such a folio as read, because `fuse_notify_store` checks the
+/// alignment of the store to a page instead of a folio. With small folios, as in 6.18, Floe's stores cannot cause wrong
+/// bytes.
 #[test]
 fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
     if !can_mount() {
@@ -57,7 +58,7 @@ fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
         let expected = content(round);
         let file = File::open(mount.file(&round.to_string())).expect("a file");
         let nid = Nid(file.metadata().expect("attributes").ino());
-        // Reading straight on makes the kernel's folios large.
+        // Sequential reads make the kernel use large folios.
         let mut piece = vec![0; 64 << 10];
         for offset in (0..FILE_BYTES).step_by(piece.len()) {
             if offset == FAILED_FROM {
@@ -67,7 +68,7 @@ fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
             assert!(result.is_err() || piece == expected[offset..offset + piece.len()], "round {round}, byte {offset}");
         }
         gate.open();
-        // Each round pushes another part of the end of the file.
+        // Each round pushes a different part of the end of the file.
         let region = FILE_BYTES - (1 + round % 4) * REGION_BYTES;
         for region in (region..FILE_BYTES).step_by(REGION_BYTES) {
             push(&mount, nid, region);
@@ -82,7 +83,7 @@ fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
     }
 }
 
-/// Stores at the ends of files, beside reads that fail, reads that are killed, and pages that are dropped.
+/// Stores at the ends of files, concurrent with failing reads, killed reads and dropped pages.
 #[test]
 fn reads_beside_pushes_failures_and_kills_are_right_or_fail() {
     if !can_mount() {
@@ -142,7 +143,7 @@ fn reads_beside_pushes_failures_and_kills_are_right_or_fail() {
     assert!(mount.reader.read_around_counters().stored_bytes > 0, "nothing was pushed");
 }
 
-/// Ends the threads of a scope, also where a panic does.
+/// Ends the threads of a scope, even after a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -151,7 +152,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Reads files at random, and has the kernel drop their pages now and then.
+/// Reads files at random, and makes the kernel drop their pages now and then.
 fn read_at_random(files: &[(File, usize)], contents: &[u8], seed: u64, is_over: &AtomicBool) {
     let mut random = Random::new(seed);
     while !is_over.load(Relaxed) {
@@ -173,13 +174,13 @@ fn read_all(file: &File, size: usize) -> io::Result<Vec<u8>> {
     file.read_exact_at(&mut bytes, 0).map(|()| bytes)
 }
 
-/// Has no block cached for long: only blocks that are decoded are pushed.
+/// Shrinks the block cache so that blocks are decoded, and therefore pushed, repeatedly.
 fn push_again_and_again(mount: &TestMount) {
     let options = EngineOptions { cache_bytes: 4 * REGION_BYTES as u64, ..EngineOptions::default() };
     mount.reader.engine().tune(&options).expect("a small cache");
 }
 
-/// Has a part of a file pushed into the kernel's page cache, by a read that the kernel does not know of.
+/// Pushes part of a file into the kernel's page cache by a read that bypasses the kernel.
 fn push(mount: &TestMount, nid: Nid, region: usize) {
     let stored_before = mount.reader.read_around_counters().stored_bytes;
     mount.reader.read_then(nid, (region + (40 << 10)) as u64, 4096, |result| assert!(result.is_ok()));

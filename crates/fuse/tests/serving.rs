@@ -1,4 +1,4 @@
-//! What clients of a mount see.
+//! A mount as its clients see it.
 
 mod support;
 
@@ -16,7 +16,7 @@ use floe_image::{DeviceNumber, FileType};
 use floe_testkit::skip::{self, Need};
 use support::{Fault, Numbering, TestMount, TreeFileSystem, can_mount};
 
-/// A tree with some of everything.
+/// A tree with inodes of all types.
 fn sample(numbering: Numbering) -> TreeFileSystem {
     let mut tree = TreeFileSystem::new(numbering);
     let file = tree.file("file", b"hello\n");
@@ -111,7 +111,7 @@ fn a_walk_finds_what_the_tree_holds() {
     }
 }
 
-/// Names and inode numbers of a directory, "." and ".." among them.
+/// The names and inode numbers in a directory, including "." and "..".
 fn entries(path: &Path) -> Vec<(String, u64)> {
     let directory = fs::File::open(path).expect("a directory");
     rustix::fs::Dir::read_from(directory)
@@ -174,7 +174,7 @@ fn the_kernel_keeps_what_it_was_told() {
         let calls = &mount.tree.calls;
         let count = || [&calls.attr, &calls.lookup, &calls.read_dir, &calls.read_link].map(|calls| calls.load(Relaxed));
         assert!(count().iter().all(|count| *count > 0), "{:?}", count());
-        // Whoever drops the caches of the machine meanwhile makes the kernel ask again.
+        // Another process may drop the caches of the machine, which makes the kernel ask again.
         let is_kept = (0..5).any(|_| {
             let before = count();
             look();
@@ -219,7 +219,7 @@ fn extended_attributes_answer_sizes_and_bounds() {
     assert!(!text.contains("trusted"), "only root sees those: {text}");
 }
 
-/// An access control list as the attribute `system.posix_acl_access` holds it: one named user, and what all others may.
+/// The value of `system.posix_acl_access` with one named user and permissions for all others.
 fn access_list(uid: u32, permissions: u16, others: u16) -> Vec<u8> {
     let entries = [
         (0x01, 6, u32::MAX),
@@ -254,7 +254,7 @@ fn modes_and_access_lists_decide_who_reads() {
             tree.attr_mut(index).permissions = mode;
         }
         let mount = TestMount::new(tree, &MountOptions { acl, ..MountOptions::default() });
-        // Without the lists, the mode bits alone decide.
+        // Without access control lists, only the mode bits count.
         for (name, can_read) in [("denied", !acl), ("allowed", acl), ("open", true), ("closed", false)] {
             let output = std::process::Command::new("setpriv")
                 .args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"])
@@ -404,7 +404,7 @@ fn statistics_are_those_of_the_image() {
     assert!(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
 }
 
-/// A tree of so many directories of so many files.
+/// A tree with `directories` directories of `files` files each.
 fn wide(directories: usize, files: usize) -> TreeFileSystem {
     let mut tree = TreeFileSystem::new(Numbering::Learnt);
     for directory in 0..directories {
@@ -416,7 +416,7 @@ fn wide(directories: usize, files: usize) -> TreeFileSystem {
     tree
 }
 
-/// Walks the tree; gives how many files it has, and then how many lookups it took.
+/// Walks the tree. Returns the number of files, and the number of lookups that the walk took.
 fn walk(mount: &TestMount, directories: usize, stats: bool) -> (usize, u64) {
     let lookups = || mount.counts().of(RequestKind::Lookup);
     let before = lookups();
@@ -442,7 +442,7 @@ fn those_who_list_get_attributes_if_they_use_them() {
     const FILES: usize = 1000;
     const ALL: u64 = (DIRECTORIES * FILES) as u64;
     for (readdir, stats, attr_max, lookup_max) in [
-        // Other tests drop the caches of the machine meanwhile.
+        // Other tests may drop the caches of the machine.
         (Readdir::Adaptive, false, ALL / 4, 1000),
         (Readdir::Adaptive, true, 2 * ALL, ALL / 2),
         (Readdir::Plus, false, 2 * ALL, 1000),
@@ -489,7 +489,7 @@ fn without_attributes_in_the_image_the_kernel_stops_asking() {
             assert_eq!([value, list], expected);
         }
         let requests = [RequestKind::Getxattr, RequestKind::Listxattr].map(|kind| mount.counts().of(kind));
-        // The kernel may ask for more by itself.
+        // The kernel may send requests of its own.
         assert!(if has_xattrs { requests >= [10, 10] } else { requests == [1, 1] }, "{requests:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sources that fail or are stuck, unmounts at bad moments, and mountpoints that are none.
+//! Failing and stuck sources, unmounts at bad moments, and invalid mountpoints.
 
 mod support;
 
@@ -21,7 +21,7 @@ use support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 
 const FILE_BYTES: usize = 1 << 20;
 
-/// Files of 1 MiB: 0, 1, 2 …
+/// A tree of `count` files of 1 MiB, named 0, 1, 2 …
 fn tree(count: usize) -> TreeFileSystem {
     let mut tree = TreeFileSystem::new(Numbering::Nids);
     for index in 0..count {
@@ -38,7 +38,7 @@ fn with_deadline(milliseconds: u64) -> MountOptions {
     MountOptions { deadline: Some(Duration::from_millis(milliseconds)), ..MountOptions::default() }
 }
 
-/// Runs work in a thread of its own, so that a client that is stuck fails the test and does not hang it.
+/// Runs `work` on its own thread, so that a stuck client fails the test instead of hanging it.
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
@@ -62,7 +62,7 @@ fn a_broken_source_gives_eio_and_is_tried_again() {
     let mount = TestMount::gated(tree(2), &gate, &options);
     gate.fail();
     assert_eq!(errno(fs::read(mount.file("0"))), Some(libc::EIO));
-    assert!(faults.load(Relaxed) > 0, "the fault is told of");
+    assert!(faults.load(Relaxed) > 0, "the fault is reported");
     gate.open();
     assert!(fs::read(mount.file("0")).expect("data") == vec![1; FILE_BYTES]);
     assert!(fs::read(mount.file("1")).expect("data") == vec![2; FILE_BYTES]);
@@ -73,7 +73,8 @@ fn stuck_reads_end_with_eio_and_pass_when_the_source_is_back() {
     if !can_mount() {
         return;
     }
-    // More readers than threads: with a source that does not tell, some requests are not even taken.
+    // More readers than session threads. With a source that cannot tell what is in memory, some requests are not even
+    // taken.
     let count = 2 * MountOptions::default().threads.get() + 3;
     for tells in [false, true] {
         let gate = Arc::new(Gate::default());
@@ -110,7 +111,7 @@ fn stuck_reads_end_with_eio_and_pass_when_the_source_is_back() {
     }
 }
 
-/// Reads a file whose first reads may still meet the end of the trouble.
+/// Reads a file. The first attempts may still see the end of the trouble.
 fn read_again(path: &Path) -> Vec<u8> {
     let mut tries = 0;
     loop {
@@ -177,13 +178,13 @@ fn an_unmount_ends_reads_that_are_under_way() {
             let path = mount.file(&index.to_string());
             thread::spawn(move || {
                 let mut bytes = vec![0; 4096];
-                // A fresh file each time, so that nobody holds the mount for long.
+                // Opens the file each time, so that no client keeps the mount in use for long.
                 let mut read = || fs::File::open(&path).and_then(|file| file.read_exact_at(&mut bytes, 0));
                 loop {
                     if let Err(error) = read() {
                         return error.raw_os_error();
                     }
-                    // On a busy machine, readers that never rest would keep the mount in use without an end.
+                    // On a busy machine, readers without pauses would keep the mount in use forever.
                     thread::sleep(Duration::from_millis(1));
                 }
             })
@@ -198,7 +199,7 @@ fn an_unmount_ends_reads_that_are_under_way() {
     assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Unmounted));
     for reader in readers {
         let last = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
-        // The directory is empty again; who was just going through it is told that the mount went away.
+        // The directory is empty again. A client inside the mount may still see its end.
         let ends = [libc::ENOENT, libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
         assert!(last.is_some_and(|last| ends.contains(&last)), "{last:?}");
     }
@@ -217,7 +218,7 @@ fn a_lazy_unmount_lets_open_files_be_read_and_then_ends() {
     assert!(!unmounter.is_mounted());
     assert!(matches!(unmounter.unmount(Detach::Never), Err(UnmountError::NotMounted(_))));
     let mut bytes = vec![0; FILE_BYTES];
-    file.read_exact_at(&mut bytes, 0).expect("it is served as long as somebody reads");
+    file.read_exact_at(&mut bytes, 0).expect("the mount is served as long as it is in use");
     assert!(bytes == vec![1; FILE_BYTES]);
     let mount = mount.take();
     let waiting = thread::spawn(move || mount.wait());
@@ -233,7 +234,8 @@ fn an_end_does_not_wait_for_a_stuck_source() {
     if !can_mount() {
         return;
     }
-    // A source that tells what is at hand holds up those session threads that may wait, the other kind all of them.
+    // With a source that tells what is in memory, only session threads with a permit get stuck; otherwise all of them
+    // do.
     for (tells, thread_count, is_stuck) in [(false, 4, true), (true, 4, true), (false, 1, true), (true, 1, false)] {
         let gate = Arc::new(Gate::default());
         gate.tells.store(tells, Relaxed);
@@ -307,7 +309,7 @@ fn a_mount_is_served_through_a_given_descriptor() {
     let data = std::ffi::CString::new(data).expect("text");
     let flags = rustix::mount::MountFlags::RDONLY;
     rustix::mount::mount("other", directory.path(), "fuse.other", flags, data.as_c_str()).expect("a mount");
-    // The runtime keeps its descriptor no longer than it needs.
+    // The runtime does not keep its descriptor longer than necessary.
     drop(device);
     let mount = within(Duration::from_secs(20), move || serving.join().expect("no panic")).expect("a mount");
     let result = fs::read(directory.path().join("0"));

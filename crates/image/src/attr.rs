@@ -125,7 +125,7 @@ pub struct Attr {
     pub inode_number: u64,
     /// The type of the inode.
     pub file_type: FileType,
-    /// The permission bits, set-user-id, set-group-id and sticky among them: twelve bits.
+    /// The permission bits, including set-user-id, set-group-id and sticky: twelve bits.
     pub permissions: u16,
     /// The owner.
     pub uid: u32,
@@ -135,11 +135,11 @@ pub struct Attr {
     pub size: u64,
     /// The number of hard links.
     pub link_count: u32,
-    /// When the content last changed. Access and change times are the same.
+    /// The time of the last modification. Access and change times equal it.
     pub modified: Timestamp,
-    /// The device numbers; zero if the inode is not a device.
+    /// The device numbers; zero unless the inode is a device.
     pub device: DeviceNumber,
-    /// The space that the inode takes in the image, in units of 512 bytes, as `st_blocks`.
+    /// The space of the inode in the image, in units of 512 bytes, as `st_blocks`.
     pub blocks_512: u64,
 }
 
@@ -150,18 +150,18 @@ impl Attr {
     }
 }
 
-/// What can be said of an inode without its data, its attributes and its entries.
+/// Properties of an inode that can be computed without reading its data or its directory entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outline {
-    /// What `stat` says.
+    /// The attributes.
     pub attr: Attr,
-    /// Whether the inode may have extended attributes. `false` is certain.
+    /// Whether the inode may have extended attributes; `false` means that it has none.
     pub may_have_xattrs: bool,
-    /// A power of two at whose multiples all holes of a regular file begin and end, or at the end of the file; `None` where
-    /// it certainly has no holes.
+    /// The alignment of holes in a regular file, a power of two: all holes begin and end at its multiples, or end at
+    /// the end of the file. `None` if the file certainly has no holes.
     pub hole_alignment: Option<NonZero<u64>>,
-    /// The block size of a directory that consists of blocks: cursors are byte positions, each block can be read without
-    /// the others, `.` and `..` stand among the other entries, and the last block ends with [`Attr::size`].
+    /// The block size of a directory that consists of blocks: cursors are byte positions, each block can be read
+    /// independently, `.` and `..` are ordered among the other entries, and the last block ends at [`Attr::size`].
     pub directory_block: Option<NonZero<u64>>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{FileType, Nid};
 
-/// A position between two entries of a directory; 0 is the beginning. Other values have a meaning to the format only.
+/// A position between two entries of a directory; 0 is the beginning. Only the format interprets other values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DirectoryCursor(pub u64);
 

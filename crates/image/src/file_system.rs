@@ -11,7 +11,7 @@ use crate::{
 pub struct FileSystemInfo {
     /// The name of the format: "erofs" or "squashfs".
     pub format: &'static str,
-    /// The file system's magic number, as `statfs` gives it.
+    /// The magic number of the file system, as in `statfs`.
     pub magic: u32,
     /// The block size in bytes.
     pub block_size: u32,
@@ -19,7 +19,7 @@ pub struct FileSystemInfo {
     pub block_count: u64,
     /// The number of inodes.
     pub inode_count: u64,
-    /// When the image was made.
+    /// The time when the image was built.
     pub built: Timestamp,
     /// The UUID of the image, if it has one.
     pub uuid: Option<[u8; 16]>,
@@ -29,23 +29,22 @@ pub struct FileSystemInfo {
     pub features: Vec<String>,
 }
 
-/// What a search with `lseek` looks for.
+/// The target of a search with `lseek`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {
-    /// Stored bytes.
+    /// Data: bytes outside holes.
     Data,
     /// A hole; the end of the file counts as one.
     Hole,
 }
 
 /// A file system in an image. It reads metadata through a [`BlockReader`], starts no threads and never reads file data:
-/// it only says where the data is.
+/// it only returns where the data is.
 ///
-/// Callers may pass any number as a [`Nid`]; a number that identifies no inode gives an error. Violations of the format
-/// give [`Error::Corrupt`](crate::Error::Corrupt), never a panic.
+/// Callers may pass any number as a [`Nid`]; a number that identifies no inode leads to an error. Violations of the
+/// format lead to [`Error::Corrupt`](crate::Error::Corrupt), never to a panic.
 pub trait FileSystem: Send + Sync {
-    /// The same file system over another reader of the same image. Both share what the format has cached about the
-    /// image.
+    /// Returns the same file system over another reader of the same image. Both share what the format has cached.
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem>;
 
     /// The root directory.
@@ -60,19 +59,18 @@ pub trait FileSystem: Send + Sync {
     /// The inode cannot be read or breaks the format.
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
-    /// The inode with this [`Attr::inode_number`], where the number alone tells it, without reading the image; `None`
-    /// where it does not. A format answers either for every number that it gives out or for none; it need not know
-    /// whether the inode exists.
+    /// Computes the inode with this [`Attr::inode_number`] from the number alone, without reading the image. `None` if
+    /// the format cannot. A format supports this for all of its inode numbers or for none. The inode need not exist.
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
         let _ = inode_number;
         None
     }
 
-    /// The inode with this [`Attr::inode_number`], or `None` where there is none, or where the format cannot tell. It may
-    /// read the image; a format without a table of its inodes reads all of them, once.
+    /// Finds the inode with this [`Attr::inode_number`]. `None` if there is none, or if the format cannot find it. The
+    /// call may read the image; a format without an inode table reads all inodes, once.
     ///
     /// # Errors
-    /// What leads from numbers to inodes cannot be read or breaks the format.
+    /// The metadata that maps numbers to inodes cannot be read or breaks the format.
     fn find_number(&self, inode_number: u64) -> Result<Option<Nid>> {
         Ok(self.nid_of(inode_number))
     }
@@ -82,16 +80,16 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
-    /// What can be said of an inode at little more cost than [`FileSystem::attr`]: no data is read, no directory, and no long
-    /// list of blocks.
+    /// Returns the properties of an inode that cost little more than [`FileSystem::attr`]: without reading data,
+    /// directories or long block lists.
     ///
     /// # Errors
-    /// As [`FileSystem::attr`].
+    /// As for [`FileSystem::attr`].
     fn outline(&self, nid: Nid) -> Result<Outline> {
         Ok(Outline { attr: self.attr(nid)?, may_have_xattrs: true, hole_alignment: None, directory_block: None })
     }
 
-    /// The inode that `directory` has under `name`, or `None`. `.` and `..` are found too.
+    /// Looks up `name` in `directory`, including `.` and `..`. `None` if there is no such entry.
     ///
     /// # Errors
     /// `directory` is not a directory, cannot be read or breaks the format.
@@ -110,9 +108,9 @@ pub trait FileSystem: Send + Sync {
         visit: &mut dyn FnMut(Dirent<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// An upper bound of the number of directory entries in the image, valid as long as each entry belongs to one
-    /// directory only, as the format requires. A tree walk that finds more has met directories that share their
-    /// content; a small image can hold more such entries than a walk could ever finish.
+    /// An upper bound of the number of directory entries in the image, valid if each entry belongs to one directory
+    /// only, as the format requires. If a tree walk finds more, directories share their content. Even a small image can
+    /// then have more entries than a walk could ever visit.
     fn entry_count_max(&self) -> u64 {
         u64::MAX
     }
@@ -123,7 +121,7 @@ pub trait FileSystem: Send + Sync {
     /// The inode is not a symbolic link, cannot be read or breaks the format.
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>>;
 
-    /// Whether any inode may have extended attributes: false only where the image itself says that none has.
+    /// Whether any inode may have extended attributes; false only if the image says that none has.
     fn has_xattrs(&self) -> bool {
         true
     }
@@ -174,7 +172,7 @@ pub trait FileSystem: Send + Sync {
     }
 }
 
-/// How many bytes of a file a search maps per step, so that a search in a large file needs little memory.
+/// The number of file bytes that a search maps in each step. Bounds the memory of a search in a large file.
 const SEEK_STEP_BYTES: u64 = 16 << 20;
 
 fn seek_in_extents<F: FileSystem + ?Sized>(

@@ -1,28 +1,28 @@
-//! What a check finds.
+//! Findings of an image check.
 
 use std::{borrow::Cow, fmt};
 
 use crate::{Error, Place};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Everything can be read, but the image contradicts itself, or holds what no tool writes.
+    /// Everything can be read, but the image is inconsistent or contains what no tool writes.
     Warning,
-    /// Something cannot be read, or reads wrong.
+    /// Something cannot be read, or is read wrongly.
     Error,
 }
 
-/// Something that is wrong with an image.
+/// A fault of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// The broken rule, as a short phrase that says what is wrong.
+    /// The violated rule, as a short phrase that describes the fault.
     pub rule: Cow<'static, str>,
-    /// Where.
+    /// The location of the fault.
     pub place: Place,
-    /// The path that led to the inode first, if the finding is about one.
+    /// The path by which the inode was first reached, if the finding is about an inode.
     pub path: Option<Vec<u8>>,
 }
 
@@ -37,14 +37,14 @@ impl Finding {
         Self { severity: Severity::Warning, rule: rule.into(), place, path: None }
     }
 
-    /// This finding, about the inode at `path`.
+    /// Adds the path of the inode.
     pub fn with_path(self, path: Option<Vec<u8>>) -> Self {
         Self { path, ..self }
     }
 }
 
 impl From<&Error> for Finding {
-    /// The finding that a read failed.
+    /// Converts the error of a failed read.
     fn from(error: &Error) -> Self {
         match error {
             Error::Corrupt { rule, place } => Self::error(*rule, *place),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{DeviceId, Error, ImageSource, Result, StoredBlock};
 
-/// A decoded block, and where the next one begins.
+/// A decoded block, and the place where the next one begins.
 #[derive(Clone, Debug)]
 pub struct DecodedBlock {
     /// The data.
@@ -15,7 +15,7 @@ pub struct DecodedBlock {
     pub stored_end: u64,
 }
 
-/// Serves metadata to a format through the engine's caches. It is made for small, repeated reads; file data takes
+/// Serves metadata to a format through the engine's caches. It is designed for small, repeated reads; file data takes
 /// another path.
 pub trait BlockReader: Send + Sync {
     /// The number of sources; the image itself is always one.
@@ -27,13 +27,13 @@ pub trait BlockReader: Send + Sync {
     /// There is no such source.
     fn device_len(&self, device: DeviceId) -> Result<u64>;
 
-    /// `len` bytes of a source from `offset` on. `len` is at most `<dyn BlockReader>::STORED_LEN_MAX`.
+    /// Returns `len` bytes of a source from `offset` on. `len` is at most `<dyn BlockReader>::STORED_LEN_MAX`.
     ///
     /// # Errors
     /// The source cannot be read or is shorter; `len` exceeds the limit.
     fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes>;
 
-    /// All decoded bytes of a block.
+    /// Returns all decoded bytes of a block.
     ///
     /// # Errors
     /// The source cannot be read or is shorter; the stored bytes do not decode to the length that the block states.

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Random access to the bytes of an image or extra device. Callers assume that the bytes do not change while it is
-/// open.
+/// Random access to the bytes of an image or extra device. Callers assume that the bytes do not change while the source
+/// is open.
 pub trait ImageSource: Send + Sync {
     /// The length in bytes.
     fn len(&self) -> u64;

@@ -1,18 +1,19 @@
-//! Finding earlier occurrences within a window: chains of positions with the same hash.
+//! Finds matches within a window, by chains of positions with the same hash.
 
 use super::lz4_output::{MATCH_LEN_MIN, Match};
 
 const HASH_LOG2: u32 = 15;
-/// The chain holds this many positions, which is more than the largest window.
+/// The number of positions in the chains, more than the largest window.
 const CHAIN_LEN: usize = 1 << 16;
-/// Positions are numbered on from block to block, so that nothing has to be cleared; past this the tables are.
+/// Positions continue to increase from block to block, so that the tables need not be cleared. They are cleared when
+/// the origin exceeds this.
 const ORIGIN_MAX: u32 = 1 << 30;
 
-/// Chains of the positions of one input.
+/// Chains of positions of one input.
 pub(super) struct MatchChains {
-    /// The last position of each hash, counted from the origin; what is before the origin is not of this input.
+    /// The origin plus the last position of each hash. Values below the origin belong to earlier inputs.
     heads: Vec<u32>,
-    /// How far back the position before is, for each of the last positions.
+    /// The distance from each recent position to the previous one with the same hash.
     steps: Vec<u16>,
     origin: u32,
     next: usize,
@@ -21,13 +22,13 @@ pub(super) struct MatchChains {
 }
 
 impl MatchChains {
-    /// Chains that look back `window` bytes and at most at `attempts_max` positions.
+    /// Creates chains for matches at most `window` bytes back, with at most `attempts_max` candidates for each match.
     pub(super) fn new(window: usize, attempts_max: usize) -> Self {
         let heads = vec![0; 1 << HASH_LOG2];
         Self { heads, steps: vec![0; CHAIN_LEN], origin: 1, next: 0, window, attempts_max }
     }
 
-    /// Forgets the input before, of which positions up to the last one that was inserted are known.
+    /// Starts a new input. All inserted positions of the previous one become invalid.
     pub(super) fn restart(&mut self) {
         let passed = u32::try_from(self.next).unwrap_or(ORIGIN_MAX);
         self.origin = self.origin.saturating_add(passed);
@@ -38,8 +39,8 @@ impl MatchChains {
         }
     }
 
-    /// The longest match at `position` that is longer than `len_floor`, of at most `limit - position` bytes. All
-    /// positions before are inserted first. At least 4 bytes must follow `position`.
+    /// Finds the longest match at `position` that is longer than `len_floor` and at most `limit - position` bytes long.
+    /// Inserts all positions before `position` first. At least 4 bytes must follow `position`.
     pub(super) fn longest(&mut self, input: &[u8], position: usize, limit: usize, len_floor: usize) -> Option<Match> {
         self.insert_before(input, position);
         let wanted = &input[position..limit];
@@ -85,13 +86,13 @@ impl MatchChains {
     }
 }
 
-/// The four bytes at `position`.
+/// Reads the four bytes at `position`.
 pub(super) fn word(input: &[u8], position: usize) -> u32 {
     let bytes = input[position..position + 4].first_chunk().copied();
     u32::from_le_bytes(bytes.unwrap_or_default())
 }
 
-/// How many bytes at the beginning of `left` and `right` are the same; `left` is the longer one.
+/// The number of equal bytes at the beginning of `left` and `right`. `left` must not be the shorter one.
 pub(super) fn common_len(left: &[u8], right: &[u8]) -> usize {
     let mut len = 0;
     for (left, right) in left.chunks_exact(8).zip(right.chunks_exact(8)) {

@@ -1,32 +1,32 @@
-//! The sequences of an LZ4 block, written into a room of fixed size.
+//! Writes the sequences of an LZ4 block into a buffer of fixed size.
 
 use super::Fit;
 
 /// The shortest match, in bytes.
 pub(super) const MATCH_LEN_MIN: usize = 4;
-/// The last bytes of a block are literals: at least this many.
+/// The least number of literals at the end of a block, in bytes.
 pub(super) const LAST_LITERALS: usize = 5;
-/// The last match begins at least this many bytes before the end of the block.
+/// The least distance between the start of the last match and the end of the block, in bytes.
 pub(super) const MATCH_START_MARGIN: usize = 12;
-/// What stays free behind each match: the token and the literals that put the end of a block, wherever it then is, far
-/// enough behind the match's beginning.
+/// The room reserved behind each match: the token and the literals that keep the end of the block far enough from the
+/// start of the match.
 const END_ROOM: usize = 1 + MATCH_START_MARGIN - MATCH_LEN_MIN;
 
-/// A match of LZ4.
+/// An LZ4 match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Match {
-    /// How many bytes are the same.
+    /// The length of the match in bytes.
     pub(super) len: usize,
-    /// How far back they are.
+    /// The distance back to the earlier occurrence, in bytes.
     pub(super) distance: usize,
 }
 
-/// Writes sequences until the next one does not fit.
+/// Writes sequences until one does not fit.
 pub(super) struct SequenceWriter<'a> {
     input: &'a [u8],
     output: &'a mut [u8],
     produced: usize,
-    /// The first byte of the input that is not written.
+    /// The position of the first input byte that is not written yet.
     anchor: usize,
 }
 
@@ -35,17 +35,18 @@ impl<'a> SequenceWriter<'a> {
         Self { input, output, produced: 0, anchor: 0 }
     }
 
-    /// The first byte of the input that is not written.
+    /// The position of the first input byte that is not written yet.
     pub(super) fn anchor(&self) -> usize {
         self.anchor
     }
 
-    /// Writes the literals up to `start` and the match there; `false`, and nothing is written, where that does not fit.
+    /// Writes the literals up to `start` and the match there. If the match does not fit, it is shortened; if that is
+    /// not enough, nothing is written. Returns whether the whole match was written.
     pub(super) fn write_match(&mut self, start: usize, found: Match) -> bool {
         let literals = &self.input[self.anchor..start];
         let fixed = 1 + literals.len() + length_bytes(literals.len()) + 2 + END_ROOM;
         let Some(room) = (self.output.len() - self.produced).checked_sub(fixed) else { return false };
-        // A match that is too long for the room is cut to what fits.
+        // A match that is too long for the room is shortened.
         let mut extra = found.len - MATCH_LEN_MIN;
         if length_bytes(extra) > room {
             if room == 0 {
@@ -64,7 +65,7 @@ impl<'a> SequenceWriter<'a> {
         extra + MATCH_LEN_MIN == found.len
     }
 
-    /// Fills what is left with literals, or writes all of them.
+    /// Writes the remaining input as literals, as much as fits.
     pub(super) fn finish(mut self) -> Fit {
         let rest = self.input.len() - self.anchor;
         let room = (self.output.len() - self.produced).saturating_sub(1);
@@ -93,7 +94,7 @@ impl<'a> SequenceWriter<'a> {
         self.produced += literals.len();
     }
 
-    /// Writes what of a length does not fit into the token.
+    /// Writes the part of a length that does not fit into the token.
     fn write_length(&mut self, len: usize) {
         if let Some(mut rest) = len.checked_sub(15) {
             while rest >= 255 {
@@ -107,7 +108,7 @@ impl<'a> SequenceWriter<'a> {
     }
 }
 
-/// How many bytes follow the token for a length.
+/// The number of bytes after the token that a length takes.
 pub(super) const fn length_bytes(len: usize) -> usize {
     if len < 15 { 0 } else { (len - 15) / 255 + 1 }
 }

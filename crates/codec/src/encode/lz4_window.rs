@@ -1,8 +1,8 @@
-//! LZ4 with a window of one's choice, which liblz4 fixes when it is compiled.
+//! LZ4 with a configurable window, which liblz4 fixes at compile time.
 //!
-//! A decoder needs only as many bytes behind its output as the window, so a small one bounds the temporary pages of
-//! decoding. The thorough method looks for the cheapest way to write the input rather than for the longest match, which
-//! makes good for the matches that are out of reach.
+//! A decoder needs to keep only a window of earlier output, so a small window bounds the temporary pages of decoding.
+//! The thorough method searches for the cheapest encoding of the input instead of the longest matches, which
+//! compensates for the matches that are out of reach.
 
 use std::num::NonZeroU32;
 
@@ -12,14 +12,14 @@ use super::{
     lz4_output::{LAST_LITERALS, MATCH_LEN_MIN, MATCH_START_MARGIN, Match, SequenceWriter, length_bytes},
 };
 
-/// How many positions are weighed against each other at once.
+/// The number of positions that are optimised together.
 const PLAN_LEN: usize = 4096;
-/// The fast method's table of last positions.
+/// log2 of the size of the fast method's table of last positions.
 const FAST_HASH_LOG2: u32 = 13;
-/// The fast method steps one byte further after this many failures, as a power of two.
+/// log2 of the number of failures after which the fast method's step grows by one byte.
 const FAST_SKIP_LOG2: u32 = 6;
 
-/// LZ4 with a window of one's choice.
+/// LZ4 with a configurable window.
 pub struct Lz4WindowEncoder {
     window: usize,
     method: Method,
@@ -31,15 +31,15 @@ enum Method {
 }
 
 impl Lz4WindowEncoder {
-    /// An encoder with the fast method.
+    /// Creates an encoder with the fast method.
     pub fn fast(window_bytes: NonZeroU32) -> Self {
         Self { window: window_of(window_bytes), method: Method::Fast { last: vec![0; 1 << FAST_HASH_LOG2] } }
     }
 
-    /// An encoder with the thorough method, of level 1 to 12.
+    /// Creates an encoder with the thorough method, of level 1 to 12.
     ///
     /// # Errors
-    /// There is no such level.
+    /// The level is out of range.
     pub fn high(level: u8, window_bytes: NonZeroU32) -> Result<Self, EncodeError> {
         let (attempts_max, len_enough) = match level {
             1..=3 => (4, 32),
@@ -47,7 +47,7 @@ impl Lz4WindowEncoder {
             10 => (192, 128),
             11 => (512, 256),
             12 => (16384, 4096),
-            _ => return Err(EncodeError::Setting("the level of lz4hc is 1 to 12")),
+            _ => return Err(EncodeError::Setting("lz4hc level must be 1 to 12")),
         };
         let window = window_of(window_bytes);
         let chains = MatchChains::new(window, attempts_max);
@@ -57,7 +57,7 @@ impl Lz4WindowEncoder {
 
 impl Encoder for Lz4WindowEncoder {
     fn encode_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
-        // A byte of output stands for at most 255 of input.
+        // LZ4 compresses by at most a factor of 255.
         let input = &input[..input.len().min(output.len().saturating_mul(255).max(64))];
         let mut writer = SequenceWriter::new(input, output);
         if input.len() > MATCH_START_MARGIN {
@@ -77,7 +77,7 @@ fn window_of(window_bytes: NonZeroU32) -> usize {
     usize::try_from(window_bytes.get()).unwrap_or(usize::MAX).min(usize::from(u16::MAX))
 }
 
-/// Takes the first match that is found, as liblz4's fast method does.
+/// Writes the first match found at each position, like liblz4's fast method.
 fn write_fast(input: &[u8], window: usize, last: &mut [u32], writer: &mut SequenceWriter<'_>) {
     last.fill(0);
     let start_limit = input.len() - MATCH_START_MARGIN;
@@ -86,7 +86,7 @@ fn write_fast(input: &[u8], window: usize, last: &mut [u32], writer: &mut Sequen
     let (mut position, mut failures) = (0, 1 << FAST_SKIP_LOG2);
     while position <= start_limit {
         let entry = &mut last[hash(position)];
-        // Entries are one more than the position.
+        // Entries contain the position plus one.
         let candidate = std::mem::replace(entry, position as u32 + 1).checked_sub(1).map(|entry| entry as usize);
         let near = candidate
             .filter(|candidate| position - candidate <= window && word(input, *candidate) == word(input, position));
@@ -115,20 +115,20 @@ fn write_fast(input: &[u8], window: usize, last: &mut [u32], writer: &mut Sequen
     }
 }
 
-/// One way to reach a position: what it costs, and its last step.
+/// The cheapest known way to reach a position: its cost, and its last step.
 #[derive(Clone, Copy, Default)]
 struct Step {
     cost: u32,
-    /// How many literals end here.
+    /// The number of literals that end here.
     literals_len: u32,
-    /// The match that ends here; with a length of 0 a literal does.
+    /// The match that ends here, or a match of length 0 if a literal ends here.
     found: Match,
 }
 
-/// The cheapest ways to the next positions.
+/// Finds the cheapest sequences for a stretch of input by dynamic programming.
 struct Plan {
     steps: Vec<Step>,
-    /// The matches of the cheapest way, backwards.
+    /// The matches on the cheapest way, in reverse order.
     way: Vec<(usize, Match)>,
 }
 
@@ -142,7 +142,7 @@ impl Plan {
         let end_limit = input.len() - LAST_LITERALS;
         let mut begin = 0;
         while begin <= start_limit {
-            // Where nothing matches there is nothing to weigh.
+            // Without a match there is no choice.
             let Some(first) = chains.longest(input, begin, end_limit, 0) else {
                 begin += 1;
                 continue;
@@ -165,8 +165,8 @@ impl Plan {
         }
     }
 
-    /// Fills in the cheapest ways from `begin` on; gives how far they go, and a match there that is long enough to be
-    /// taken without weighing.
+    /// Computes the cheapest ways from `begin` on. Returns the length of the stretch, and a match at its end that is so
+    /// long that it is taken without comparison.
     #[allow(clippy::too_many_arguments)]
     fn weigh(
         &mut self,
@@ -199,7 +199,7 @@ impl Plan {
                     found: Match::default(),
                 },
             );
-            // Inside a match that pays there is no point in looking for another.
+            // Inside a match that saves bytes, another match is not worth a search.
             let inside = at > 0 && self.steps[at + 1].cost <= step.cost;
             let found = if at == 0 {
                 Some(first)
@@ -220,7 +220,7 @@ impl Plan {
             }
             at += 1;
             if at == reached || at == PLAN_LEN {
-                // All ways meet here.
+                // All ways meet at this position.
                 return (at, None);
             }
         }
@@ -236,7 +236,7 @@ impl Plan {
         }
     }
 
-    /// Collects the matches on the cheapest way to `len` bytes behind `begin`.
+    /// Collects the matches on the cheapest way to the position `len` bytes after `begin`.
     fn trace(&mut self, begin: usize, len: usize) {
         self.way.clear();
         let mut at = len;
@@ -252,7 +252,7 @@ impl Plan {
     }
 }
 
-/// What one more literal costs besides itself.
+/// The cost of the length bytes that one more literal adds.
 fn literal_length_step(literals_len: u32) -> u32 {
     let len = literals_len as usize;
     (length_bytes(len + 1) - length_bytes(len)) as u32

@@ -1,4 +1,4 @@
-//! How the two designs of the metadata cache scale to many walkers, without so many CPUs: each decode sleeps.
+//! Simulates many walkers over the two designs of the metadata cache. Decodes sleep, so that few CPUs suffice.
 //!
 //! `cargo run -p floe-engine --example walkers [WALKERS…]`
 
@@ -9,16 +9,16 @@ use std::{env, num::ParseIntError, time::Duration};
 use floe_engine::MetadataCacheDesign;
 use simulation::{Simulation, Start};
 
-/// How many blocks each walker goes through.
+/// The number of blocks that each walker reads.
 const BLOCK_COUNT: u32 = 256;
 
-/// How long each decode sleeps.
+/// The duration of a decode, which sleeps.
 const DECODE: Duration = Duration::from_millis(1);
 
-/// Numbers of walkers, where none are given.
+/// The default numbers of walkers.
 const WALKER_COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// What mounts have by default, and what the kernel's SquashFS has.
+/// The default of mounts, and the design of the kernel's SquashFS.
 const DESIGNS: [MetadataCacheDesign; 2] =
     [MetadataCacheDesign::Sharded { block_count: 1024 }, MetadataCacheDesign::SingleLock { entry_count: 8 }];
 

@@ -1,4 +1,4 @@
-//! Walkers that read the same metadata side by side, where decoding a block is sleeping.
+//! Walkers that read the same metadata concurrently, with a sleep in place of each decode.
 
 use std::{
     sync::{Arc, Barrier},
@@ -10,45 +10,45 @@ use floe_engine::{Blocking, Engine, EngineOptions, MetadataCacheCounters, Metada
 use floe_image::{DecodedLen, DeviceId, Encoding, ImageSource, StoredBlock, StoredLen};
 use floe_testkit::{CountingSource, MemorySource, SlowSource};
 
-/// What a metadata block of SquashFS decodes to, in bytes.
+/// The decoded size of a SquashFS metadata block, in bytes.
 const BLOCK_BYTES: u32 = 8 << 10;
 
-/// Where the walkers begin. Each goes through all blocks, in the order of the image, and after the last comes the first.
+/// Where the walkers begin. Each reads all blocks in the order of the image, and wraps around at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Start {
     /// All at the first block.
     Together,
-    /// Each at another block, as far from each other as there is room.
+    /// Spread evenly over the blocks.
     Apart,
 }
 
-/// Walkers that read the same metadata side by side. No CPU is wanted for decoding, so that any number of CPUs shows how
-/// a cache scales.
+/// Walkers that read the same metadata concurrently. Decodes need no CPU, so the simulation shows how a cache scales on
+/// any number of CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Simulation {
     pub(crate) design: MetadataCacheDesign,
     pub(crate) start: Start,
     pub(crate) walker_count: u32,
     pub(crate) block_count: u32,
-    /// How long each decode sleeps.
+    /// The duration of a decode, which sleeps.
     pub(crate) decode: Duration,
 }
 
-/// How it went.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    /// From the start of all to the end of the last.
+    /// From the common start to the end of the last walker.
     pub(crate) wall: Duration,
-    /// Decodes, as the source of the stored bytes counts them.
+    /// Decodes, counted at the source of the stored bytes.
     pub(crate) decodes: u64,
     pub(crate) cache: MetadataCacheCounters,
 }
 
 impl Simulation {
-    /// Lets all walkers go through all blocks.
+    /// Runs all walkers to their end.
     ///
     /// # Panics
-    /// A walker was given another block than it asked for.
+    /// A walker received another block than it requested.
     pub(crate) fn run(&self) -> Outcome {
         let image: Vec<u8> = (0..self.block_count).flat_map(|index| [content(index); BLOCK_BYTES as usize]).collect();
         let slow = SlowSource::new(Arc::new(MemorySource::new(image)), self.decode);
@@ -86,7 +86,7 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// Threads woken by one release on average.
+    /// The average number of threads that a release woke.
     pub(crate) fn wakes_per_release(&self) -> f64 {
         self.cache.wakes as f64 / self.cache.releases as f64
     }
@@ -102,7 +102,7 @@ fn block(index: u32) -> StoredBlock {
     }
 }
 
-/// What a block is full of.
+/// The byte that fills a block.
 fn content(index: u32) -> u8 {
     (index % 251) as u8
 }

@@ -1,4 +1,4 @@
-//! Decoded blocks that several reads share.
+//! The cache of decoded blocks that reads share.
 
 use std::{
     collections::HashMap,
@@ -21,11 +21,13 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// How many parts the cache has, each with a lock of its own.
+/// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 16;
 
-/// Decoded blocks that several reads share, within a budget of bytes; when it is spent, blocks that were not used since
-/// the hand last passed them go first (a clock over each shard). A block is decoded once, however many want it.
+/// The cache of decoded blocks that reads share, within a budget of bytes.
+///
+/// Each shard evicts with a clock: blocks that were not used since the hand last passed them go first. A lookup that
+/// misses leads the decode of its block; concurrent lookups of the same block join that decode.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,
@@ -40,16 +42,16 @@ pub(crate) struct BlockCache {
     evictions: AtomicU64,
 }
 
-/// What the block cache has done so far.
+/// Counters of the block cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BlockCacheCounters {
-    /// Look-ups that found the block.
+    /// Lookups that found the block.
     pub hits: u64,
-    /// Look-ups that had to decode it.
+    /// Lookups that missed and had to decode the block.
     pub misses: u64,
-    /// Look-ups that joined a decode in flight.
+    /// Lookups that joined a decode in flight.
     pub joins: u64,
-    /// Blocks dropped for the budget.
+    /// Blocks evicted to stay within the budget.
     pub evictions: u64,
 }
 
@@ -58,12 +60,12 @@ pub struct BlockCacheCounters {
 pub(crate) struct CachedBlock {
     pages: PageRun,
     len: usize,
-    /// Whether the block has no more data than these bytes.
+    /// Whether these bytes are the whole block, not just a prefix of it.
     is_complete: bool,
     was_used: AtomicBool,
-    /// There if it was decoded before anybody asked for it.
+    /// Set if the block was prefetched.
     ahead: OnceLock<Arc<Unused>>,
-    /// There while it waits to be given to the page cache.
+    /// Alive while the block waits to be stored in the kernel's page cache.
     held: Mutex<Weak<Unused>>,
 }
 
@@ -77,13 +79,14 @@ impl CachedBlock {
         &self.pages[..self.len]
     }
 
-    /// Says that it was decoded before anybody asked for it. It stays a round longer, as its use is to come.
+    /// Marks the block as prefetched. It survives one more round of the hand, because its use is still to come.
     pub(crate) fn mark_ahead(&self, unused: Arc<Unused>) {
         let _ = self.ahead.set(unused);
         self.was_used.store(true, Relaxed);
     }
 
-    /// Holds it by a claim, which counts once however many hold it: the one that there is, or the one that `claim` gives.
+    /// Holds the block with a claim on the prefetch budget, which counts once for all concurrent holders. Returns the
+    /// existing claim, or the one that `claim` makes.
     pub(crate) fn hold(&self, claim: impl FnOnce() -> Option<Arc<Unused>>) -> Option<Arc<Unused>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(unused) = held.upgrade() {
@@ -92,23 +95,23 @@ impl CachedBlock {
         claim().inspect(|unused| *held = Arc::downgrade(unused))
     }
 
-    /// Says that whoever has wanted it has all of it: it may be the first to go.
+    /// Makes the block an early candidate for eviction, because its reader has consumed all of it.
     pub(crate) fn mark_spent(&self) {
         self.was_used.store(false, Relaxed);
     }
 
-    /// Whether the block has no more data than these bytes.
+    /// Whether these bytes are the whole block, not just a prefix of it.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Whether these bytes are all that a block of this length can ask for.
+    /// Whether these bytes satisfy a request for `decoded_len`.
     pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
         serves(self.len, self.is_complete, decoded_len)
     }
 }
 
-/// Whether `len` bytes, which are all of a block if they are complete, are all that one of this length can ask for.
+/// Whether `len` bytes satisfy a request for `wanted`; `is_complete` says that they are the whole block.
 pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool {
     match wanted {
         DecodedLen::Exact(wanted) => len == wanted as usize,
@@ -117,17 +120,17 @@ pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool 
     }
 }
 
-/// What a look-up found.
+/// The result of a lookup.
 pub(crate) enum Found {
     /// The block.
     Ready(Arc<CachedBlock>),
-    /// A decode in flight.
+    /// A decode in flight, to join.
     InFlight(Arc<Flight<Arc<CachedBlock>>>),
-    /// Nothing: the caller is to decode it.
+    /// A miss: the caller must decode the block.
     Lead(Lead),
 }
 
-/// The task of decoding a block for all who want it. Dropped without an end, it frees those who wait.
+/// The duty to decode a block for all that want it. Dropping it without [`Lead::end`] releases the waiters.
 #[derive(Debug)]
 pub(crate) struct Lead {
     cache: Arc<BlockCache>,
@@ -136,8 +139,8 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    /// Ends the decode. A block in pages of the cache stays; one that is not is only handed to those who wait for it;
-    /// a failure is not remembered.
+    /// Ends the decode and hands the result to the waiters. A block in pages of the cache is also cached; a block in
+    /// other pages and a failure are not.
     pub(crate) fn end(self, result: Result<Arc<CachedBlock>>) {
         self.cache.end(self.key, &self.flight, result);
     }
@@ -151,7 +154,7 @@ impl Drop for Lead {
     }
 }
 
-/// What tells blocks apart: all of a [`StoredBlock`] but what is known of its decoded length.
+/// The identity of a block: all of a [`StoredBlock`] but the decoded length, which its users may know in part only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     device: DeviceId,
@@ -170,7 +173,7 @@ impl Key {
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Key, Slot>,
-    /// Every cached key once, in the order that the hand passes them.
+    /// Every cached key once, in the order of the hand.
     ring: Vec<Key>,
     hand: usize,
 }
@@ -182,7 +185,7 @@ enum Slot {
 }
 
 impl BlockCache {
-    /// A cache for as many bytes as the pool has for it.
+    /// Creates a cache with the budget that the pool has for it.
     pub(crate) fn new(pool: &PagePool) -> Self {
         Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
@@ -197,12 +200,13 @@ impl BlockCache {
         }
     }
 
-    /// Whether a block is worth to be cached. One that takes most of the budget would drive all others out.
+    /// Whether the block is small enough to be cached. A block of more than half of the budget would evict nearly all
+    /// others.
     pub(crate) fn has_room_for(&self, block: &StoredBlock) -> bool {
         block.decoded_len.bytes() as usize <= self.block_bytes_max.load(Relaxed)
     }
 
-    /// Whether the block is there, or being decoded. Nothing is counted.
+    /// Whether the block is cached or being decoded. Counts neither a hit nor a miss.
     pub(crate) fn contains(&self, block: &StoredBlock) -> bool {
         match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
             Some(Slot::Ready(cached)) => cached.serves(block.decoded_len),
@@ -211,7 +215,7 @@ impl BlockCache {
         }
     }
 
-    /// The block, if it is there.
+    /// Returns the block if it is cached.
     pub(crate) fn peek(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
         match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
             Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
@@ -222,15 +226,15 @@ impl BlockCache {
         }
     }
 
-    /// The block, if it is there, for a reader that wants all of it. It need not stay: whoever has all of it has no reason
-    /// to come back.
+    /// Returns the block if it is cached, for a reader that consumes all of it. The block becomes an early candidate
+    /// for eviction, because such a reader has no reason to come back.
     pub(crate) fn peek_whole(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
         let cached = self.peek(block)?;
         cached.mark_spent();
         Some(cached)
     }
 
-    /// The block, or the decode that will bring it, or the task of decoding it.
+    /// Looks up the block: cached, in flight, or the duty to decode it.
     pub(crate) fn find_or_lead(self: &Arc<Self>, block: &StoredBlock) -> Found {
         let key = Key::of(block);
         let mut shard = self.shard(&key);
@@ -239,7 +243,8 @@ impl BlockCache {
                 self.note_hit(cached);
                 return Found::Ready(Arc::clone(cached));
             }
-            // A flight for another length may bring too little; the one that then comes back decodes for itself.
+            // A flight for another length may yield too few bytes; the reader that joined it then decodes the block
+            // itself.
             Some(Slot::InFlight(flight)) => {
                 self.joins.fetch_add(1, Relaxed);
                 return Found::InFlight(Arc::clone(flight));
@@ -253,7 +258,8 @@ impl BlockCache {
         Found::Lead(Lead { cache: Arc::clone(self), key, flight })
     }
 
-    /// Waits for a decode in flight. `None` where it brought nothing of use, so that the look-up must be made again.
+    /// Waits for a decode in flight. Returns `None` if its result does not serve `block`: the caller must look it up
+    /// again.
     pub(crate) fn join(
         &self,
         flight: &Flight<Arc<CachedBlock>>,
@@ -277,7 +283,7 @@ impl BlockCache {
     fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
         let mut shard = self.shard(&key);
         match &result {
-            // The pages of a block whose decode began before the cache got another size belong to no budget any more.
+            // If the cache was resized during the decode, these pages belong to the previous arena and to no budget.
             Ok(cached) if cached.pages.may_stay() => {
                 shard.slots.insert(key, Slot::Ready(Arc::clone(cached)));
                 shard.ring.push(key);
@@ -288,8 +294,9 @@ impl BlockCache {
         flight.end(result, &self.flights);
     }
 
-    /// Pages for a block of `len` decoded bytes that is to be cached: blocks that were not used lately are dropped until
-    /// there is room. `None` where the budget has no room for so long a run.
+    /// Allocates cache pages for a block of `len` decoded bytes, and evicts blocks that were not used lately to make
+    /// room. Returns `None` if the budget cannot hold the block, or if memory is short and `effort` does not justify
+    /// waiting.
     pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
         if len > self.block_bytes_max.load(Relaxed) {
             return None;
@@ -306,17 +313,17 @@ impl BlockCache {
         }
     }
 
-    /// Heeds that the pool has more or fewer bytes for it: drops blocks until they are no more than that.
+    /// Adopts the pool's current cache size and evicts blocks until they fit.
     pub(crate) fn keep_budget(&self, pool: &PagePool) {
         self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
         let mut idle_shards = 0;
         while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
     }
 
-    /// Drops a block that was not used lately; gives whether there was one. `idle_shards` counts those in a row in which
-    /// there was none.
+    /// Evicts one block that was not used lately; returns whether there was one. `idle_shards` counts consecutive
+    /// shards without one.
     fn drop_one(&self, idle_shards: &mut usize) -> bool {
-        // Two rounds of the hands, since the first may only take marks away.
+        // Two rounds of the hands, since the first may only clear used marks.
         while *idle_shards < 2 * SHARD_COUNT {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
             let dropped = self.lock(index).evict();
@@ -351,7 +358,7 @@ impl BlockCache {
 }
 
 impl Shard {
-    /// Moves the hand at most once around and drops the first block that was not used since it last passed.
+    /// Moves the hand once around at most, and evicts the first block that was not used since the hand last passed it.
     fn evict(&mut self) -> Option<Arc<CachedBlock>> {
         for _ in 0..self.ring.len() {
             if self.hand >= self.ring.len() {
@@ -408,7 +415,7 @@ mod tests {
         let cache = Arc::new(BlockCache::new(&pool));
         let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
         put(&cache, &pool, &favourite, PAGE_BYTES);
-        // An interpreter takes a second for each.
+        // Miri takes a second for each block.
         let block_count = if cfg!(miri) { 100 } else { 1000 };
         for offset in 1..block_count {
             assert!(cache.peek(&favourite).is_some(), "used between any two evictions of its shard");
@@ -444,6 +451,6 @@ mod tests {
         let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
         let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
         drop(lead);
-        assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "whoever waits may try for itself");
+        assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "a waiter may try for itself");
     }
 }

@@ -1,4 +1,4 @@
-//! One piece of work that many wait for.
+//! Single flight: one piece of work whose result many threads await.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use floe_image::{Error, Result};
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// One piece of work that many wait for. Its end wakes one waiter, and each waiter wakes the next, so that the threads
-/// never rush for a lock together.
+/// One piece of work whose result many threads await. The end of the work wakes one waiter and each waiter wakes the
+/// next, so that they never contend for the lock all at once.
 pub(crate) struct Flight<T> {
     state: Mutex<State<T>>,
     ended: Condvar,
@@ -25,7 +25,7 @@ struct State<T> {
     subscribers: Vec<Subscriber<T>>,
 }
 
-/// What is to be done with the result, by the thread that ends the work.
+/// A callback for the result, run by the thread that ends the work.
 pub(crate) type Subscriber<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 impl<T> fmt::Debug for Flight<T> {
@@ -34,14 +34,14 @@ impl<T> fmt::Debug for Flight<T> {
     }
 }
 
-/// What flights have done so far.
+/// Counters of all flights of a cache.
 #[derive(Debug, Default)]
 pub(crate) struct FlightCounters {
     /// Flights that ended.
     pub(crate) ended: AtomicU64,
-    /// Threads that went to sleep for the end of one.
+    /// Threads that slept until a flight ended.
     pub(crate) waits: AtomicU64,
-    /// Wake-ups given.
+    /// Wake-ups sent.
     pub(crate) wakes: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl<T: Clone> Flight<T> {
         }
     }
 
-    /// Sleeps until the work is done, and gives its result.
+    /// Sleeps until the work ends and returns its result.
     pub(crate) fn wait(&self, counters: &FlightCounters) -> Result<T> {
         let mut state = self.lock();
         if state.result.is_none() {
@@ -70,12 +70,13 @@ impl<T: Clone> Flight<T> {
         state.result.clone().unwrap_or(Err(Error::Cancelled))
     }
 
-    /// Whether the work is done.
+    /// Whether the work has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().result.is_some()
     }
 
-    /// Has `subscriber` called with the result: by the thread that ends the work, or here if it is done.
+    /// Registers `subscriber` for the result. The thread that ends the work calls it; if the work has ended, it is
+    /// called here.
     pub(crate) fn subscribe(&self, subscriber: Subscriber<T>) {
         let mut state = self.lock();
         match state.result.clone() {
@@ -87,7 +88,7 @@ impl<T: Clone> Flight<T> {
         }
     }
 
-    /// Ends the work; later results are dropped.
+    /// Ends the work with `result`. Only the first call counts.
     pub(crate) fn end(&self, result: Result<T>, counters: &FlightCounters) {
         let mut state = self.lock();
         if state.result.is_some() {

@@ -1,4 +1,4 @@
-//! Metadata that formats read again and again.
+//! The cache of metadata that formats read repeatedly.
 
 mod sharded;
 mod single_lock;
@@ -10,73 +10,74 @@ use floe_image::Result;
 use self::{sharded::ShardedCache, single_lock::SingleLockCache};
 use crate::Blocking;
 
-/// Metadata that formats read again and again, in a cache of either design. A value that could not be made is not
-/// remembered.
+/// A cache of metadata in one of two designs. Failures are not cached.
 #[derive(Debug)]
 pub(crate) enum MetadataCache<K, V> {
-    /// For use.
+    /// The design for production.
     Sharded(ShardedCache<K, V>),
-    /// For comparison.
+    /// The design to compare with.
     SingleLock(SingleLockCache<K, V>),
 }
 
-/// What a metadata cache has done so far. All of it is counted in the same way in both designs.
+/// Counters of a metadata cache. Both designs count in the same way.
 ///
-/// A *release* is a thread's letting go of an entry that it used: the thread that made the value does so once the value
-/// is there for others (or could not be made), one that slept for it or just found it once it has the value. So there is
-/// one for each look-up that came to an end, and one more each time that a look-up had to begin anew since another thread
-/// failed to make the value, but none for one that was refused as its thread may not wait. A release *wakes* the threads
-/// that it makes run: those that slept for this value or, where entries are few, for any entry to come free. Where a woken
-/// thread wakes the next one, that is another release.
+/// A *release* is the moment when a thread stops using an entry. The thread that made the value releases the entry when
+/// it publishes the value or fails. A thread that found the value, or slept until it was made, releases the entry once
+/// it has the value. So each completed lookup is one release. A lookup that starts over because the maker failed adds
+/// one; a lookup refused with `WouldBlock` adds none.
+///
+/// A release *wakes* the threads that it makes runnable: those that sleep until this value is made and, in the
+/// single-lock design, those that sleep until any entry is free. If a woken thread wakes the next one, that counts as
+/// another release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MetadataCacheCounters {
-    /// Look-ups that found the value.
+    /// Lookups that found the value.
     pub hits: u64,
-    /// Look-ups that had to make it.
+    /// Lookups that had to make the value.
     pub misses: u64,
-    /// Times that a look-up slept, until another thread had made the value or until there was room to make it.
+    /// Times that a lookup slept until another thread had made the value or an entry was free.
     pub waits: u64,
-    /// Threads woken by releases; divided by `releases`, how many each woke on average.
+    /// Threads woken by releases. `wakes / releases` is the average for each release.
     pub wakes: u64,
-    /// The most threads that one release woke: herds, where it is more than one.
+    /// The most threads that a single release woke. More than one is a thundering herd.
     pub wakes_max: u64,
-    /// Times that a thread let go of an entry.
+    /// Releases.
     pub releases: u64,
-    /// Values dropped for the budget.
+    /// Values evicted to stay within the budget.
     pub evictions: u64,
     /// Locks taken.
     pub lock_acquisitions: u64,
-    /// What the values weigh together: bytes.
+    /// The total weight of the values, in bytes.
     pub weight: u64,
-    /// What they may weigh together; 0 where not their weight but their number is bounded.
+    /// The bound of `weight`, in bytes; 0 in the single-lock design, which bounds the number of values.
     pub weight_max: u64,
 }
 
-/// What a cached value is to the budget, and to who looks it up.
+/// A value that a metadata cache can hold.
 pub(crate) trait Weight {
-    /// What it weighs.
+    /// The bytes that the value counts for in the budget.
     fn weight(&self) -> usize;
 
-    /// A copy that shares no memory with it.
+    /// Returns a copy that shares no memory with the value.
     fn deep_copy(&self) -> Self;
 }
 
 impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
-    /// A cache for values of `weight_max` together.
+    /// Creates a cache for values of `weight_max` bytes in total.
     pub(crate) fn sharded(weight_max: usize) -> Self {
         Self::Sharded(ShardedCache::new(weight_max))
     }
 
-    /// A cache of `entry_count` values behind one lock, as the kernel's SquashFS has it.
+    /// Creates a cache of `entry_count` values behind one lock, the design of the kernel's SquashFS.
     pub(crate) fn single_lock(entry_count: usize) -> Self {
         Self::SingleLock(SingleLockCache::new(entry_count))
     }
 
-    /// The value under `key`; where there is none, `make` makes it.
-    /// Where another thread makes it, this one waits for that if `blocking` allows it; so may `make`.
+    /// Returns the value under `key`, made by `make` on a miss. If another thread is making it, the call waits for that
+    /// thread where `blocking` allows it.
     ///
     /// # Errors
-    /// What `make` ended in; it would have to be waited for.
+    /// The error of `make`; `WouldBlock` if the call would have to wait and `blocking` forbids it.
     pub(crate) fn find_or_make(&self, key: K, blocking: Blocking, make: impl FnOnce() -> Result<V>) -> Result<V> {
         match self {
             Self::Sharded(cache) => cache.find_or_make(key, blocking, make),
@@ -84,7 +85,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
         }
     }
 
-    /// Lets the values have another weight together from now on; gives whether this design bounds their weight.
+    /// Changes the bound of the total weight, in bytes. Returns whether this design has such a bound.
     pub(crate) fn set_weight_max(&self, weight_max: usize) -> bool {
         match self {
             Self::Sharded(cache) => cache.set_weight_max(weight_max),

@@ -1,4 +1,4 @@
-//! Decoded blocks that the block cache has no room for.
+//! The spill file: decoded blocks for which the block cache has no room.
 
 use std::{
     collections::HashMap,
@@ -24,28 +24,31 @@ use crate::{
     cache::block_cache::{CachedBlock, Key, serves},
 };
 
-/// Blocks that decode sooner are rather decoded again.
+/// Blocks that decode faster are not spilled, since decoding them again costs less.
 pub(crate) const COSTLY_DECODE: Duration = Duration::from_millis(1);
 
-/// File systems that are memory, as `statfs` names them: tmpfs and ramfs.
+/// The `statfs` magic numbers of file systems in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Of what is free on the file system, at most this part is used.
+/// The spill file takes at most one part in `FREE_PART` of the free bytes of its file system.
 const FREE_PART: u64 = 4;
 
-/// Decoded blocks that the block cache has no room for, that many files share, and that are costly to decode: the packed
-/// tails of small files, compressed with LZMA, are 4 MiB of some thousand files each. They are in a file without a
-/// name, so in memory as long as the kernel has no better use for it, and otherwise on disk. That is plain text of an
-/// image, which may be readable to few, and takes the disk's room: nothing is kept unless it was asked for.
+/// A cache on disk for decoded blocks for which the block cache has no room, that many files share, and that are costly
+/// to decode. Example: the packed tails of small files, compressed with LZMA, come in blocks of 4 MiB that a thousand
+/// files share.
 ///
-/// There are two files, each for half of the budget: when the newer one is full, the older one is dropped. Nothing is
-/// ever overwritten, so that a read that found its block needs no lock.
+/// The blocks are in unnamed files (`O_TMPFILE`), so the kernel's page cache holds them while memory allows, and the
+/// disk otherwise. The files contain plain text of an image that other users may not be allowed to read, and they take
+/// disk space. Nothing is spilled unless the user asks for it.
+///
+/// Two files have half of the budget each. When the newer one is full, the older one is dropped. Data is never
+/// overwritten, so reads of a block that was found need no lock.
 #[derive(Debug)]
 pub(crate) struct SpillFile {
     budget_bytes: u64,
     refusal: Option<&'static str>,
     state: Mutex<State>,
-    /// Whether nothing was ever stored; looked at before the lock.
+    /// Whether nothing was ever stored. Checked before the lock is taken.
     is_empty: AtomicBool,
     stored_blocks: AtomicU64,
     stored_bytes: AtomicU64,
@@ -54,7 +57,7 @@ pub(crate) struct SpillFile {
 
 #[derive(Debug, Default)]
 struct State {
-    /// None: there can be no file, or there was a failure.
+    /// `None` if the directory is not usable or after a write failed.
     directory: Option<File>,
     newer: Option<Half>,
     older: Option<Half>,
@@ -74,7 +77,7 @@ struct Entry {
     is_complete: bool,
 }
 
-/// A block in the file.
+/// A block in the spill file.
 #[derive(Clone, Debug)]
 pub(crate) struct SpilledBlock {
     file: Arc<File>,
@@ -82,19 +85,20 @@ pub(crate) struct SpilledBlock {
     len: usize,
 }
 
-/// What went into the file, and how often it helped.
+/// Counters of the spill file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpillFileCounters {
     /// Blocks written.
     pub stored_blocks: u64,
-    /// Their decoded bytes.
+    /// Decoded bytes of those blocks.
     pub stored_bytes: u64,
-    /// Reads that would have had to decode a block, and found it there.
+    /// Reads that found their block in the file instead of decoding it.
     pub hits: u64,
 }
 
 impl SpillFile {
-    /// Room for so many bytes in a file of `directory`; for none where there can be no such file.
+    /// Creates a spill file of at most `budget_bytes` in `directory`. If that is impossible, nothing is spilled and
+    /// [`refusal`](Self::refusal) returns the reason.
     pub(crate) fn new(budget_bytes: u64, directory: Option<&Path>) -> Self {
         let opened = if budget_bytes == 0 { Ok((None, 0)) } else { usable(directory) };
         let (usable, refusal) = match opened {
@@ -113,12 +117,12 @@ impl SpillFile {
         }
     }
 
-    /// Why nothing is kept though it was asked for.
+    /// Why nothing is spilled although a budget was given.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         self.refusal
     }
 
-    /// The block, if it is there.
+    /// Returns the block if it was spilled.
     pub(crate) fn find(&self, block: &StoredBlock) -> Option<SpilledBlock> {
         if self.is_empty.load(Relaxed) {
             return None;
@@ -137,7 +141,8 @@ impl SpillFile {
         found
     }
 
-    /// Keeps a block, where there is a way to. A failure ends the keeping: there is no more room, or the disk is broken.
+    /// Spills a block, unless it is there already or too large. A failed write (a full or broken disk) ends spilling
+    /// for good.
     pub(crate) fn store(&self, block: &StoredBlock, cached: &CachedBlock) {
         let len = cached.bytes().len() as u64;
         let key = Key::of(block);
@@ -153,7 +158,7 @@ impl SpillFile {
             state.older = state.newer.replace(half);
         }
         let Some(half) = &mut state.newer else { return };
-        // A place is taken before it is written; what it holds is told only afterwards.
+        // The range is reserved before the write, and the block becomes visible only after it.
         let (file, offset) = (Arc::clone(&half.file), half.end);
         half.end += len;
         drop(state);
@@ -186,11 +191,11 @@ impl SpillFile {
 }
 
 impl SpilledBlock {
-    /// Copies decoded bytes from `skip` on.
+    /// Fills `target` with decoded bytes from `skip` on.
     ///
     /// # Errors
-    /// The block ends before `target` is full, the disk fails, or it would have to be waited for and `blocking` does not
-    /// allow that.
+    /// The block ends before `target` is full; the disk fails; `WouldBlock` if the bytes are not in the page cache and
+    /// `blocking` forbids to wait.
     pub(crate) fn copy(
         &self,
         block: &StoredBlock,
@@ -216,20 +221,21 @@ impl SpilledBlock {
     }
 }
 
-/// A directory that can hold a nameless file, and how many bytes are free there; or why it cannot.
+/// Opens `directory` if it can hold an unnamed file. Returns it with the free bytes of its file system, or the reason
+/// why it cannot be used.
 fn usable(directory: Option<&Path>) -> Result<(Option<File>, u64), &'static str> {
-    let directory = directory.ok_or("no directory is named for it")?;
+    let directory = directory.ok_or("no directory is configured for it")?;
     let opened = open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let directory = File::from(opened.map_err(|_| "its directory cannot be opened")?);
-    let statistics = fstatfs(&directory).map_err(|_| "its directory cannot be looked at")?;
+    let statistics = fstatfs(&directory).map_err(|_| "the file system of its directory cannot be queried")?;
     if MEMORY_FILE_SYSTEMS.contains(&(statistics.f_type as u64)) {
-        return Err("its directory is in memory, which cache= takes without a file");
+        return Err("its directory is in memory, where a larger cache= does the same");
     }
-    nameless(&directory).map_err(|_| "its directory can hold no file without a name")?;
+    nameless(&directory).map_err(|_| "the file system of its directory does not support unnamed files")?;
     Ok((Some(directory), statistics.f_bavail.saturating_mul(statistics.f_bsize as u64)))
 }
 
-/// A file that has no name, and so goes with its last user.
+/// Creates an unnamed file, which the kernel deletes with its last user.
 fn nameless(directory: &File) -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     rustix::fs::openat(directory, c".", flags, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -259,11 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_until_their_half_goes() {
+    fn blocks_are_found_until_their_half_is_dropped() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         let spill_file = SpillFile::new(4 * PAGE_BYTES as u64, Some(directory));
         if spill_file.refusal().is_some() {
-            return floe_testkit::skip::skipped("the file system of the build is in memory, or has no nameless files");
+            return floe_testkit::skip::skipped(
+                "the file system of the build is in memory, or does not support unnamed files",
+            );
         }
         assert!(spill_file.find(&block(0)).is_none());
         let mut byte = [0];
@@ -281,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_kept_nothing_is() {
+    fn unusable_directories_are_refused() {
         for (budget_bytes, directory, is_refused) in [
             (0, Some("/"), false),
             (1 << 30, None, true),

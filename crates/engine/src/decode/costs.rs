@@ -1,4 +1,4 @@
-//! What decoding costs on this machine.
+//! The measured cost of decoding on this machine.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,13 +7,14 @@ use std::{
 
 use floe_image::{Encoding, StoredBlock};
 
-/// How much of the old figure stays when a new one is learnt, in parts of 16.
+/// The weight of the previous average when a new decode is learnt, in sixteenths.
 const OLD_PARTS_OF_16: u64 = 15;
 
-/// A codec that nothing is known of yet is taken to need this many picoseconds a byte.
+/// The assumed cost of each codec class before its first decode, in picoseconds for each decoded byte.
 const INITIAL_PS_PER_BYTE: [u64; 5] = [100, 500, 2_000, 5_000, 15_000];
 
-/// What decoding costs on this machine, learnt from the decodes so far: picoseconds for each decoded byte, by codec.
+/// The cost of decoding on this machine, in picoseconds for each decoded byte, as a moving average for each class of
+/// codecs.
 #[derive(Debug)]
 pub(crate) struct DecodeCosts {
     ps_per_byte: [AtomicU64; 5],
@@ -24,14 +25,14 @@ impl DecodeCosts {
         Self { ps_per_byte: INITIAL_PS_PER_BYTE.map(AtomicU64::new) }
     }
 
-    /// How long `block` will take to decode.
+    /// Estimates how long `block` takes to decode.
     pub(crate) fn estimate(&self, block: &StoredBlock) -> Duration {
         let ps_per_byte = self.ps_per_byte[class(&block.encoding)].load(Relaxed);
         Duration::from_nanos(u64::from(block.decoded_len.bytes()) * ps_per_byte / 1000)
     }
 
-    /// Learns from a decode of `len` bytes. A thread that was interrupted meanwhile teaches little, since one figure
-    /// moves the average by a sixteenth at most of four times itself.
+    /// Learns from a decode of `len` bytes. One sample counts as at most four times the old average, so that a thread
+    /// that was interrupted during its decode hardly distorts it.
     pub(crate) fn learn(&self, encoding: &Encoding, len: usize, latency: Duration) {
         if len == 0 {
             return;
@@ -44,7 +45,7 @@ impl DecodeCosts {
     }
 }
 
-/// Codecs whose cost is alike.
+/// The class of codecs of similar cost.
 fn class(encoding: &Encoding) -> usize {
     match encoding {
         Encoding::Stored => 0,

@@ -1,4 +1,4 @@
-//! The decoders of an engine.
+//! The decoders of an engine and their memory budget.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,21 +10,21 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// The decoders of an engine, whose state has one budget of memory: the dictionaries and windows of those in use and of
-/// those that are kept for the next decode.
+/// The decoders of an engine. One memory budget covers the dictionaries and windows of the decoders in use and of those
+/// kept for later decodes.
 ///
-/// A decode takes the bytes that its encoding may need before it begins and waits for nothing while it has them, so that
-/// those who wait for them get on. One that needs more than there is runs alone. LZ4 blocks, which need no more than a window
-/// of 64 KiB, never wait.
+/// A decode takes its permit for the bytes that its encoding may need before it begins, and waits for nothing while it
+/// holds them; so waiting decodes always make progress. A decode that needs more than the whole budget runs alone. LZ4
+/// blocks, which need a window of at most 64 KiB, never wait.
 pub(crate) struct Decoders {
     in_use: Arc<ByteBudget>,
     idle: Mutex<Idle>,
 }
 
-/// What needs no more than this is not counted while it is in use, in bytes: there are never more than threads.
+/// Decodes that need no more than this many bytes take no permit: their number is bounded by the number of threads.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Decoders that nobody uses. The one that was used last stands at the end.
+/// Decoders that are not in use, the most recently used one last.
 #[derive(Default)]
 struct Idle {
     decoders: Vec<Decoder>,
@@ -32,12 +32,12 @@ struct Idle {
 }
 
 impl Decoders {
-    /// Decoders that hold so many bytes at most.
+    /// Creates decoders that hold at most `budget_bytes` in total.
     pub(crate) fn new(budget_bytes: u64) -> Self {
         Self { in_use: ByteBudget::new(budget_bytes), idle: Mutex::default() }
     }
 
-    /// Runs `decode` with a decoder of its own that may take a block of this encoding.
+    /// Runs `decode` with exclusive use of a decoder that fits blocks of this encoding.
     pub(crate) fn with<R>(
         &self,
         encoding: &Encoding,
@@ -56,7 +56,7 @@ impl Decoders {
         counters
     }
 
-    /// A decoder for such a block, and the bytes that it will hold; none where they are few.
+    /// Takes a decoder for such a block, with a permit for the bytes that it will hold unless they are few.
     fn take(&self, encoding: &Encoding, decoded_len: DecodedLen) -> (Option<Permit>, Decoder) {
         let needed = Decoder::held_bytes_max(encoding, decoded_len);
         if needed <= SMALL_BYTES {
@@ -78,7 +78,7 @@ impl Decoders {
         (Some(permit), decoder)
     }
 
-    /// Keeps a decoder for later, if there is room without what it held of the budget.
+    /// Keeps a decoder for later decodes. It is dropped again if the budget has no room for it.
     fn put_back(&self, decoder: Decoder, permit: Option<Permit>) {
         let mut idle = self.lock();
         idle.held_bytes += decoder.held_bytes() as u64;
@@ -88,7 +88,7 @@ impl Decoders {
         self.trim();
     }
 
-    /// Lets those go for which there is no room beside those in use.
+    /// Drops idle decoders that do not fit into the budget together with those in use.
     fn trim(&self) {
         let gone = self.lock().trim(self.in_use.budget_bytes().saturating_sub(self.in_use.used_bytes()));
         drop(gone);
@@ -100,14 +100,14 @@ impl Decoders {
 }
 
 impl Idle {
-    /// The decoder that was used last of those that fit.
+    /// Removes the most recently used decoder for which `fits` holds.
     fn pop(&mut self, fits: impl Fn(&Decoder) -> bool) -> Option<Decoder> {
         let decoder = self.decoders.remove(self.decoders.iter().rposition(fits)?);
         self.held_bytes -= decoder.held_bytes() as u64;
         Some(decoder)
     }
 
-    /// Takes out those that were not used for longest, until the others hold no more than so many bytes.
+    /// Removes the least recently used decoders until the others hold no more than `held_bytes_max`.
     fn trim(&mut self, held_bytes_max: u64) -> Vec<Decoder> {
         let mut count = 0;
         while self.held_bytes > held_bytes_max

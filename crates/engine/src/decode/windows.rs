@@ -1,4 +1,4 @@
-//! What LZ4 blocks need beside their output while they are decoded.
+//! Counts the window memory of LZ4 decodes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,8 +6,8 @@ use floe_image::Encoding;
 
 use crate::PAGE_BYTES;
 
-/// Counts the pages that decodes of LZ4 blocks need beside their output: those of a window, where a part of a block is
-/// wanted that has no place in the cache. The image says how large its windows are.
+/// Counts the pages that LZ4 decodes need besides their output: the window, needed when only part of a block is wanted
+/// and the block has no place in the cache. The image declares the size of its windows.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     decodes: AtomicU64,
@@ -16,16 +16,16 @@ pub(crate) struct Windows {
     window_bytes_max: AtomicU64,
 }
 
-/// What LZ4 blocks needed beside their output.
+/// Memory that LZ4 decodes needed besides their output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowCounters {
     /// LZ4 blocks decoded.
     pub decodes: u64,
-    /// Pages that they needed, one after the other.
+    /// Pages needed by all decodes in total.
     pub pages: u64,
-    /// The most pages that one of them needed.
+    /// The most pages that a single decode needed.
     pub pages_max: u64,
-    /// The largest window of those blocks, in bytes.
+    /// The largest window that a decoded block declared, in bytes.
     pub window_bytes_max: u64,
 }
 
@@ -35,7 +35,7 @@ impl Windows {
         self.decodes.fetch_add(1, Relaxed);
         let pages = temporary_bytes.div_ceil(PAGE_BYTES) as u64;
         for (most, now) in [(&self.pages_max, pages), (&self.window_bytes_max, u64::from(window_bytes))] {
-            // The most seldom changes, so it is mostly read alone.
+            // A maximum rarely changes, so a plain load comes first.
             if now > most.load(Relaxed) {
                 most.fetch_max(now, Relaxed);
             }

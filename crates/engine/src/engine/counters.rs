@@ -1,40 +1,41 @@
-//! What an engine has done so far.
+//! The counters of an engine.
 
 use crate::{
     BlockCacheCounters, BudgetCounters, MetadataCacheCounters, PagePoolCounters, SpillFileCounters, WindowCounters,
 };
 
-/// What an engine has done so far.
+/// The counters of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// The page pool.
     pub pages: PagePoolCounters,
     /// The cache of decoded blocks of file data.
     pub blocks: BlockCacheCounters,
-    /// The spill file, for what it has no room for.
+    /// The spill file, for decoded blocks that do not fit into the cache.
     pub spill_file: SpillFileCounters,
-    /// The cache of stored metadata, in pieces as they stand in the image.
+    /// The cache of stored metadata, in pieces as they are in the image.
     pub stored_metadata: MetadataCacheCounters,
     /// The cache of decoded metadata blocks.
     pub decoded_metadata: MetadataCacheCounters,
     /// Reads from the sources for file data.
     pub fetches: u64,
-    /// Bytes that they brought.
+    /// Bytes of those reads.
     pub fetched_bytes: u64,
     /// Blocks decoded for file data.
     pub decodes: u64,
-    /// Bytes that they gave.
+    /// Decoded bytes of those blocks.
     pub decoded_bytes: u64,
-    /// What LZ4 blocks needed beside their output.
+    /// Memory that LZ4 decodes needed besides their output.
     pub windows: WindowCounters,
-    /// The memory of decoders.
+    /// Memory of decoders: their dictionaries and windows.
     pub decoders: BudgetCounters,
-    /// The memory of stored bytes and of blocks that reads decode which left the thread that took them.
+    /// Memory of stored bytes and decoded blocks of reads that left the session thread.
     pub decoding: BudgetCounters,
-    /// The memory of what those reads give. `waits` counts the reads that waited for it without a thread.
+    /// Memory of the replies of those reads. `waits` counts reads that were queued, without a thread, until there was
+    /// room.
     pub admission: BudgetCounters,
-    /// Questions under way whose bytes were not at hand, so that they left the thread that took them.
+    /// Requests in flight that left the session thread because their bytes were not in memory.
     pub outstanding: u64,
-    /// The most of them at one time.
+    /// The maximum of `outstanding`.
     pub outstanding_max: u64,
 }

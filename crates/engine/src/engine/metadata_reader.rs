@@ -1,4 +1,4 @@
-//! How formats read their metadata through the engine's caches.
+//! The [`BlockReader`] of the engine: formats read their metadata through the engine's caches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
     threads::real_time,
 };
 
-/// Stored metadata is cached in pieces of this many bytes, aligned to it.
+/// The size and the alignment of cached pieces of stored metadata, in bytes.
 const PIECE_BYTES: u64 = 16 << 10;
 
-/// What a format is opened with: metadata through the engine's caches, waiting for the sources or not.
+/// Reads metadata through the engine's caches, blocking or not.
 ///
-/// A file system is opened with a reader that may wait. [`FileSystem::with_reader`](floe_image::FileSystem::with_reader)
-/// gives its twin that does not.
+/// A file system is opened with a blocking reader. [`FileSystem::with_reader`](floe_image::FileSystem::with_reader)
+/// returns its non-blocking view.
 pub(crate) struct MetadataReader {
     pub(crate) engine: Arc<Engine>,
     pub(crate) blocking: Blocking,
@@ -47,7 +47,7 @@ impl Weight for DecodedBlock {
 }
 
 impl MetadataReader {
-    /// The cached piece that begins at `offset`, which is a multiple of its size.
+    /// Returns the cached piece that begins at `offset`, a multiple of [`PIECE_BYTES`].
     fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
         self.engine.stored_metadata.find_or_make((device, offset), self.blocking, || {
             let len = self.device_len(device)?.saturating_sub(offset).min(PIECE_BYTES);
@@ -74,7 +74,8 @@ impl MetadataReader {
                 self.fill(device, offset, &mut stored)?;
             }
             StoredLen::Prefixed => {
-                // One read brings the length and, since data never grows, all that can follow it.
+                // One read fetches the length and, since stored data is never longer than decoded data, all that can
+                // follow it.
                 stored_start = 2;
                 let room = self.device_len(device)?.saturating_sub(offset);
                 stored.resize(room.min(2 + decoded_len_max as u64) as usize, 0);
@@ -147,7 +148,7 @@ impl BlockReader for MetadataReader {
         let make = || self.decode(block);
         let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, make)?;
         let len = block.decoded_len.bytes() as usize;
-        // Two users may know different lengths of one block.
+        // Two callers may know different lengths of the same block.
         if found.bytes.len() >= len || matches!(block.decoded_len, DecodedLen::AtMost(_)) {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }

@@ -1,10 +1,10 @@
-//! The switches that are looked at for every read.
+//! Options that every read consults.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, memory::page_pool::Effort};
 
-/// The switches that are looked at for every read, and that may be moved at any time.
+/// Options that every read consults, and that can change at any time.
 #[derive(Debug)]
 pub(crate) struct Switches {
     sync_decompress: AtomicU8,
@@ -18,7 +18,7 @@ impl Switches {
         switches
     }
 
-    /// Moves all of them.
+    /// Adopts all values from `options`.
     pub(crate) fn set(&self, options: &EngineOptions) {
         let place = match options.sync_decompress {
             SyncDecompress::Auto => 0,
@@ -41,7 +41,7 @@ impl Switches {
         if self.readahead_waits.load(Relaxed) { ReadaheadAlloc::Wait } else { ReadaheadAlloc::BestEffort }
     }
 
-    /// How far reading ahead goes to get pages.
+    /// The effort with which readahead allocates pages.
     pub(crate) fn ahead_effort(&self) -> Effort {
         match self.readahead_alloc() {
             ReadaheadAlloc::BestEffort => Effort::BestEffort,

@@ -1,21 +1,20 @@
-//! Moving the switches of an engine that runs.
+//! Changes the options of a running engine.
 
 use std::{fmt, sync::PoisonError};
 
 use crate::{Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, options::METADATA_BLOCK_BYTES};
 
-/// Why a switch was not moved.
+/// Why an option was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// One design of the metadata cache does not become another, and that with a single lock has entries of a fixed
-    /// number.
+    /// The design of the metadata cache is fixed, and so is the size of the single-lock design.
     MetadataCacheDesign,
-    /// The operating system gives no memory for the cache of decoded blocks.
+    /// The operating system refuses memory for the block cache.
     CacheBytes,
-    /// The operating system gives no memory for the reserve of pages.
+    /// The operating system refuses memory for the reserve of pages.
     ReservedPages,
-    /// The operating system starts no more threads.
+    /// The operating system refuses to start threads.
     Workers,
 }
 
@@ -23,11 +22,11 @@ impl fmt::Display for TuneError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::MetadataCacheDesign => {
-                "the design of the metadata cache is fixed, and the single-lock one in its size too"
+                "the design of the metadata cache is fixed, and so is the size of the single-lock design"
             }
-            Self::CacheBytes => "there is no memory for so large a cache",
-            Self::ReservedPages => "there is no memory for so many pages in reserve",
-            Self::Workers => "the operating system starts no more threads",
+            Self::CacheBytes => "there is not enough memory for a cache of this size",
+            Self::ReservedPages => "there is not enough memory for a reserve of this size",
+            Self::Workers => "the operating system refuses to start more threads",
         })
     }
 }
@@ -35,15 +34,15 @@ impl fmt::Display for TuneError {
 impl std::error::Error for TuneError {}
 
 impl Engine {
-    /// The switches as they are.
+    /// Returns the current options.
     pub fn options(&self) -> EngineOptions {
         self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Moves the switches while reads go on. What is cached stays, as far as the budgets allow.
+    /// Changes the options while reads continue. Cached data stays as far as the new budgets allow.
     ///
     /// # Errors
-    /// One of them cannot be moved so; those that were moved before it stay as they are then.
+    /// An option cannot be changed; the options changed before it keep their new values.
     pub fn tune(&self, wanted: &EngineOptions) -> Result<(), TuneError> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted.metadata_cache != options.metadata_cache {
@@ -73,7 +72,7 @@ impl Engine {
             self.workers.set_mode(wanted.workers).map_err(|_| TuneError::Workers)?;
             options.workers = wanted.workers;
         }
-        // What is left can always be moved.
+        // The remaining options can always be changed.
         self.switches.set(wanted);
         self.prefetch.set(wanted);
         *options = wanted.clone();

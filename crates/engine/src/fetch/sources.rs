@@ -1,4 +1,4 @@
-//! The sources of one image, and how bytes are got from them.
+//! The sources of one image, and all reads from them.
 
 use std::{
     sync::{
@@ -15,31 +15,31 @@ use crate::{
     prefetch::controller::{Controller, Purpose},
 };
 
-/// The sources of one image: the image itself, its extra devices, and those that a format makes of them.
+/// The sources of one image: the image itself, its extra devices, and sources that the format derives from them.
 pub(crate) struct Sources {
     devices: RwLock<Vec<Arc<dyn ImageSource>>>,
-    /// Sources that are made of the other ones, numbered from the last number down.
+    /// Derived sources. Their device numbers count down from `u16::MAX`.
     derived: RwLock<Vec<Arc<dyn ImageSource>>>,
     prefetch: Arc<Controller>,
     fetches: AtomicU64,
     fetched_bytes: AtomicU64,
 }
 
-/// Stored bytes that were all decoded, so that they may leave the page cache.
+/// Stored bytes that were decoded completely, so that the page cache can drop them.
 pub(crate) struct Spent {
     source: Arc<dyn ImageSource>,
     range: ByteRange,
 }
 
 impl Spent {
-    /// Lets the bytes leave the page cache. May wait.
+    /// Asks the kernel to drop the bytes from its page cache. May block.
     pub(crate) fn release(self) {
         self.source.dont_need(self.range.offset(), self.range.len());
     }
 }
 
 impl Sources {
-    /// The sources of an image; the controller is told of each read, and says what misses bring besides.
+    /// Creates the sources of an image. Each read is reported to the controller, which decides how much a miss fetches.
     pub(crate) fn new(devices: Vec<Arc<dyn ImageSource>>, prefetch: Arc<Controller>) -> Self {
         Self {
             devices: RwLock::new(devices),
@@ -55,10 +55,10 @@ impl Sources {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// Adds a source that is made of the other ones.
+    /// Adds a source that the format derived from the other ones.
     ///
     /// # Errors
-    /// There are too many.
+    /// `Unsupported` if there are too many.
     pub(crate) fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
         let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
         let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
@@ -68,27 +68,29 @@ impl Sources {
         Ok(DeviceId(number))
     }
 
-    /// How many devices there are, the image itself among them.
+    /// The number of devices, including the image itself.
     pub(crate) fn device_count(&self) -> u16 {
         self.devices.read().unwrap_or_else(PoisonError::into_inner).len() as u16
     }
 
-    /// How many bytes a source has.
+    /// The length of a source in bytes.
     pub(crate) fn device_len(&self, device: DeviceId) -> Result<u64> {
         self.source(device).map(|source| source.len())
     }
 
-    /// Says that bytes of a source will be read soon.
+    /// Announces that bytes of a source will be read soon.
     pub(crate) fn will_need(&self, device: DeviceId, offset: u64, len: u64) {
         if let Ok(source) = self.source(device) {
             source.will_need(offset, len);
         }
     }
 
-    /// Fills `output` with bytes of file data, stored or plain; gives what has been read as a whole.
+    /// Fills `output` with bytes of file data, compressed or plain. Returns the range that is now completely decoded,
+    /// if there is one.
     ///
     /// # Errors
-    /// The source fails or ends before; it would have to be waited for, and `blocking` does not allow that.
+    /// The source fails or ends early; `WouldBlock` if the source would have to be waited for and `blocking` forbids
+    /// it.
     pub(crate) fn fetch_data(
         &self,
         device: DeviceId,
@@ -117,15 +119,15 @@ impl Sources {
         self.fill(Purpose::Metadata, device, offset, output, blocking)
     }
 
-    /// Fetches of file data so far, and the bytes that they brought.
+    /// The number of reads of file data so far, and their bytes.
     pub(crate) fn fetches_and_bytes(&self) -> (u64, u64) {
         (self.fetches.load(Relaxed), self.fetched_bytes.load(Relaxed))
     }
 
-    /// The source that is this device.
+    /// Returns the source of a device.
     ///
     /// # Errors
-    /// There is none.
+    /// `Corrupt` if there is no such device.
     pub(crate) fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
         let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = devices.get(usize::from(device.0)) {
@@ -136,7 +138,7 @@ impl Sources {
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
 
-    /// Fills `output`; where waiting is allowed, what stands around comes with a miss.
+    /// Fills `output`. If the read may block, a miss also fetches the bytes around it (fault-around).
     fn fill(
         &self,
         purpose: Purpose,

@@ -1,4 +1,4 @@
-//! Which reads that left the thread that took them may begin.
+//! Admission: which of the reads that left the session thread may begin.
 
 use std::{
     collections::VecDeque,
@@ -16,24 +16,24 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// Which reads that left the thread that took them may begin: the kernel may send thousands, and each needs pages for
-/// what it gives. Those for which there is no room wait without pages and without a thread, in the order in which they
-/// came.
+/// Admits reads that left the session thread, within a budget for their replies. The kernel may send thousands of
+/// reads, and each needs pages for its reply. Reads for which there is no room are queued in order of arrival, without
+/// pages and without a thread.
 pub(crate) struct Admission {
     budget: Arc<ByteBudget>,
     waiting: Mutex<VecDeque<Waiting>>,
     waits: AtomicU64,
-    /// How often it was asked to let reads begin, while that is not done.
+    /// Calls of `admit` that the thread inside `admit` has not served yet.
     asked: AtomicUsize,
 }
 
-/// A read that waits to be admitted.
+/// A queued read.
 struct Waiting {
     bytes: u64,
     begin: Box<dyn FnOnce(Admitted) + Send>,
 }
 
-/// The memory of a read, until this is dropped; then others may begin.
+/// The memory of an admitted read. Dropping it admits queued reads.
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
     permit: Option<Permit>,
@@ -49,18 +49,18 @@ impl Admission {
         }
     }
 
-    /// Lets a read of so many bytes begin, if there is room and no other waits for it.
+    /// Admits a read of `bytes` at once. Returns `None` if there is no room or if other reads are queued.
     pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
         let is_free = self.lock().is_empty();
         let permit = is_free.then(|| self.budget.take_now(bytes)).flatten()?;
         Some(Admitted { admission: Arc::clone(self), permit: Some(permit) })
     }
 
-    /// Calls `begin`, which hands the read to a thread, once there is room.
+    /// Queues a read. `begin` is called once there is room, and hands the read to a thread.
     pub(crate) fn enter_later(self: &Arc<Self>, bytes: u64, begin: impl FnOnce(Admitted) + Send + 'static) {
         self.waits.fetch_add(1, Relaxed);
         self.lock().push_back(Waiting { bytes, begin: Box::new(begin) });
-        // Room may have come meanwhile.
+        // Room may have become free meanwhile.
         self.admit();
     }
 
@@ -68,9 +68,10 @@ impl Admission {
         BudgetCounters { waits: self.waits.load(Relaxed), ..self.budget.counters() }
     }
 
-    /// Lets those begin for which there is room.
+    /// Begins queued reads for which there is room.
     fn admit(self: &Arc<Self>) {
-        // A read may end within `begin`, and this be called within itself: whoever is at it goes on.
+        // A read may end within `begin`, which calls `admit` recursively. The outermost call continues on behalf of all
+        // others.
         let mut asked = 1;
         if self.asked.fetch_add(1, SeqCst) > 0 {
             return;
@@ -83,7 +84,7 @@ impl Admission {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "what waits, and what it waited for")]
+    #[expect(clippy::type_complexity, reason = "the callback of a queued read, and its memory")]
     fn next(self: &Arc<Self>) -> Option<(Box<dyn FnOnce(Admitted) + Send>, Admitted)> {
         let mut waiting = self.lock();
         let permit = self.budget.take_now(waiting.front()?.bytes)?;

@@ -1,11 +1,11 @@
-//! An arena whose size may change.
+//! An arena that can be resized.
 
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::{PageRun, memory::page_run_sys::Arena, sync::Mutex};
 
-/// An arena whose size may change: a new one then takes its place, and the old one goes when its last run is dropped.
-/// Its pages count until then.
+/// An arena that can be resized: a new arena replaces the current one. The former arena is freed with its last run;
+/// until then its pages in use count as used.
 #[derive(Debug)]
 pub(crate) struct Arenas {
     state: Mutex<State>,
@@ -22,8 +22,8 @@ impl Arenas {
         Self { state: Mutex::new(State { current: arena.map(Arc::new), former: Vec::new() }) }
     }
 
-    /// Pages in a row, or `None` where there is no such run, or where the pages in use would be more than the current
-    /// arena has.
+    /// Takes a run of pages. Returns `None` if no free run is long enough, or if the pages in use, former arenas
+    /// included, would exceed the size of the current arena.
     pub(crate) fn take(&self, page_count: usize) -> Option<PageRun> {
         let mut state = self.lock();
         if !state.former.is_empty() {
@@ -36,7 +36,7 @@ impl Arenas {
         state.current.as_ref()?.take(page_count)
     }
 
-    /// Puts another arena in the place of the current one.
+    /// Replaces the current arena.
     pub(crate) fn replace(&self, arena: Option<Arena>) {
         let mut state = self.lock();
         let former = std::mem::replace(&mut state.current, arena.map(Arc::new));
@@ -46,7 +46,7 @@ impl Arenas {
         }
     }
 
-    /// Keeps the pages of the current arena in memory, if the limits of this process allow it.
+    /// Locks the pages of the current arena in memory. Returns whether the limits of this process allow it.
     pub(crate) fn is_locked_in_memory(&self) -> bool {
         self.lock().current.as_ref().is_some_and(|current| current.lock_in_memory().is_ok())
     }
@@ -56,12 +56,12 @@ impl Arenas {
         self.lock().current.clone()
     }
 
-    /// How many pages there may be in use.
+    /// The number of pages that may be in use.
     pub(crate) fn page_count(&self) -> usize {
         self.lock().current.as_ref().map_or(0, |current| current.page_count())
     }
 
-    /// How many pages are in use, those of former arenas too.
+    /// The number of pages in use, including those of former arenas.
     pub(crate) fn used_count(&self) -> usize {
         let mut state = self.lock();
         state.former_used() + state.current.as_ref().map_or(0, |current| current.used_count())

@@ -1,4 +1,4 @@
-//! Bytes of memory that threads take and give back.
+//! A budget of bytes, as a fair semaphore.
 
 use std::sync::{
     Arc, PoisonError,
@@ -7,14 +7,14 @@ use std::sync::{
 
 use crate::sync::{Condvar, Mutex};
 
-/// Bytes of memory that threads take and give back: a semaphore. Those that wait are served in the order in which they
-/// came. Whoever holds nothing of an unused budget gets more than there is: one who needs much waits until it is alone.
+/// A budget of bytes, as a fair semaphore: waiters are served in order of arrival. A request larger than the whole
+/// budget is granted while nothing else is taken, so an oversized user waits until it is alone.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     budget_bytes: u64,
     used_bytes: AtomicU64,
     used_bytes_max: AtomicU64,
-    /// How often a thread waited.
+    /// How often a thread had to wait.
     waits: AtomicU64,
     waiting: AtomicUsize,
     turns: Mutex<Turns>,
@@ -23,26 +23,26 @@ pub(crate) struct ByteBudget {
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// The number of the next thread that waits.
+    /// The ticket of the next thread that waits.
     next: u64,
-    /// The number of the one whose turn it is.
+    /// The ticket whose turn it is.
     current: u64,
 }
 
-/// What a budget has given out so far.
+/// Counters of a byte budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BudgetCounters {
-    /// How many bytes there are.
+    /// The size of the budget in bytes.
     pub budget_bytes: u64,
-    /// How many are taken.
+    /// Bytes taken now.
     pub used_bytes: u64,
-    /// How many were taken at most.
+    /// The maximum of `used_bytes`.
     pub used_bytes_max: u64,
-    /// How often somebody had to wait for some.
+    /// How often a caller had to wait.
     pub waits: u64,
 }
 
-/// Bytes of a budget, given back when this is dropped.
+/// Bytes taken from a budget, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     budget: Arc<ByteBudget>,
@@ -62,7 +62,7 @@ impl ByteBudget {
         })
     }
 
-    /// So many bytes, once there are as many.
+    /// Takes `bytes`; waits until they are available.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Permit {
         if let Some(permit) = self.take_now(bytes) {
             return permit;
@@ -71,22 +71,22 @@ impl ByteBudget {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let own = turns.next;
         turns.next += 1;
-        // Before the first look: who gives back from here on wakes those that wait.
+        // Before the first check, so that every permit dropped from here on wakes the waiters.
         self.waiting.fetch_add(1, SeqCst);
-        while turns.current != own || !self.fits(bytes) {
+        while turns.current != own || !self.reserve(bytes) {
             turns = self.freed.wait(turns).unwrap_or_else(PoisonError::into_inner);
         }
         turns.current += 1;
         self.waiting.fetch_sub(1, SeqCst);
         drop(turns);
-        // There may be enough for the next one too.
+        // The bytes may also suffice for the next waiter.
         self.freed.notify_all();
         Permit { budget: Arc::clone(self), bytes }
     }
 
-    /// So many bytes, if there are as many and nobody waits.
+    /// Takes `bytes` if they are available and no thread waits.
     pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
-        let is_taken = self.waiting.load(SeqCst) == 0 && self.fits(bytes);
+        let is_taken = self.waiting.load(SeqCst) == 0 && self.reserve(bytes);
         is_taken.then(|| Permit { budget: Arc::clone(self), bytes })
     }
 
@@ -107,15 +107,15 @@ impl ByteBudget {
         }
     }
 
-    /// Takes the bytes if there are as many.
-    fn fits(&self, bytes: u64) -> bool {
+    /// Takes `bytes` if they are available, regardless of waiters.
+    fn reserve(&self, bytes: u64) -> bool {
         let taken = self.used_bytes.fetch_update(SeqCst, SeqCst, |used| {
             let all = used.saturating_add(bytes);
             (used == 0 || all <= self.budget_bytes).then_some(all)
         });
         let Ok(before) = taken else { return false };
         let used = before.saturating_add(bytes);
-        // The most seldom changes, so it is mostly read alone.
+        // A maximum rarely changes, so a plain load comes first.
         if used > self.used_bytes_max.load(Relaxed) {
             self.used_bytes_max.fetch_max(used, Relaxed);
         }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_given_out_than_there_is_unless_to_one_alone() {
+    fn only_a_single_permit_may_exceed_the_budget() {
         let budget = ByteBudget::new(100);
         let most = AtomicU64::new(0);
         thread::scope(|scope| {
@@ -151,7 +151,7 @@ mod tests {
                         let bytes = (thread * 37 + turn * 11) % 130;
                         let permit = budget.take(bytes);
                         let used = budget.used_bytes();
-                        // More than the budget is taken by one alone, beside permits for no bytes.
+                        // A single permit may exceed the budget, next to permits for no bytes.
                         assert!(used < 130, "{used}");
                         most.fetch_max(used, Relaxed);
                         drop(permit);

@@ -1,12 +1,12 @@
-//! Which pages of an arena are free.
+//! The free pages of an arena.
 
-/// A map of free pages that gives out contiguous runs, the lowest that fits first.
+/// A bitmap of free pages. It gives out contiguous runs, the lowest that fits first.
 #[derive(Debug)]
 pub(crate) struct FreePages {
-    /// One bit a page; a set bit is a free page.
+    /// One bit for each page, set if the page is free.
     words: Vec<u64>,
     free_count: usize,
-    /// No word before this one has a free page.
+    /// All words before this one are zero.
     first_word: usize,
 }
 
@@ -23,7 +23,7 @@ impl FreePages {
         self.free_count
     }
 
-    /// Takes `count` pages in a row and gives the first; `None` where no run is as long.
+    /// Takes `count` contiguous pages. Returns the first, or `None` if no free run is long enough.
     pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
         if count == 0 || count > self.free_count {
             return None;
@@ -37,7 +37,7 @@ impl FreePages {
         Some(first)
     }
 
-    /// The runs of free pages: the first page and the length of each.
+    /// The runs of free pages within each word, as first page and length.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
             let mut rest = word;
@@ -55,7 +55,7 @@ impl FreePages {
         (first..first + count).all(|page| self.words[page / 64] >> (page % 64) & 1 == 1)
     }
 
-    /// Gives pages back.
+    /// Frees pages.
     pub(crate) fn release(&mut self, first: usize, count: usize) {
         self.set(first, count, true);
         self.free_count += count;
@@ -63,7 +63,7 @@ impl FreePages {
     }
 
     fn find(&self, count: usize) -> Option<usize> {
-        // So many pages right before the word are free.
+        // The number of free pages directly before the word.
         let mut run_len = 0;
         for (index, &word) in self.words.iter().enumerate().skip(self.first_word) {
             let base = index * 64;
@@ -103,7 +103,7 @@ impl FreePages {
     }
 }
 
-/// The bits of `word` from which on `count` bits in a row, at least one, are set.
+/// The bits of `word` at which `count` or more consecutive bits are set; `count` is at least one.
 fn run_starts(word: u64, count: u32) -> u64 {
     let mut starts = word;
     let mut len = 1;

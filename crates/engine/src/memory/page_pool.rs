@@ -1,4 +1,4 @@
-//! Where the read path gets its pages.
+//! The page pool: all pages of the read path.
 
 use std::{
     io,
@@ -15,25 +15,25 @@ use crate::{
     metrics::latency::Latencies,
 };
 
-/// The operating system is short of memory when it takes so long for a page. A virtual machine that has to get the page
-/// from its host may need 40 µs for it; one that has to reclaim it first needs many times that.
+/// Memory is short if the operating system needs more than this for each page. A virtual machine that gets its pages
+/// from the host may need 40 µs; reclaim takes many times that.
 const SLOW_PAGE: Duration = Duration::from_micros(60);
 
-/// Nor is it short of memory when it was quicker than this in all.
+/// Allocations faster than this in total never count as slow.
 const SLOW_MIN: Duration = Duration::from_micros(500);
 
-/// The operating system is asked for so many pages at a time ahead of the block cache's growth, so that the thread
-/// that does it is soon free for other work.
+/// The number of pages that are backed at a time ahead of the block cache's growth. A small step keeps the thread that
+/// backs them available for other work.
 const AHEAD_STEP_PAGES: usize = 32;
 
-/// Where the read path gets its pages: short-lived ones from a reserve that is mapped, touched and, where allowed,
-/// locked beforehand; those of the block cache from an arena as large as its budget, whose pages stay once they were
-/// touched. While that arena fills, half as many pages as are reserved are touched ahead of what is taken, so that no
-/// read waits for those either.
+/// The pages of the read path. Short-lived pages come from a reserve that is mapped, touched and, if allowed, locked in
+/// advance. Pages of the block cache come from an arena as large as the budget of the cache and stay backed once they
+/// were touched. While that arena fills, the pool backs pages ahead of the cache (half as many as the reserve has), so
+/// that reads do not wait for those either.
 ///
-/// When the reserve is used up, short-lived pages come from the operating system and go back to it: that is what
-/// every decode does when nothing is reserved. How long the operating system takes for pages is measured, and so it
-/// is known when memory is short.
+/// When the reserve is exhausted, short-lived pages come from the operating system and return to it; without a reserve,
+/// every decode works like this. The pool measures how long the operating system takes for pages, and thereby detects
+/// memory pressure.
 pub(crate) struct PagePool {
     reserve: Arenas,
     cache: Arenas,
@@ -50,7 +50,7 @@ pub(crate) struct PagePool {
     ahead_ns: AtomicU64,
 }
 
-/// What a page pool has done so far.
+/// Counters of a page pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PagePoolCounters {
     /// Pages held in reserve.
@@ -59,40 +59,40 @@ pub struct PagePoolCounters {
     pub locked: bool,
     /// Runs taken from the reserve.
     pub taken: u64,
-    /// Runs for which the reserve had no room, so that they came from the operating system.
+    /// Runs that came from the operating system because the reserve had no room.
     pub missed: u64,
-    /// Runs for which the operating system, short of memory, let a thread wait.
+    /// Runs for which a thread waited because the operating system was short of memory.
     pub waited: u64,
-    /// Runs that were only wanted if they cost no waiting, and would have.
+    /// Best-effort runs that were refused because they would have waited for reclaim.
     pub given_up: u64,
     /// The most reserved pages in use at one time.
     pub high_water_pages: u64,
-    /// Reserved pages in use now.
+    /// Reserved pages in use.
     pub used_pages: u64,
-    /// Pages of the block cache in use now.
+    /// Pages of the block cache in use.
     pub cache_pages: u64,
     /// Pages that the block cache may use.
     pub cache_pages_max: u64,
-    /// Pages that the operating system gave for the block cache before a read wanted them, while reads went on.
+    /// Pages that were backed for the block cache before a read wanted them, while reads went on.
     pub ahead_pages: u64,
-    /// How long it took for those, in nanoseconds; no read waited for it.
+    /// The time spent on backing them, in nanoseconds. No read waited for it.
     pub ahead_ns: u64,
 }
 
-/// Whether pages are worth waiting for.
+/// How much waiting a page allocation justifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effort {
-    /// Somebody waits for what is put into them.
+    /// A read waits for the data that goes into the pages.
     Demand,
-    /// They are taken only if no reclaim has to be waited for.
+    /// The allocation fails if it would wait for reclaim.
     BestEffort,
 }
 
 impl PagePool {
-    /// A pool with a reserve of `reserved_pages` and an arena of `cache_bytes` for cached blocks.
+    /// Creates a pool with a reserve of `reserved_pages` and an arena of `cache_bytes` for the block cache.
     ///
     /// # Errors
-    /// The operating system has not so much memory to give.
+    /// The operating system refuses the memory.
     pub(crate) fn new(reserved_pages: usize, cache_bytes: u64, latencies: Arc<Latencies>) -> io::Result<Self> {
         let reserve = Arenas::new(reserve_of(reserved_pages)?);
         let is_locked = reserve.is_locked_in_memory();
@@ -113,35 +113,35 @@ impl PagePool {
         })
     }
 
-    /// Holds so many pages in reserve from now on.
+    /// Changes the size of the reserve.
     ///
     /// # Errors
-    /// The operating system has not so much memory to give; all stays as it was.
+    /// The operating system refuses the memory; nothing changes.
     pub(crate) fn set_reserved_pages(&self, reserved_pages: usize) -> io::Result<()> {
         self.reserve.replace(reserve_of(reserved_pages)?);
         self.is_locked.store(self.reserve.is_locked_in_memory(), Relaxed);
         Ok(())
     }
 
-    /// Lets cached blocks take so many bytes from now on. Those that are too many are still there.
+    /// Changes the size of the block cache's arena. Blocks above the new size are not evicted here.
     ///
     /// # Errors
-    /// The operating system has not so many addresses to give; all stays as it was.
+    /// The operating system refuses the address space; nothing changes.
     pub(crate) fn set_cache_bytes(&self, cache_bytes: u64) -> io::Result<()> {
         self.cache.replace(cache_of(cache_bytes, self.ahead_count())?);
         Ok(())
     }
 
-    /// Whether cached blocks take more than they may.
+    /// Whether cached blocks exceed the current size of the arena.
     pub(crate) fn is_cache_too_full(&self) -> bool {
         self.cache.used_count() > self.cache.page_count()
     }
 
-    /// At least `len` bytes for a short time: from the reserve, or else from the operating system. `None` where neither
-    /// has room, or where the effort is not worth it.
+    /// Takes at least `len` bytes for a short time, from the reserve or else from the operating system. Returns `None`
+    /// if neither has room, or if a best-effort allocation would wait for reclaim.
     pub(crate) fn temporary(&self, len: usize, effort: Effort) -> Option<PageRun> {
         let page_count = page_count(len);
-        // Half of the reserve is for those who are waited for.
+        // Half of the reserve is kept for demand reads.
         let is_allowed =
             effort == Effort::Demand || 2 * (self.reserve.used_count() + page_count) <= self.reserve.page_count();
         if let Some(run) = is_allowed.then(|| self.take_reserved(page_count)).flatten() {
@@ -154,15 +154,15 @@ impl PagePool {
         self.unreserved(len)
     }
 
-    /// At least `len` bytes from the operating system, whatever is in reserve.
+    /// Takes at least `len` bytes from the operating system, regardless of the reserve.
     pub(crate) fn unreserved(&self, len: usize) -> Option<PageRun> {
         let page_count = page_count(len);
         self.missed.fetch_add(1, Relaxed);
         self.time_pages(page_count, || PageRun::from_system(page_count)).ok()
     }
 
-    /// At least `len` bytes for a block that stays in the cache, or `None` where the cache must first let go of others,
-    /// or where the effort is not worth it.
+    /// Takes at least `len` bytes for a block that stays in the cache. Returns `None` if the cache must first evict
+    /// blocks, or if a best-effort allocation would wait for reclaim.
     pub(crate) fn cached(&self, len: usize, effort: Effort) -> Option<PageRun> {
         let page_count = page_count(len);
         let run = self.cache.take(page_count)?;
@@ -176,21 +176,21 @@ impl PagePool {
         Some(run)
     }
 
-    /// Whether the block cache has taken so many of the pages that were touched ahead of it that more are to be, and
-    /// nobody sees to it. Who is told so is to call [`PagePool::back_ahead`], where waiting does no harm.
+    /// Whether the cache has consumed more than half of the pages that were backed ahead of it, and no thread is
+    /// backing more. A caller that gets `true` must call [`PagePool::back_ahead`] on a thread that may wait.
     pub(crate) fn wants_backing_ahead(&self) -> bool {
         let ahead_count = self.ahead_count();
         if ahead_count == 0 || self.is_backing_ahead.load(Relaxed) {
             return false;
         }
-        let lacks = self.cache.current().is_some_and(|arena| arena.lacks_backed(ahead_count) > ahead_count / 2);
+        let lacks = self.cache.current().is_some_and(|arena| arena.missing_backed_count(ahead_count) > ahead_count / 2);
         lacks && !self.is_backing_ahead.swap(true, Relaxed)
     }
 
-    /// Has the operating system give memory for pages that the block cache will take next.
+    /// Backs the pages that the block cache will take next.
     pub(crate) fn back_ahead(&self) {
         while let Some(arena) = self.cache.current() {
-            let count = arena.lacks_backed(self.ahead_count()).min(AHEAD_STEP_PAGES);
+            let count = arena.missing_backed_count(self.ahead_count()).min(AHEAD_STEP_PAGES);
             if count == 0 {
                 break;
             }
@@ -201,17 +201,17 @@ impl PagePool {
         self.is_backing_ahead.store(false, Relaxed);
     }
 
-    /// Whether the operating system is short of memory, or was a moment ago.
+    /// Whether memory is short, or was until a moment ago.
     pub(crate) fn is_memory_short(&self) -> bool {
         self.pressure.is_short()
     }
 
-    /// The number of bytes that cached blocks may take.
+    /// The size of the block cache's arena in bytes.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.page_count() * PAGE_BYTES
     }
 
-    /// What the pool has done so far.
+    /// Returns the counters of the pool.
     pub(crate) fn counters(&self) -> PagePoolCounters {
         PagePoolCounters {
             reserved_pages: self.reserve.page_count() as u64,
@@ -236,25 +236,25 @@ impl PagePool {
         Some(run)
     }
 
-    /// How many pages of the block cache are to be touched ahead of what is taken.
+    /// The number of cache pages to keep backed ahead.
     fn ahead_count(&self) -> usize {
         self.reserve.page_count() / 2
     }
 
-    /// Runs `work`, which gets pages from the operating system for a read that waits, and notes how long that took.
+    /// Runs `work`, which gets pages from the operating system for a waiting read, and records its latency.
     fn time_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> R {
         let (result, latency) = self.watch_pages(page_count, work);
         self.latencies.record(Stage::Pages, latency);
         result
     }
 
-    /// Runs `work`, which gets pages from the operating system, and heeds how long that took.
+    /// Runs `work`, which gets pages from the operating system, and notes memory pressure if it was slow.
     fn watch_pages<R>(&self, page_count: usize, work: impl FnOnce() -> R) -> (R, Duration) {
         let preemptions = preemption_count();
         let started = Instant::now();
         let result = work();
         let latency = started.elapsed();
-        // A thread that had to leave its CPU to another one lost its time to that, not to memory.
+        // A preempted thread lost its time to another thread, not to a lack of memory.
         if latency > SLOW_MIN.max(SLOW_PAGE * page_count as u32) && preemption_count() == preemptions {
             self.waited.fetch_add(1, Relaxed);
             self.pressure.note();
@@ -277,7 +277,7 @@ fn cache_of(bytes: u64, ahead_count: usize) -> io::Result<Option<Arena>> {
     Ok(Some(arena))
 }
 
-/// How many pages a run of `len` bytes takes.
+/// The number of pages in a run of `len` bytes.
 pub(crate) fn page_count(len: usize) -> usize {
     len.div_ceil(PAGE_BYTES).max(1)
 }
@@ -288,7 +288,7 @@ mod tests {
 
     fn pool(reserved_pages: usize, cache_pages: usize) -> PagePool {
         let pool = PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()));
-        // Whatever else runs on the machine.
+        // Independent of the load of the machine.
         PagePool { pressure: MemoryPressure::of(None), ..pool.expect("a small pool") }
     }
 
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn only_demand_waits_when_memory_is_short() {
         let pool = pool(2, 8);
-        // A second page, for one is touched ahead.
+        // A second page, since one page is backed ahead.
         let _first = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
         let backed = pool.cached(PAGE_BYTES, Effort::Demand).expect("room");
         drop(backed);
@@ -317,12 +317,15 @@ mod tests {
             pool.time_pages(1, || std::thread::sleep(Duration::from_millis(2)));
         }
         assert!(pool.temporary(PAGE_BYTES, Effort::BestEffort).is_some(), "the reserve costs nothing");
-        assert!(pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(), "half of it is for demand");
+        assert!(
+            pool.temporary(2 * PAGE_BYTES, Effort::BestEffort).is_none(),
+            "half of the reserve is for demand reads"
+        );
         assert!(pool.temporary(3 * PAGE_BYTES, Effort::Demand).is_some());
         assert!(pool.cached(PAGE_BYTES, Effort::BestEffort).is_some(), "that page was used before");
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_none());
         assert_eq!(pool.counters().given_up, 2);
-        std::thread::sleep(crate::memory::pressure::LASTS + Duration::from_millis(10));
+        std::thread::sleep(crate::memory::pressure::PRESSURE_LASTS + Duration::from_millis(10));
         assert!(pool.cached(2 * PAGE_BYTES, Effort::BestEffort).is_some());
     }
 
@@ -333,7 +336,7 @@ mod tests {
         for _ in 0..16 {
             kept.push(pool.cached(PAGE_BYTES, Effort::Demand).expect("room"));
             if pool.wants_backing_ahead() {
-                assert!(!pool.wants_backing_ahead(), "one is told");
+                assert!(!pool.wants_backing_ahead(), "only one caller is told");
                 pool.back_ahead();
             }
         }

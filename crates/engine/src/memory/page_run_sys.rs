@@ -1,4 +1,4 @@
-//! Runs of pages that somebody holds.
+//! Arenas, and the runs of pages that they give out.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -16,7 +16,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// Pages that are mapped once and given out in runs.
+/// A mapping whose pages are given out in runs.
 #[derive(Debug)]
 pub(crate) struct Arena {
     mapping: Mapping,
@@ -26,7 +26,7 @@ pub(crate) struct Arena {
     backed_count: AtomicUsize,
     /// Pages from this one on were never given out.
     taken_end: AtomicUsize,
-    /// Whether its pages are given back to the operating system rather than used again.
+    /// Whether freed pages return to the operating system instead of being reused.
     is_retired: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl Arena {
         Self::on_machine(machine_page_bytes(), page_count, populate)
     }
 
-    /// An arena on a machine with pages of so many bytes.
+    /// Creates an arena on a machine with pages of `machine_page_bytes`.
     fn on_machine(machine_page_bytes: usize, page_count: usize, populate: bool) -> std::io::Result<Self> {
         Ok(Self {
             mapping: Mapping::new(page_count, machine_page_bytes, populate)?,
@@ -55,41 +55,42 @@ impl Arena {
         self.page_count
     }
 
-    /// How many pages are given out.
+    /// The number of pages given out.
     pub(crate) fn used_count(&self) -> usize {
         self.page_count - self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
     }
 
-    /// How many pages more are to be backed by memory so that `ahead_count` are which were never given out.
-    pub(crate) fn lacks_backed(&self, ahead_count: usize) -> usize {
+    /// How many more pages must be backed so that `ahead_count` pages that were never given out are backed.
+    pub(crate) fn missing_backed_count(&self, ahead_count: usize) -> usize {
         let wanted = (self.taken_end.load(Relaxed) + ahead_count).min(self.page_count);
         wanted.saturating_sub(self.backed_count.load(Relaxed))
     }
 
-    /// Has the operating system give memory for the next `count` pages that are not backed yet.
+    /// Backs the next `count` pages that are not backed yet.
     pub(crate) fn back_next(&self, count: usize) {
         let first = self.backed_count.load(Relaxed);
         let end = (first + count).min(self.page_count);
         if first < end {
             self.mapping.populate(first, end - first);
-            // Only now: whoever takes them before backs them for himself, and waits no longer than for that.
+            // Published after the fact: a thread that takes these pages earlier backs them itself, and waits only for
+            // that.
             self.backed_count.fetch_max(end, Relaxed);
         }
     }
 
-    /// Gives the memory of free pages back to the operating system, now and as they come back. Nothing is to be taken
-    /// from then on.
+    /// Returns the memory of free pages to the operating system, now and whenever runs are freed later. No run may be
+    /// taken afterwards.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Relaxed);
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         for (first, count) in free.runs() {
-            // What fills the last machine page is nobody's.
+            // The padding in the last machine page belongs to no run.
             let end = if first + count == self.page_count { self.mapping.page_count() } else { first + count };
             self.mapping.discard(first, end - first);
         }
     }
 
-    /// Takes pages back. A retired arena gives the machine pages in which none is used any more to the operating system.
+    /// Frees pages. A retired arena returns each machine page without pages in use to the operating system.
     fn release(&self, first_page: usize, page_count: usize) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.release(first_page, page_count);
@@ -106,8 +107,8 @@ impl Arena {
         }
     }
 
-    /// `page_count` pages in a row, or `None`. They hold what their last user left, and are not all backed by memory
-    /// before [`PageRun::back`] was called.
+    /// Takes a run of `page_count` pages, or returns `None` if no free run is long enough. The pages contain what their
+    /// last user left. They may not be backed by memory until [`PageRun::back`] is called.
     pub(crate) fn take(self: &Arc<Self>, page_count: usize) -> Option<PageRun> {
         let first_page = self.free.lock().unwrap_or_else(PoisonError::into_inner).take(page_count)?;
         self.taken_end.fetch_max(first_page + page_count, Relaxed);
@@ -121,7 +122,7 @@ enum Home {
     System(Mapping),
 }
 
-/// A run of pages that one holder owns; they go back where they came from when it is dropped.
+/// A run of pages with a single owner. Dropping it returns the pages to the arena or the operating system.
 #[derive(Debug)]
 pub struct PageRun {
     home: Home,
@@ -130,7 +131,7 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// Pages straight from the operating system, given back to it when dropped.
+    /// Maps pages directly from the operating system; dropping the run unmaps them.
     pub(crate) fn from_system(page_count: usize) -> std::io::Result<Self> {
         Ok(Self {
             home: Home::System(Mapping::new(page_count, machine_page_bytes(), true)?),
@@ -139,7 +140,7 @@ impl PageRun {
         })
     }
 
-    /// Whether the operating system has given memory for all of the pages.
+    /// Whether all pages are backed by memory.
     pub(crate) fn is_backed(&self) -> bool {
         match &self.home {
             Home::Arena(arena) => self.first_page + self.page_count <= arena.backed_count.load(Relaxed),
@@ -147,11 +148,11 @@ impl PageRun {
         }
     }
 
-    /// Has the operating system give memory for all of the pages.
+    /// Backs all pages with memory.
     pub(crate) fn back(&self) {
         if let Home::Arena(arena) = &self.home {
             let end = self.first_page + self.page_count;
-            // Runs are given out from the lowest page on, so what lies below is backed, or is just being so.
+            // Runs are given out from the lowest page on, so all pages below this run are backed or being backed.
             let first = arena.backed_count.fetch_max(end, Relaxed).max(self.first_page);
             if first < end {
                 arena.mapping.populate(first, end - first);
@@ -159,13 +160,13 @@ impl PageRun {
         }
     }
 
-    /// Whether the run came straight from the operating system.
+    /// Whether the run was mapped directly from the operating system.
     #[cfg(test)]
     pub(crate) fn is_from_system(&self) -> bool {
         matches!(self.home, Home::System(_))
     }
 
-    /// Whether the run may be kept: not where its pages are to go back to the operating system.
+    /// Whether the run may be kept. False if its arena was retired.
     pub(crate) fn may_stay(&self) -> bool {
         match &self.home {
             Home::Arena(arena) => !arena.is_retired.load(Relaxed),
@@ -173,7 +174,7 @@ impl PageRun {
         }
     }
 
-    /// How many pages the run has.
+    /// The number of pages in the run.
     pub fn page_count(&self) -> usize {
         self.page_count
     }
@@ -226,7 +227,7 @@ mod tests {
     use crate::PAGE_BYTES;
 
     #[test]
-    fn what_a_retired_arena_gives_back_is_nobody_elses() {
+    fn a_retired_arena_returns_only_unused_memory() {
         for machine_page_bytes in [4 << 10, 16 << 10, 64 << 10] {
             let page_count = 3 * machine_page_bytes / PAGE_BYTES + 5;
             let arena = Arena::on_machine(machine_page_bytes, page_count, false).map(Arc::new).expect("a small arena");
@@ -236,7 +237,7 @@ mod tests {
             runs.iter_mut().enumerate().for_each(|(mark, run)| run.fill(mark as u8 + 1));
             runs.iter().for_each(PageRun::back);
             let is_intact = |(mark, run): &(usize, PageRun)| run.iter().all(|byte| *byte == *mark as u8 + 1);
-            // A part is free when the arena retires, and the others follow, in no order.
+            // Some pages are free when the arena retires; the others follow in no particular order.
             let mut runs: Vec<_> = runs.into_iter().enumerate().collect();
             for turn in 0..runs.len() {
                 if turn == 2 {

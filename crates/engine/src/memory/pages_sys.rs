@@ -1,4 +1,4 @@
-//! Memory from the operating system, as whole pages.
+//! Anonymous memory of the operating system, in whole pages.
 
 use std::{io, ops::Range, ptr::NonNull};
 
@@ -7,11 +7,10 @@ use self::interpreted::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap_anonymous, munmap};
 
-/// The unit of the page pool in bytes. The machine's pages are as large or a multiple of it: 4, 16 or 64 KiB.
+/// The unit of the page pool in bytes. The machine's pages are this size or a multiple of it (4, 16 or 64 KiB).
 pub const PAGE_BYTES: usize = 4096;
 
-/// The size of the machine's pages in bytes. The kernel takes nothing smaller for advice on memory, and its page cache
-/// keeps nothing smaller.
+/// The size of the machine's pages in bytes: the unit of the kernel's page cache and of madvise(2).
 pub fn machine_page_bytes() -> usize {
     #[cfg(miri)]
     return PAGE_BYTES;
@@ -19,7 +18,7 @@ pub fn machine_page_bytes() -> usize {
     rustix::param::page_size().max(PAGE_BYTES)
 }
 
-/// A private anonymous mapping, unmapped when dropped. Its pages are zero until they are written.
+/// A private anonymous mapping, unmapped when dropped. Its pages are zero until written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -34,8 +33,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `page_count` pages, and those that fill the last machine page; with `populate` they are all backed by memory
-    /// before this returns.
+    /// Maps `page_count` pages, rounded up to whole machine pages. With `populate`, all of them are backed by memory
+    /// when this returns.
     pub(crate) fn new(page_count: usize, machine_page_bytes: usize, populate: bool) -> io::Result<Self> {
         let len = page_count.max(1).checked_mul(PAGE_BYTES);
         let len = len.and_then(|len| len.checked_next_multiple_of(machine_page_bytes));
@@ -48,14 +47,14 @@ impl Mapping {
         Ok(Self { start, len, machine_page_bytes })
     }
 
-    /// Keeps all pages in memory, if the limits of this process allow it.
+    /// Locks all pages in memory, if the limits of this process allow it.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping.
         unsafe { mlock_with(self.start.as_ptr().cast(), self.len, MlockFlags::empty()) }.map_err(io::Error::from)
     }
 
-    /// Backs pages with memory now rather than at their first use, and with them the rest of the machine pages that they
-    /// are in. On kernels that cannot (before 5.14), nothing happens.
+    /// Backs pages with memory now instead of at their first use, and with them the rest of their machine pages. Does
+    /// nothing on kernels without `MADV_POPULATE_WRITE` (before 5.14).
     pub(crate) fn populate(&self, first_page: usize, page_count: usize) {
         let start = self.offset_of(first_page, page_count * PAGE_BYTES);
         let end = start + page_count * PAGE_BYTES;
@@ -63,8 +62,8 @@ impl Mapping {
         self.advise(start..end.next_multiple_of(self.machine_page_bytes), Advice::LinuxPopulateWrite);
     }
 
-    /// Gives the memory of pages that nobody uses back; they read as zeros from then on. A machine page stays where pages
-    /// in it are not among these.
+    /// Returns the memory of unused pages to the operating system; they read as zeros afterwards. Machine pages that
+    /// this range covers only in part stay.
     pub(crate) fn discard(&self, first_page: usize, page_count: usize) {
         let start = self.offset_of(first_page, page_count * PAGE_BYTES);
         let end = start + page_count * PAGE_BYTES;
@@ -72,45 +71,46 @@ impl Mapping {
         self.advise(start..end - end % self.machine_page_bytes, Advice::LinuxDontNeed);
     }
 
-    /// How many pages a machine page holds.
+    /// The number of pages in a machine page.
     pub(crate) fn pages_of_machine_page(&self) -> usize {
         self.machine_page_bytes / PAGE_BYTES
     }
 
-    /// How many pages are mapped: those that were asked for, and what fills the last machine page.
+    /// The number of mapped pages, including the padding of the last machine page.
     pub(crate) fn page_count(&self) -> usize {
         self.len / PAGE_BYTES
     }
 
-    /// Tells the kernel about whole machine pages. Advice to discard is given only for those that nobody uses.
+    /// Advises the kernel on whole machine pages. Callers discard only pages that nobody uses.
     fn advise(&self, bytes: Range<usize>, advice: Advice) {
         if bytes.is_empty() {
             return;
         }
         let is_whole = |offset: usize| offset.is_multiple_of(self.machine_page_bytes);
         assert!(is_whole(bytes.start) && is_whole(bytes.end) && bytes.end <= self.len, "advice is on machine pages");
-        // SAFETY: the range is inside the mapping; populating it changes no byte, and no slice lives of what is discarded.
+        // SAFETY: the range is inside the mapping. Populating changes no byte, and no slice of a discarded range
+        // exists.
         let _ = unsafe { madvise(self.start.as_ptr().add(bytes.start).cast(), bytes.len(), advice) };
     }
 
-    /// The `len` bytes from page `first_page` on.
+    /// Returns `len` bytes from page `first_page` on.
     ///
     /// # Safety
-    /// The caller alone uses these pages, or all who use them only read, as long as the slice lives.
+    /// As long as the slice lives, either the caller alone uses these pages or all users only read them.
     pub(crate) unsafe fn bytes(&self, first_page: usize, len: usize) -> &[u8] {
         let offset = self.offset_of(first_page, len);
-        // SAFETY: the range is inside the mapping, and mapped pages are initialised; the rest the caller promises.
+        // SAFETY: the range is inside the mapping, and mapped pages are initialised. The caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) }
     }
 
-    /// The `len` bytes from page `first_page` on, for writing.
+    /// Returns `len` bytes from page `first_page` on, for writing.
     ///
     /// # Safety
     /// The caller alone uses these pages as long as the slice lives.
     #[expect(clippy::mut_from_ref, reason = "the caller owns the pages, not the mapping")]
     pub(crate) unsafe fn bytes_mut(&self, first_page: usize, len: usize) -> &mut [u8] {
         let offset = self.offset_of(first_page, len);
-        // SAFETY: the range is inside the mapping, and mapped pages are initialised; the rest the caller promises.
+        // SAFETY: the range is inside the mapping, and mapped pages are initialised. The caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
     }
 
@@ -128,8 +128,7 @@ impl Drop for Mapping {
     }
 }
 
-/// What the interpreter Miri has in the place of the system's calls: memory of the allocator, so that every access to a
-/// page is checked.
+/// Replacements for the system calls under Miri: memory of the allocator, so that Miri checks every access to a page.
 #[cfg(miri)]
 mod interpreted {
     use std::{
@@ -162,7 +161,7 @@ mod interpreted {
 
     pub(super) unsafe fn madvise(start: *mut c_void, len: usize, advice: Advice) -> io::Result<()> {
         if advice == Advice::LinuxDontNeed {
-            // SAFETY: the caller says that nobody uses these pages.
+            // SAFETY: the caller guarantees that nobody uses these pages.
             unsafe { start.write_bytes(0, len) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Bytes that were prefetched and that nobody has used yet.
+//! The budget of prefetched bytes that no read has used yet, and feedback on how many were used.
 
 use std::{
     collections::VecDeque,
@@ -8,20 +8,19 @@ use std::{
     },
 };
 
-/// Shares are counted in parts of this.
+/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
-/// One budget for all bytes that were prefetched and that nobody has used yet. Where it is spent, the oldest of them count as
-/// wasted.
+/// The budget of all prefetched bytes that no read has used yet. When it is full, the oldest claims count as wasted.
 #[derive(Debug, Default)]
 pub(crate) struct PrefetchBudget {
     max_bytes: AtomicU64,
     bytes: AtomicU64,
-    /// What may count as wasted, the oldest first.
+    /// Claims that can be counted as wasted, the oldest first.
     claims: Mutex<VecDeque<Weak<Unused>>>,
 }
 
-/// What became of the prefetched bytes of one kind.
+/// How much of the prefetched bytes of one kind was used.
 #[derive(Debug)]
 pub(crate) struct Feedback {
     used_share: AtomicU32,
@@ -30,7 +29,7 @@ pub(crate) struct Feedback {
     wasted_count: AtomicU64,
 }
 
-/// Bytes of a budget until they are used, or wasted: dropped or given up without use.
+/// A claim on the budget, until the bytes are used or wasted: evicted or dropped without use.
 #[derive(Debug)]
 pub(crate) struct Unused {
     budget: Arc<PrefetchBudget>,
@@ -48,14 +47,16 @@ impl PrefetchBudget {
         self.max_bytes.load(Relaxed)
     }
 
-    /// Claims bytes that are prefetched now; `None` where held bytes take all of the budget.
+    /// Claims prefetched bytes and makes room by counting the oldest claims as wasted. Returns `None` if held bytes
+    /// fill the budget.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64, feedback: &Arc<Feedback>) -> Option<Arc<Unused>> {
         let unused = self.take(bytes, Some(Arc::clone(feedback)))?;
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::downgrade(&unused));
         Some(unused)
     }
 
-    /// Holds bytes that are on their way to a sink, as long as the claim lives.
+    /// Holds bytes on their way to a sink. They are returned when the result is dropped and count as neither used nor
+    /// wasted.
     pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Option<Arc<Unused>> {
         self.take(bytes, None)
     }
@@ -76,7 +77,7 @@ impl PrefetchBudget {
 }
 
 impl Feedback {
-    /// Nothing is known yet, but that `used_share` of [`WHOLE`] is taken to be used. The share is a moving average over
+    /// Creates feedback with an assumed `used_share`, in units of 1 / [`WHOLE`]. The share is a moving average over
     /// `judged_bytes`.
     pub(crate) fn new(used_share: u32, judged_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -87,12 +88,12 @@ impl Feedback {
         })
     }
 
-    /// The part of `max` that the share of used bytes deserves.
+    /// Returns the part of `max` that corresponds to the share of used bytes.
     pub(crate) fn part_of(&self, max: u64) -> u64 {
         max / u64::from(WHOLE) * u64::from(self.used_share.load(Relaxed))
     }
 
-    /// How many claims were used, and how many wasted.
+    /// Returns the number of used and of wasted claims.
     pub(crate) fn used_and_wasted(&self) -> (u64, u64) {
         (self.used_count.load(Relaxed), self.wasted_count.load(Relaxed))
     }
@@ -108,13 +109,13 @@ impl Feedback {
 }
 
 impl Unused {
-    /// Notes that somebody asked for the bytes.
+    /// Notes that a read used the bytes.
     pub(crate) fn note_used(&self) {
         self.settle(true);
     }
 
     fn settle(&self, is_used: bool) {
-        // Mostly this is settled, so it is only read.
+        // Most claims are settled already, so a plain load comes first.
         if self.is_settled.load(Relaxed) || self.is_settled.swap(true, Relaxed) {
             return;
         }

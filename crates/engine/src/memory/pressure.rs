@@ -1,4 +1,4 @@
-//! Whether memory is short.
+//! Memory pressure: whether memory is short.
 
 use std::{
     fs::{self, File},
@@ -10,23 +10,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So long after memory was seen to be short, it is still taken to be.
-pub(crate) const LASTS: Duration = Duration::from_millis(250);
+/// How long memory pressure is assumed to last after it was last observed.
+pub(crate) const PRESSURE_LASTS: Duration = Duration::from_millis(250);
 
-/// The kernel is asked no more often than this: its answer adds up what each CPU knows.
+/// The least interval between two queries of the kernel, which sums up counters of all CPUs for its answer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Memory is short where some thread has waited for it one part in so many of the time.
+/// Memory is short if threads stall on memory for more than one part in `STALLED_PART` of the time.
 const STALLED_PART: u32 = 50;
 
-/// Where the kernel tells how long threads have waited for memory, in the whole machine.
+/// The kernel's pressure stall information for the whole machine.
 const MACHINE: &str = "/proc/pressure/memory";
 
-/// Whether memory is short: where getting pages was slow, as told by who got them, or where threads of the same control
-/// group, or else of the machine, wait for memory much of the time, as told by the kernel (pressure stall information).
+/// Memory pressure. Memory is short if page allocations of this process were slow, or if the kernel's pressure stall
+/// information says that threads of the same control group (or else of the machine) often stall on memory.
 ///
-/// The second tells it before anybody here has waited: a page that is only wanted if it costs no waiting is not asked for
-/// then.
+/// Stall information reports pressure before any thread of this process has waited. It lets best-effort allocations
+/// give up in time.
 pub(crate) struct MemoryPressure {
     started: Instant,
     /// Memory is short until this time, in milliseconds since the start.
@@ -35,7 +35,7 @@ pub(crate) struct MemoryPressure {
     last: Mutex<Option<Look>>,
 }
 
-/// What the kernel said, and when.
+/// An answer of the kernel.
 #[derive(Clone, Copy)]
 struct Look {
     at: Instant,
@@ -43,7 +43,7 @@ struct Look {
 }
 
 impl MemoryPressure {
-    /// The pressure that this process is under.
+    /// Creates the pressure of the machine, or of the control group of this process.
     pub(crate) fn new() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -52,25 +52,26 @@ impl MemoryPressure {
         Self::of(first(&[of_group.as_deref().unwrap_or(MACHINE), MACHINE]))
     }
 
-    /// The pressure that a file tells of, in the form of the kernel's; none but what is noted without one.
+    /// Creates the pressure that `stalls` reports, a file in the form of the kernel's `memory.pressure`. Without a
+    /// file, only [`note`](Self::note) reports pressure.
     pub(crate) fn of(stalls: Option<File>) -> Self {
         let pressure = Self { started: Instant::now(), until_ms: AtomicU64::new(0), stalls, last: Mutex::new(None) };
         pressure.look();
         pressure
     }
 
-    /// Notes that getting pages was slow.
+    /// Notes that a page allocation was slow.
     pub(crate) fn note(&self) {
-        self.until_ms.fetch_max(self.now_ms() + LASTS.as_millis() as u64, Relaxed);
+        self.until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS.as_millis() as u64, Relaxed);
     }
 
-    /// Whether memory is short, or was a moment ago.
+    /// Whether memory is short, or was until a moment ago.
     pub(crate) fn is_short(&self) -> bool {
         self.look();
         self.now_ms() < self.until_ms.load(Relaxed)
     }
 
-    /// Asks the kernel, unless somebody does or just did.
+    /// Queries the kernel, unless a thread is doing so or just did.
     fn look(&self) {
         let (Some(stalls), Ok(mut last)) = (&self.stalls, self.last.try_lock()) else { return };
         let at = Instant::now();
@@ -89,7 +90,7 @@ impl MemoryPressure {
     }
 }
 
-/// How long some thread has waited for memory, since the machine or its group began.
+/// The total time that some thread stalled on memory, since the machine or its control group began.
 fn stalled_time(stalls: &File) -> Option<Duration> {
     let mut bytes = [0; 256];
     let len = stalls.read_at(&mut bytes, 0).ok()?;
@@ -114,22 +115,22 @@ mod tests {
         };
         tell(5_000_000);
         let pressure = MemoryPressure::of(Some(File::open(told.path()).expect("ours")));
-        assert!(!pressure.is_short(), "what was before says nothing");
+        assert!(!pressure.is_short(), "stalls before the start do not count");
         thread::sleep(LOOK_INTERVAL * 2);
         tell(5_000_100);
-        assert!(!pressure.is_short(), "a wait now and then");
+        assert!(!pressure.is_short(), "an occasional stall");
         thread::sleep(LOOK_INTERVAL * 2);
         tell(8_000_000);
         assert!(pressure.is_short());
         tell(0);
         thread::sleep(LOOK_INTERVAL * 2);
-        assert!(pressure.is_short(), "it was a moment ago");
-        thread::sleep(LASTS);
+        assert!(pressure.is_short(), "memory was short a moment ago");
+        thread::sleep(PRESSURE_LASTS);
         assert!(!pressure.is_short());
     }
 
     #[test]
-    fn without_the_kernel_s_word_what_was_noted_counts() {
+    fn without_stall_information_only_noted_pressure_counts() {
         let pressure = MemoryPressure::of(None);
         assert!(!pressure.is_short());
         pressure.note();

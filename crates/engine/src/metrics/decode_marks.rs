@@ -1,23 +1,23 @@
-//! A line for each decode, for whoever traces the machine.
+//! A line in the kernel's trace for each decode.
 
 use std::{fs::File, io::Write, sync::OnceLock, time::Duration};
 
-/// Where a line is written after each decode; nowhere unless it is asked for.
+/// The file to which each decode writes a line; none by default.
 ///
 /// Meant for the `trace_marker` of tracefs, which adds the time and the thread.
 #[derive(Default)]
 pub(crate) struct DecodeMarks(OnceLock<File>);
 
 impl DecodeMarks {
-    /// Begins to write to `file`; false if that was asked for before.
+    /// Begins to write to `file`. Returns false if a file was set before.
     pub(crate) fn begin(&self, file: File) -> bool {
         self.0.set(file).is_ok()
     }
 
-    /// Says that a decode has ended: how long it took, and how many bytes it gave.
+    /// Writes the mark of a decode: its duration, and the number of its decoded bytes.
     pub(crate) fn mark(&self, latency: Duration, decoded_bytes: usize) {
         if let Some(mut file) = self.0.get() {
-            // One write for each line; a mark that cannot be made is nobody's loss but the tracer's.
+            // One write for each line. A failed write loses only a line of the trace, so it is ignored.
             let _ = file.write(format!("floe_decode {} {decoded_bytes}\n", latency.as_nanos()).as_bytes());
         }
     }

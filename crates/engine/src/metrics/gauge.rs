@@ -1,11 +1,11 @@
-//! How many there are of something.
+//! A gauge: a current count and its maximum.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// How many there are of something now, and how many there were at most.
+/// Counts live objects: their current number and its maximum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gauge {
     counts: Arc<Counts>,
@@ -17,7 +17,7 @@ struct Counts {
     max: AtomicU64,
 }
 
-/// One of those that a gauge counts, as long as it lives.
+/// A counted object. Dropping it decrements the gauge.
 #[derive(Debug)]
 pub(crate) struct Counted(Arc<Counts>);
 
@@ -25,7 +25,7 @@ impl Gauge {
     /// Counts one more.
     pub(crate) fn enter(&self) -> Counted {
         let now = self.counts.now.fetch_add(1, Relaxed) + 1;
-        // The most seldom changes, so it is mostly read alone.
+        // A maximum rarely changes, so a plain load comes first.
         if now > self.counts.max.load(Relaxed) {
             self.counts.max.fetch_max(now, Relaxed);
         }
@@ -52,7 +52,7 @@ mod tests {
     use super::Gauge;
 
     #[test]
-    fn what_leaves_is_counted_no_more() {
+    fn dropped_objects_are_not_counted() {
         let gauge = Gauge::default();
         let first = gauge.enter();
         drop((gauge.enter(), gauge.enter()));

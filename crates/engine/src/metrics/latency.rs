@@ -1,4 +1,4 @@
-//! How long the stages of a read take.
+//! Latency histograms of the stages of a read.
 
 use std::{
     cell::Cell,
@@ -11,13 +11,13 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-/// Latencies are exact to this many significant digits: to one part in a hundred.
+/// Significant decimal digits of recorded latencies; two mean a precision of one percent.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// The longest latency that is told apart from longer ones.
+/// The longest latency that is recorded exactly, in nanoseconds; longer ones count as this.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// How many copies of each histogram threads share, so that they seldom meet.
+/// The number of copies of each histogram. Threads are spread over them, so that they rarely contend for a lock.
 const SHARD_COUNT: usize = 4;
 
 /// A stage of a read.
@@ -31,14 +31,14 @@ pub enum Stage {
     Fetch,
     /// Decoding one block.
     Decode,
-    /// Giving the bytes to who asked for them.
+    /// Delivering the bytes to the caller.
     Reply,
-    /// A read as a whole, from the request until it is answered.
+    /// The whole read, from the request to its reply.
     Read,
 }
 
 impl Stage {
-    /// All stages, in the order of a read; what they come to last.
+    /// All stages in the order of a read, the total last.
     pub const ALL: [Self; 6] = [Self::QueueWait, Self::Pages, Self::Fetch, Self::Decode, Self::Reply, Self::Read];
 
     /// The stage's name, for tables.
@@ -54,20 +54,20 @@ impl Stage {
     }
 }
 
-/// What is known of one stage's latency so far; all times in nanoseconds, exact to one part in a hundred.
+/// The latency of one stage so far, in nanoseconds, with a precision of one percent.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LatencySummary {
     /// How many times the stage ran.
     pub count: u64,
-    /// The sum of all times, exact.
+    /// The exact sum of all latencies.
     pub total_ns: u64,
     /// The average.
     pub mean_ns: f64,
-    /// Half of the times are no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 99 of 100 are no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1000 are no longer.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -104,7 +104,8 @@ impl Latencies {
         result
     }
 
-    /// Runs `work`, which answers a read that was asked for then, and records how long that and all of it took.
+    /// Runs `work`, which replies to a read that was requested at `asked`, and records the latencies of the reply and
+    /// of the whole read.
     pub(crate) fn reply(&self, asked: Instant, work: impl FnOnce()) {
         let started = Instant::now();
         work();
@@ -132,7 +133,7 @@ impl Latencies {
         }
     }
 
-    /// How many times the stage took no longer than each of `bounds_ns`, which rise.
+    /// For each bound in `bounds_ns` (ascending, in nanoseconds), returns how often the stage took no longer.
     pub(crate) fn counts_up_to(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds_ns.len()];
         for shard in &self.shards {

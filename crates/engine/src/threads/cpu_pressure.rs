@@ -1,4 +1,4 @@
-//! Whether CPUs are short.
+//! CPU pressure: whether more threads are runnable than there are CPUs.
 
 use std::{
     fs::File,
@@ -12,84 +12,84 @@ use std::{
 
 use crate::threads::scheduling_sys::allowed_cpus;
 
-/// The kernel is asked no more often than this. Its answer takes about a microsecond.
+/// The least interval between two queries of the kernel. A query takes about a microsecond.
 const LOOK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// After this long without a look, what was seen before says nothing any more.
-const FORGOTTEN: Duration = Duration::from_secs(1);
+/// Observations older than this no longer count.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How often the CPUs that the process may run on are counted.
+/// The interval at which the CPUs of this process are counted.
 const CPU_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A look takes the average one part in so many of the way up, and of the way down: a crowd is seen at once, and has to
-/// be gone for some milliseconds.
+/// Each query moves the average up by 1 / `UP_PARTS` of the difference, or down by 1 / `DOWN_PARTS`: a surge is
+/// detected at once, and its end only after some milliseconds.
 const UP_PARTS: usize = 4;
 const DOWN_PARTS: usize = 16;
 
-/// Threads are counted in parts of this.
+/// Numbers of threads are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: usize = 1 << 10;
 
-/// CPUs are short from so much more threads on than there are CPUs, and until there are no more than that.
+/// Pressure begins when the runnable threads exceed the CPUs by this margin, and ends when they no longer exceed them.
 const MARGIN: usize = WHOLE / 2;
 
-/// Where the kernel tells how many threads run or are ready to.
+/// The kernel reports the number of runnable threads here.
 const RUNNABLE: &str = "/proc/loadavg";
 
-/// Whether more threads of others want to run than there are CPUs that this process may use: the programs that read
-/// count as others too.
+/// CPU pressure: whether more threads of others are runnable than there are CPUs for this process. The programs that
+/// read from the mount count as others.
 ///
-/// Where the kernel does not tell, CPUs are taken to be short.
+/// If the kernel does not report the number of runnable threads, pressure is assumed.
 #[derive(Debug)]
 pub(crate) struct CpuPressure {
     runnable: Option<File>,
-    /// Threads of ours that have something to do.
+    /// Threads of this process that are busy.
     working: AtomicUsize,
     is_high: AtomicBool,
     last: Mutex<Option<Look>>,
 }
 
-/// What the kernel said of late.
+/// The kernel's recent answers.
 #[derive(Debug)]
 struct Look {
     at: Instant,
-    /// The average number of runnable threads of others, in parts of [`WHOLE`].
+    /// The average number of runnable threads of others, in units of 1 / [`WHOLE`].
     others: usize,
     cpu_count: usize,
     cpus_counted: Instant,
 }
 
-/// A thread of ours that has something to do, until this is dropped.
+/// Counts a thread of this process as busy until it is dropped.
 pub struct Working<'pressure>(&'pressure CpuPressure);
 
 impl CpuPressure {
-    /// The pressure that this machine is under.
+    /// Creates the pressure of this machine.
     pub(crate) fn new() -> Self {
         Self::of(File::open(RUNNABLE).ok())
     }
 
-    /// The pressure that a file tells of, in the form of the kernel's.
+    /// Creates the pressure that a file in the form of the kernel's `loadavg` reports.
     pub(crate) fn of(runnable: Option<File>) -> Self {
         Self { runnable, working: AtomicUsize::new(0), is_high: AtomicBool::new(true), last: Mutex::new(None) }
     }
 
-    /// Notes that the calling thread has something to do.
+    /// Counts the calling thread as busy until the result is dropped.
     pub(crate) fn work(&self) -> Working<'_> {
         self.working.fetch_add(1, Relaxed);
         Working(self)
     }
 
-    /// Whether CPUs were short when that was last looked at.
+    /// Whether there was pressure at the last query; true before the first one.
     pub(crate) fn is_high(&self) -> bool {
         self.is_high.load(Relaxed)
     }
 
-    /// Whether CPUs were seen to be short: not where nobody has looked yet.
+    /// Whether pressure was observed; false before the first query.
     pub(crate) fn was_seen_high(&self) -> bool {
         self.is_high() && self.last.try_lock().is_ok_and(|last| last.is_some())
     }
 
-    /// Asks the kernel, unless somebody does or just did; gives whether what it says has changed
-    /// [`is_high`](Self::is_high).
+    /// Queries the kernel, unless a thread is doing so or just did. Returns whether [`is_high`](Self::is_high) has
+    /// changed.
     pub(crate) fn look(&self) -> bool {
         let (Some(runnable), Ok(mut last)) = (&self.runnable, self.last.try_lock()) else { return false };
         let at = Instant::now();
@@ -98,7 +98,7 @@ impl CpuPressure {
         }
         let Some(count) = runnable_count(runnable) else { return false };
         let others = count.saturating_sub(self.working.load(Relaxed)) * WHOLE;
-        let before = last.take().filter(|last| at - last.at < FORGOTTEN);
+        let before = last.take().filter(|last| at - last.at < LOOK_AGE_MAX);
         let (cpu_count, cpus_counted) = match &before {
             Some(before) if at - before.cpus_counted < CPU_COUNT_INTERVAL => (before.cpu_count, before.cpus_counted),
             _ => (allowed_cpus().len(), at),
@@ -121,7 +121,7 @@ impl Drop for Working<'_> {
     }
 }
 
-/// How many threads of the machine run or are ready to.
+/// The number of runnable threads of the machine.
 fn runnable_count(file: &File) -> Option<usize> {
     let mut bytes = [0; 128];
     let len = file.read_at(&mut bytes, 0).ok()?;
@@ -139,7 +139,7 @@ mod tests {
     fn more_threads_of_others_than_cpus_are_a_pressure() {
         let told = tempfile::NamedTempFile::new().expect("a file");
         let pressure = CpuPressure::of(Some(File::open(told.path()).expect("ours")));
-        // Whether the look changed what is thought, and what is thought then.
+        // Returns whether the query changed the state, and the state.
         let look = |count: usize| {
             told.as_file().set_len(0).expect("ours");
             told.as_file().write_all_at(format!("0.38 1.74 4.44 {count}/80 32083\n").as_bytes(), 0).expect("ours");
@@ -149,20 +149,20 @@ mod tests {
         let cpus = allowed_cpus().len();
         assert!(pressure.is_high() && !pressure.was_seen_high(), "nothing is known yet");
         assert_eq!(look(cpus), (true, false));
-        assert_eq!(look(cpus + 1), (false, false), "now and then one too many");
+        assert_eq!(look(cpus + 1), (false, false), "one thread too many is within the margin");
         assert_eq!(look(cpus + 8), (true, true));
         assert!(pressure.was_seen_high());
-        assert_eq!(look(cpus), (false, true), "it was a moment ago");
+        assert_eq!(look(cpus), (false, true), "pressure was high a moment ago");
         assert!((0..200).any(|_| look(cpus.saturating_sub(1)) == (true, false)));
         let working: Vec<_> = (0..8).map(|_| pressure.work()).collect();
-        assert_eq!(look(cpus + 8), (false, false), "these are ours");
+        assert_eq!(look(cpus + 8), (false, false), "these threads are ours");
         drop(working);
         assert_eq!(look(cpus + 8), (true, true));
-        assert!(!pressure.look(), "that was just now");
+        assert!(!pressure.look(), "the last query was just now");
     }
 
     #[test]
-    fn without_the_kernel_s_word_cpus_are_short() {
+    fn without_the_kernel_s_counts_pressure_is_assumed() {
         let nonsense = tempfile::NamedTempFile::new().expect("a file");
         for told in [None, Some(File::open(nonsense.path()).expect("ours"))] {
             let pressure = CpuPressure::of(told);

@@ -1,32 +1,32 @@
-//! How many of the threads that take requests may wait for a source.
+//! Permits for session threads to block on a source.
 
 use std::sync::{
     OnceLock,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// How many of the threads that take requests may wait for a source at one time. The others stay free, so that requests
-/// whose bytes are in memory never wait behind those whose bytes are not. Waiting where the request came in spares it two
-/// changes of threads.
+/// Limits the number of session threads that block on a source at the same time. The other session threads continue to
+/// serve requests whose bytes are in memory. Blocking on the session thread that took the request saves two changes of
+/// threads.
 #[derive(Default)]
 pub(crate) struct BlockingPermits {
     free: AtomicUsize,
-    /// Called by a thread that has got a permit, before it waits.
+    /// Called by a thread that got a permit, before it blocks.
     before_blocking: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// A thread's permit to wait, given back when this is dropped.
+/// A thread's permit to block, returned when dropped.
 pub(crate) struct BlockingPermit<'permits>(&'permits BlockingPermits);
 
 impl BlockingPermits {
-    /// Gives `count` permits. `before_blocking` is called by each thread that takes one, so that another can take its
-    /// place; only the first one given counts.
+    /// Adds `count` permits. Each thread that takes a permit first calls `before_blocking`, so that another thread can
+    /// take its place. Only the first callback given is used.
     pub(crate) fn give(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
         let _ = self.before_blocking.set(Box::new(before_blocking));
         self.free.fetch_add(count, Relaxed);
     }
 
-    /// A permit for the calling thread, if one is free.
+    /// Takes a permit for the calling thread, if one is free.
     pub(crate) fn take(&self) -> Option<BlockingPermit<'_>> {
         self.free.fetch_update(Relaxed, Relaxed, |free| free.checked_sub(1)).ok()?;
         if let Some(before_blocking) = self.before_blocking.get() {

@@ -1,4 +1,4 @@
-//! Limits how long a thread works at real-time priority without a pause.
+//! Limits the time that a thread works at real-time priority without a pause.
 
 use std::{
     cell::RefCell,
@@ -8,21 +8,23 @@ use std::{
 
 use super::{scheduling_sys::thread_cpu_time_ns, worker::WorkerRecord};
 
-/// A real-time thread that has worked so long without a pause goes back to time sharing, so that it cannot starve the
-/// machine: until it has a pause, or for as long again.
+/// A real-time thread that works longer than this without a pause is moved to time sharing, so that it cannot starve
+/// the machine. It becomes real-time again at its next pause or, if it serves requests, with its first request after
+/// this time.
 pub(crate) const REAL_TIME_BUDGET: Duration = Duration::from_millis(50);
 
-/// A real-time thread that lost so much time of a stretch of work was throttled by the kernel or by a higher priority.
+/// A real-time thread that was off its CPU for longer than this during a stretch of work was throttled by the kernel or
+/// preempted by a higher priority.
 const THROTTLED_MIN: Duration = Duration::from_millis(40);
 
-/// A thread has had no pause where it has used so many hundredths of the time.
+/// A thread that used at least this percentage of the elapsed time as CPU time had no pause.
 const BUSY_PERCENT: u32 = 90;
 
 thread_local! {
     static STRETCH: RefCell<Option<Stretch>> = const { RefCell::new(None) };
 }
 
-/// A stretch of work of a real-time thread.
+/// A stretch of work of a real-time thread, without a pause.
 struct Stretch {
     record: Arc<WorkerRecord>,
     began: Instant,
@@ -31,7 +33,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// A stretch that begins now; none where the thread is not real-time.
+    /// Starts a stretch. Returns `None` if the thread is not real-time.
     fn of(record: &Arc<WorkerRecord>) -> Option<Self> {
         record.is_real_time().then(|| Self {
             record: Arc::clone(record),
@@ -50,7 +52,7 @@ impl Stretch {
         self.has_yielded = self.record.yield_real_time();
     }
 
-    /// Ends the stretch; the thread is real-time again.
+    /// Ends the stretch and makes the thread real-time again.
     fn end(self) {
         if self.has_yielded {
             self.record.restore_real_time();
@@ -66,8 +68,8 @@ impl Stretch {
     }
 }
 
-/// Notes that the calling thread begins with a piece of work, which belongs to the same stretch as the one before unless
-/// [`pause`] was called in between.
+/// Notes that the calling thread begins a piece of work. The work continues the current stretch unless [`pause`] was
+/// called in between.
 pub(crate) fn begin_work(record: &Arc<WorkerRecord>) {
     STRETCH.with_borrow_mut(|stretch| {
         if stretch.is_none() {
@@ -76,7 +78,7 @@ pub(crate) fn begin_work(record: &Arc<WorkerRecord>) {
     });
 }
 
-/// As [`begin_work`], on a thread that does not tell of its pauses: they are found by the time that it has used.
+/// Like [`begin_work`], for a thread that does not report its pauses. They are inferred from its CPU time.
 pub(crate) fn begin_request(record: &Arc<WorkerRecord>) {
     STRETCH.with_borrow_mut(|stretch| {
         let had_pause = stretch.as_ref().is_some_and(|stretch| {
@@ -96,15 +98,15 @@ pub(crate) fn begin_request(record: &Arc<WorkerRecord>) {
     check(Duration::ZERO);
 }
 
-/// Notes that the calling thread has nothing to do.
+/// Notes that the calling thread is idle.
 pub(crate) fn pause() {
     if let Some(stretch) = STRETCH.with_borrow_mut(Option::take) {
         stretch.end();
     }
 }
 
-/// Takes the calling thread back to time sharing if it has used its budget up, or will have after `ahead` more. Everything
-/// that works in proportion to what an image holds calls this now and then. It takes some tens of nanoseconds.
+/// Moves the calling thread to time sharing if it has exhausted its budget, or would after `ahead` more. Every loop
+/// whose length depends on the image calls this now and then. A call takes some tens of nanoseconds.
 pub(crate) fn check(ahead: Duration) {
     STRETCH.with_borrow_mut(|stretch| {
         if let Some(stretch) = stretch
@@ -135,7 +137,7 @@ mod tests {
     fn a_real_time_thread_that_has_no_pause_is_time_shared_until_it_has_one() {
         let ended = thread::spawn(|| {
             let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Fifo(1), None);
-            record.take_place();
+            record.attach();
             if !matches!(record.status().got, Priority::Fifo(_)) {
                 return floe_testkit::skip::skipped("real-time scheduling is not allowed here");
             }
@@ -144,24 +146,24 @@ mod tests {
             check(Duration::ZERO);
             assert_eq!(yielded(), 0);
             check(REAL_TIME_BUDGET);
-            assert_eq!(yielded(), 1, "that would be too long");
+            assert_eq!(yielded(), 1, "the work ahead would exceed the budget");
             pause();
             for begin in [begin_work, begin_request] {
                 let before = yielded();
                 begin(&record);
-                // Another real-time thread may take the CPU meanwhile.
+                // Another real-time thread may take the CPU in the meantime.
                 work(REAL_TIME_BUDGET * 2);
                 check(Duration::ZERO);
                 assert_eq!(yielded(), before + 1);
                 check(Duration::ZERO);
-                assert_eq!(yielded(), before + 1, "it is time-shared already");
+                assert_eq!(yielded(), before + 1, "the thread is time-shared already");
                 pause();
             }
             begin_request(&record);
             let before = yielded();
             thread::sleep(REAL_TIME_BUDGET * 2);
             begin_request(&record);
-            assert_eq!(yielded(), before, "it had a pause");
+            assert_eq!(yielded(), before, "the thread had a pause");
         });
         ended.join().expect("no panic");
     }

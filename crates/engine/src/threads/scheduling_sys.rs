@@ -1,4 +1,4 @@
-//! How a thread is scheduled.
+//! System calls that schedule threads.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::Priority;
 
-/// How long a thread with [`Priority::Slice`] runs before another's turn comes, in nanoseconds: the least that Linux takes.
+/// The time slice of a thread with [`Priority::Slice`], in nanoseconds: the least that Linux accepts.
 const SLICE_NS: u64 = 100_000;
 
-/// `struct sched_attr` of sched_setattr(2), in its first form.
+/// `struct sched_attr` of sched_setattr(2), in its first version.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -28,20 +28,20 @@ struct Attributes {
 pub(crate) struct ThreadId(libc::pid_t);
 
 impl ThreadId {
-    /// The calling thread.
+    /// Returns the calling thread.
     pub(crate) fn current() -> Self {
         Self(rustix::thread::gettid().as_raw_nonzero().get())
     }
 }
 
-/// The nice level of a thread.
+/// Returns the nice level of a thread.
 pub(crate) fn nice_level(thread: ThreadId) -> i8 {
-    // SAFETY: the call has no memory of ours.
+    // SAFETY: the call accesses no memory of this process.
     let level = unsafe { libc::getpriority(libc::PRIO_PROCESS, thread.0.unsigned_abs()) };
     i8::try_from(level).unwrap_or(0)
 }
 
-/// Schedules a thread as `priority` says, or as near to it as is allowed; gives what it got.
+/// Schedules a thread with `priority`, or with the closest alternative that is permitted. Returns the result.
 pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
     let attempts: &[Priority] = match priority {
         Priority::Auto => &[Priority::Fifo(1), Priority::Nice(-20), Priority::Slice],
@@ -53,14 +53,14 @@ pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
     attempts.iter().copied().find(|attempt| apply(thread, *attempt).is_ok()).unwrap_or(Priority::Normal)
 }
 
-/// Takes a thread back to time sharing at a nice level.
+/// Moves a thread to time sharing at a nice level.
 pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
     let _ = set_real_time(thread, None);
     let _ = set_slice(thread, 0);
     let _ = apply(thread, Priority::Nice(nice_level));
 }
 
-/// Takes a real-time thread back to time sharing, or to real time again.
+/// Makes a thread real-time at `level`, or time-shared if there is none.
 pub(crate) fn set_real_time(thread: ThreadId, level: Option<u8>) -> io::Result<()> {
     let policy = if level.is_some() { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
     let parameters = libc::sched_param { sched_priority: level.unwrap_or(0).into() };
@@ -68,14 +68,14 @@ pub(crate) fn set_real_time(thread: ThreadId, level: Option<u8>) -> io::Result<(
     check(unsafe { libc::sched_setscheduler(thread.0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
 }
 
-/// Binds the calling thread to one CPU.
+/// Binds the calling thread to a CPU.
 pub(crate) fn bind_this_thread(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(io::Error::from)
 }
 
-/// The CPUs that the process may run on, in order.
+/// The CPUs on which the process may run, in ascending order.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let process = rustix::process::getpid();
     let set = sched_getaffinity(Some(process)).or_else(|_| sched_getaffinity(None));
@@ -84,7 +84,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// The CPU time that the calling thread has used, in nanoseconds.
+/// The CPU time of the calling thread in nanoseconds.
 pub(crate) fn thread_cpu_time_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -94,7 +94,8 @@ fn apply(thread: ThreadId, priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Fifo(level) => set_real_time(thread, Some(level)),
         Priority::Nice(level) => {
-            // SAFETY: the call has no memory of ours; with PRIO_PROCESS, Linux takes a thread for a process.
+            // SAFETY: the call accesses no memory of this process. With PRIO_PROCESS, Linux accepts a thread in place
+            // of a process.
             check(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.0.unsigned_abs(), level.into()) })
         }
         Priority::Slice => set_slice(thread, SLICE_NS),
@@ -102,22 +103,22 @@ fn apply(thread: ThreadId, priority: Priority) -> io::Result<()> {
     }
 }
 
-/// Sets how long a time-shared thread runs before another's turn comes; 0 for the kernel's choice.
+/// Sets the time slice of a time-shared thread, in nanoseconds; 0 selects the kernel's default.
 fn set_slice(thread: ThreadId, slice_ns: u64) -> io::Result<()> {
     let size = size_of::<Attributes>() as u32;
     let nice = nice_level(thread).into();
     let wanted =
         Attributes { size, policy: libc::SCHED_OTHER as u32, nice, runtime: slice_ns, ..Attributes::default() };
-    // SAFETY: `wanted` is the structure that the call reads, says its own size, and lives through the call.
+    // SAFETY: `wanted` is the structure that the call reads, contains its own size, and lives through the call.
     check_call(unsafe { libc::syscall(libc::SYS_sched_setattr, thread.0, &raw const wanted, 0) })?;
-    // Before 6.12, Linux takes no notice of it.
+    // Before 6.12, Linux ignores the slice.
     if slice_ns == 0 || slice(thread)? == slice_ns { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// How long a time-shared thread runs before another's turn comes, in nanoseconds.
+/// Returns the time slice of a time-shared thread, in nanoseconds.
 fn slice(thread: ThreadId) -> io::Result<u64> {
     let mut found = Attributes::default();
-    // SAFETY: `found` has the room that the call is told of, and lives through the call.
+    // SAFETY: `found` is as large as the call is told, and lives through the call.
     check_call(unsafe {
         libc::syscall(libc::SYS_sched_getattr, thread.0, &raw mut found, size_of::<Attributes>(), 0)
     })?;

@@ -1,4 +1,4 @@
-//! Work that waits for a thread.
+//! Queues of work for the engine's threads.
 
 use std::{collections::VecDeque, sync::PoisonError, time::Instant};
 
@@ -7,7 +7,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// A piece of work for a thread of the engine.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// A piece of work for a queue, and since when it waits.
+/// A piece of work in a queue, and the time when it was queued.
 pub(crate) struct Task {
     pub(crate) work: Work,
     pub(crate) queued: Instant,
@@ -19,11 +19,11 @@ impl Task {
     }
 }
 
-/// Work that waits for a thread, in the order it came.
+/// A queue of work, first in first out.
 #[derive(Default)]
 pub(crate) struct TaskQueue {
     state: Mutex<State>,
-    came: Condvar,
+    available: Condvar,
 }
 
 #[derive(Default)]
@@ -34,10 +34,10 @@ struct State {
 }
 
 impl TaskQueue {
-    /// Adds work and wakes one thread, if one sleeps. Gives whether there is a thread free for it.
+    /// Adds a task and wakes a sleeping thread, if there is one. Returns whether an idle thread is left for the task.
     ///
     /// # Errors
-    /// The queue was closed; the work comes back.
+    /// The queue is closed; the error is the task.
     pub(crate) fn push(&self, task: Task) -> Result<bool, Task> {
         let mut state = self.lock();
         if state.is_closed {
@@ -48,12 +48,13 @@ impl TaskQueue {
         let somebody_sleeps = state.idle_threads > 0;
         drop(state);
         if somebody_sleeps {
-            self.came.notify_one();
+            self.available.notify_one();
         }
         Ok(is_served)
     }
 
-    /// The next work; sleeps until there is some. `None` once the queue is closed. `idle` is called before sleeping.
+    /// Removes the next task; sleeps until there is one. Returns `None` once the queue is closed. Calls `idle` before
+    /// it sleeps.
     pub(crate) fn pop(&self, mut idle: impl FnMut()) -> Option<Task> {
         let mut has_idled = false;
         let mut state = self.lock();
@@ -72,34 +73,34 @@ impl TaskQueue {
                 continue;
             }
             state.idle_threads += 1;
-            state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.available.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle_threads -= 1;
         }
     }
 
-    /// The next work, if there is some.
+    /// Removes the next task, if there is one.
     pub(crate) fn pop_now(&self) -> Option<Task> {
         self.lock().tasks.pop_front()
     }
 
-    /// How many pieces of work wait.
+    /// The number of queued tasks.
     pub(crate) fn len(&self) -> usize {
         self.lock().tasks.len()
     }
 
-    /// Whether a thread sleeps for work.
+    /// Whether more threads are idle than tasks are queued.
     pub(crate) fn has_idle_thread(&self) -> bool {
         let state = self.lock();
         state.idle_threads > state.tasks.len()
     }
 
-    /// Lets the threads end, and gives the work that waits.
+    /// Closes the queue, which ends its threads. Returns the tasks that were still queued.
     pub(crate) fn close(&self) -> Vec<Task> {
         let mut state = self.lock();
         state.is_closed = true;
         let left = Vec::from(std::mem::take(&mut state.tasks));
         drop(state);
-        self.came.notify_all();
+        self.available.notify_all();
         left
     }
 

@@ -1,4 +1,4 @@
-//! A thread that works off a queue.
+//! A worker thread, which executes the tasks of a queue.
 
 use std::{
     io,
@@ -22,26 +22,26 @@ use crate::{
     },
 };
 
-/// What one thread of the engine asked for, got and did.
+/// The scheduling and the counters of one thread of the engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerStatus {
     /// The thread's name, as `ps` and traces show it.
     pub name: String,
-    /// The CPU it is bound to.
+    /// The CPU to which the thread is bound.
     pub cpu: Option<usize>,
-    /// The scheduling that was asked for.
+    /// The requested scheduling.
     pub asked: Priority,
-    /// The scheduling that it got.
+    /// The actual scheduling.
     pub got: Priority,
-    /// Pieces of work done.
+    /// Tasks executed.
     pub tasks: u64,
-    /// How often it gave its real-time priority up because it had worked too long without a pause.
+    /// How often the thread gave up real-time priority because it worked too long without a pause.
     pub yielded: u64,
-    /// How often real-time throttling (or a thread of higher priority) kept it from running.
+    /// How often the thread was kept from its CPU by real-time throttling or by a thread of higher priority.
     pub throttled: u64,
 }
 
-/// The counters of one thread, shared with those who ask.
+/// The state of one thread, shared with status queries.
 #[derive(Debug)]
 pub(crate) struct WorkerRecord {
     name: String,
@@ -58,12 +58,13 @@ pub(crate) struct WorkerRecord {
 struct Scheduled {
     asked: Priority,
     got: Priority,
-    /// The thread, once it runs, and the nice level it began with.
+    /// The thread, once it runs, and its initial nice level.
     thread: Option<(ThreadId, i8)>,
 }
 
 impl WorkerRecord {
-    /// A thread that `follows` a pressure is time-shared while CPUs are not short, where the choice is left to us.
+    /// Creates the record of a thread. With [`Priority::Auto`], a thread that `follows` a pressure is time-shared while
+    /// CPUs are not short.
     pub(crate) fn new(
         name: String,
         cpu: Option<usize>,
@@ -82,36 +83,36 @@ impl WorkerRecord {
         })
     }
 
-    /// Schedules and binds the calling thread as the record says.
-    pub(crate) fn take_place(&self) {
+    /// Schedules and binds the calling thread according to the record.
+    pub(crate) fn attach(&self) {
         if let Some(cpu) = self.cpu {
-            // A CPU that went away meanwhile leaves the thread where it may run.
+            // If the CPU went offline meanwhile, the thread stays where it may run.
             let _ = bind_this_thread(cpu);
         }
         let thread = ThreadId::current();
         let mut scheduled = self.scheduled();
         scheduled.thread = Some((thread, nice_level(thread)));
-        scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+        scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
     }
 
-    /// Notes that the thread is not there any more, or another engine's: it is left as it is from now on.
-    pub(crate) fn leave_place(&self) {
+    /// Notes that the thread has ended or belongs to another engine. The record no longer changes its scheduling.
+    pub(crate) fn detach(&self) {
         self.scheduled().thread = None;
     }
 
-    /// Whether the thread has begun, and has not left.
-    pub(crate) fn is_in_place(&self) -> bool {
+    /// Whether the thread runs and belongs to this record.
+    pub(crate) fn is_attached(&self) -> bool {
         self.scheduled().thread.is_some()
     }
 
-    /// Schedules the thread in another way, from any thread.
+    /// Changes the priority of the thread. Any thread may call this.
     pub(crate) fn reschedule(&self, priority: Priority) {
         let mut scheduled = self.scheduled();
         scheduled.asked = priority;
         self.apply(&mut scheduled);
     }
 
-    /// Schedules the thread as fits the pressure that it follows, from any thread.
+    /// Adapts the scheduling of the thread to the pressure that it follows. Any thread may call this.
     pub(crate) fn follow(&self) {
         let mut scheduled = self.scheduled();
         if scheduled.asked == Priority::Auto {
@@ -122,12 +123,12 @@ impl WorkerRecord {
     fn apply(&self, scheduled: &mut Scheduled) {
         if let Some((thread, nice_level)) = scheduled.thread {
             unschedule(thread, nice_level);
-            scheduled.got = schedule(thread, self.fitting(scheduled.asked));
+            scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
         }
     }
 
-    /// What is asked of the kernel where `asked` was asked of us.
-    fn fitting(&self, asked: Priority) -> Priority {
+    /// The priority to request from the kernel when `asked` was requested from the engine.
+    fn effective_priority(&self, asked: Priority) -> Priority {
         match &self.follows {
             Some(pressure) if asked == Priority::Auto && !pressure.is_high() => Priority::Nice(-20),
             _ => asked,
@@ -142,19 +143,20 @@ impl WorkerRecord {
         matches!(self.scheduled().got, Priority::Fifo(_))
     }
 
-    /// Takes the calling thread, which is this one, back to time sharing, and counts that; gives whether it is.
+    /// Moves the calling thread, which must be this one, to time sharing, and counts that. Returns whether it
+    /// succeeded.
     pub(super) fn yield_real_time(&self) -> bool {
         let has_yielded = self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok());
         self.yielded.fetch_add(has_yielded.into(), Relaxed);
         has_yielded
     }
 
-    /// Counts that something kept the thread from running.
+    /// Counts that the thread was kept from running.
     pub(super) fn note_throttled(&self) {
         self.throttled.fetch_add(1, Relaxed);
     }
 
-    /// Takes the calling thread, which is this one, to real time again, if that is what it is to have.
+    /// Makes the calling thread, which must be this one, real-time again if its scheduling is real-time.
     pub(super) fn restore_real_time(&self) {
         let scheduled = self.scheduled();
         if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
@@ -179,8 +181,8 @@ impl WorkerRecord {
     }
 }
 
-/// Starts a thread that works `queue` off until it is closed. It is counted as working meanwhile where there is a
-/// `pressure`: where what it does is not to wait.
+/// Starts a thread that executes the tasks of `queue` until the queue is closed. If a `pressure` is given, the thread
+/// counts as busy during each task; this is for threads that rarely wait.
 pub(crate) fn spawn(
     record: Arc<WorkerRecord>,
     queue: Arc<TaskQueue>,
@@ -188,13 +190,13 @@ pub(crate) fn spawn(
     pressure: Option<Arc<CpuPressure>>,
 ) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
-        record.take_place();
+        record.attach();
         while let Some(task) = queue.pop(real_time::pause) {
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
             real_time::begin_work(&record);
             let _working = pressure.as_ref().map(|pressure| pressure.work());
-            // Work that panics has told those who wait for it by being dropped; the thread goes on.
+            // A task that panics has notified its waiters by being dropped. The thread continues.
             let _ = catch_unwind(AssertUnwindSafe(work));
             record.tasks.fetch_add(1, Relaxed);
             real_time::check(Duration::ZERO);
@@ -210,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_follows_is_real_time_only_while_cpus_are_short() {
+    fn a_following_thread_is_real_time_only_under_cpu_pressure() {
         let mut told = tempfile::NamedTempFile::new().expect("a file");
         let pressure = Arc::new(CpuPressure::of(Some(File::open(told.path()).expect("ours"))));
         thread::scope(|scope| {
             scope.spawn(|| {
                 let places = [None, Some(Arc::clone(&pressure))].map(|follows| {
                     let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Auto, follows);
-                    record.take_place();
+                    record.attach();
                     record
                 });
                 let [stays, follows] = &places;
@@ -228,12 +230,12 @@ mod tests {
                 assert!(!follows.is_real_time());
                 follows.reschedule(Priority::Fifo(1));
                 stays.reschedule(Priority::Fifo(1));
-                assert_eq!(follows.status().got, stays.status().got, "what was asked for counts");
+                assert_eq!(follows.status().got, stays.status().got, "an explicit priority counts");
                 follows.reschedule(Priority::Auto);
                 assert!(!follows.is_real_time());
-                follows.leave_place();
+                follows.detach();
                 follows.reschedule(Priority::Fifo(1));
-                assert!(!follows.is_real_time(), "it is not there any more");
+                assert!(!follows.is_real_time(), "the record has left its thread");
             });
         });
     }

@@ -1,4 +1,4 @@
-//! The threads of an engine: the one place where it starts any.
+//! The threads of an engine. All of them are started here.
 
 use std::{
     cell::RefCell,
@@ -23,54 +23,54 @@ use crate::{
     },
 };
 
-/// The most threads that wait for sources at one time.
+/// The most threads that wait for sources at the same time.
 const FETCH_THREADS_MAX: usize = 64;
 
-/// How often the CPUs that the process may run on are looked up, in milliseconds.
+/// The interval at which the CPUs of this process are looked up, in milliseconds.
 const CPU_CHECK_MS: u64 = 1000;
 
-/// The threads of an engine: those that decompress, each with a queue of its own or all with one, and those that wait
-/// for sources.
+/// The threads of an engine: those that decompress, with one queue for each or one for all, and those that wait for
+/// sources.
 pub(crate) struct Workers {
-    /// Changed with the lock of the lanes held for writing.
+    /// Changed only while `lanes` is locked for writing.
     mode: AtomicU8,
     priority: Mutex<Priority>,
     latencies: Arc<Latencies>,
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
     fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
-    around: Single,
-    storing: Single,
+    around: LazyThread,
+    storing: LazyThread,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
     cpu_pressure: Arc<CpuPressure>,
-    /// For the threads that take requests.
+    /// Permits for the session threads.
     pub(crate) blocking_permits: BlockingPermits,
     started: Instant,
     cpus_checked_ms: AtomicU64,
 }
 
-/// A thread that is the only one of its kind, started for the first work that it is given.
+/// The only thread of its kind, started for its first task.
 #[derive(Default)]
-struct Single {
+struct LazyThread {
     queue: Arc<TaskQueue>,
     thread: OnceLock<Option<Arc<WorkerRecord>>>,
 }
 
-/// What a thread that is not the engine's own remembers of being adopted.
+/// An adopted thread, as remembered by that thread. The engine did not start it.
 struct Adopted {
-    /// The address of who adopted it.
+    /// The address of the adopter.
     by: usize,
     record: Arc<WorkerRecord>,
 }
 
 impl Drop for Adopted {
-    /// The kernel gives the thread's number to another one.
+    /// The kernel may reuse the thread's id.
     fn drop(&mut self) {
-        self.record.leave_place();
+        self.record.detach();
     }
 }
 
-/// A queue and the threads that work it off.
+/// A queue and its threads.
 struct Lane {
     cpu: Option<usize>,
     queue: Arc<TaskQueue>,
@@ -78,7 +78,7 @@ struct Lane {
 }
 
 impl Drop for Lane {
-    /// Lets its threads end. Work that waits there still is to be taken out before.
+    /// Ends the threads. Queued tasks must have been moved before.
     fn drop(&mut self) {
         drop(self.queue.close());
     }
@@ -88,7 +88,7 @@ impl Workers {
     /// Starts the threads that decompress.
     ///
     /// # Errors
-    /// The operating system starts no more threads.
+    /// The operating system refuses to start a thread.
     pub(crate) fn start(mode: WorkerMode, priority: Priority, latencies: Arc<Latencies>) -> io::Result<Self> {
         let workers = Self {
             mode: AtomicU8::new(mode as u8),
@@ -97,8 +97,8 @@ impl Workers {
             lanes: RwLock::default(),
             fetch_queue: Arc::default(),
             fetch_threads: Mutex::default(),
-            around: Single::default(),
-            storing: Single::default(),
+            around: LazyThread::default(),
+            storing: LazyThread::default(),
             adopted_threads: Mutex::default(),
             cpu_pressure: Arc::new(CpuPressure::new()),
             blocking_permits: BlockingPermits::default(),
@@ -118,15 +118,15 @@ impl Workers {
         }
     }
 
-    /// Whether more threads of others were seen to want to run than there are CPUs.
+    /// Whether CPU pressure was observed.
     pub(crate) fn cpus_are_short(&self) -> bool {
         self.cpu_pressure.was_seen_high()
     }
 
-    /// Has other threads decompress from now on.
+    /// Changes which threads decompress.
     ///
     /// # Errors
-    /// The operating system starts no more threads; all stays as it was.
+    /// The operating system refuses to start a thread; nothing changes.
     pub(crate) fn set_mode(&self, mode: WorkerMode) -> io::Result<()> {
         if mode == self.mode() {
             return Ok(());
@@ -140,14 +140,14 @@ impl Workers {
         Ok(())
     }
 
-    /// How the threads are to be scheduled.
+    /// The priority of the threads.
     pub(crate) fn priority(&self) -> Priority {
         *self.priority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has all threads but the one that reads around scheduled in another way from now on.
+    /// Changes the priority of all threads except `floe-around`.
     pub(crate) fn set_priority(&self, priority: Priority) {
-        // What is started from here on has it already.
+        // Threads started from here on have the new priority already.
         *self.priority.lock().unwrap_or_else(PoisonError::into_inner) = priority;
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         lanes.iter().flat_map(|lane| &lane.records).for_each(|record| record.reschedule(priority));
@@ -159,8 +159,8 @@ impl Workers {
         self.storing.record().inspect(|record| record.reschedule(priority));
     }
 
-    /// Has a decompression thread do `work`: that of this CPU if it is free, else one that is, else the one with the
-    /// shortest queue. Without such threads, it is done here.
+    /// Executes `work` on a decompression thread: the one of this CPU if it is idle, else another idle one, else the
+    /// one with the shortest queue. Without such threads, `work` runs here.
     pub(crate) fn decompress(&self, work: Work) {
         self.follow_cpus();
         let task = Task::new(work);
@@ -179,7 +179,7 @@ impl Workers {
         }
     }
 
-    /// Has a thread that may wait do `work`.
+    /// Executes `work` on a thread that may wait.
     pub(crate) fn fetch(&self, work: Work) {
         if self.mode() == WorkerMode::Inline {
             return work();
@@ -191,8 +191,8 @@ impl Workers {
         }
     }
 
-    /// Has `work` done by a thread that may wait: by this one, if it takes requests and enough others are left to take
-    /// them.
+    /// Executes `work` on a thread that may wait: on the calling session thread if a permit is free, else on a fetch
+    /// thread.
     pub(crate) fn fetch_here_if_free(&self, work: Work) {
         match self.blocking_permits.take() {
             Some(_permit) => work(),
@@ -200,19 +200,20 @@ impl Workers {
         }
     }
 
-    /// Has the thread that reads around do `work`; drops it where there can be none.
+    /// Executes `work` on the thread that reads around. Drops `work` if that thread cannot be started.
     pub(crate) fn run_around(&self, work: Work) {
         self.around.run("floe-around", Priority::Normal, self, work);
     }
 
-    /// Has the thread that gives what was decoded to others do `work`, which may wait; drops it where there can be none.
-    /// It is scheduled as those that decompress are, so that they do not keep it from running for long.
+    /// Executes `work`, which may wait, on the thread that stores decoded bytes elsewhere. Drops `work` if that thread
+    /// cannot be started. The thread has the priority of the decompression threads, so that they cannot keep it from
+    /// running for long.
     pub(crate) fn store(&self, work: Work) {
         self.storing.run("floe-store", self.priority(), self, work);
     }
 
-    /// Schedules the calling thread, which is not the engine's own: as one that decompresses while CPUs are short, and
-    /// time-shared while they are not. It has something to do until what this gives is dropped.
+    /// Adopts the calling thread, which the engine did not start: schedules it like the decompression threads under CPU
+    /// pressure, and time-shared otherwise. The thread counts as busy until the result is dropped.
     pub(crate) fn adopt_this_thread(&self) -> Working<'_> {
         thread_local! {
             static ADOPTED: RefCell<Option<Adopted>> = const { RefCell::new(None) };
@@ -223,8 +224,8 @@ impl Workers {
                 let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
                 let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
-                record.take_place();
-                threads.retain(|record| record.is_in_place());
+                record.attach();
+                threads.retain(|record| record.is_attached());
                 threads.push(Arc::clone(&record));
                 *adopted = Some(Adopted { by, record });
             }
@@ -240,7 +241,7 @@ impl Workers {
         working
     }
 
-    /// What each thread asked for, got and did.
+    /// Returns the scheduling and the counters of each thread.
     pub(crate) fn status(&self) -> Vec<WorkerStatus> {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = lanes.iter().flat_map(|lane| &lane.records).map(|record| record.status()).collect();
@@ -260,7 +261,7 @@ impl Workers {
         }
     }
 
-    /// Lets the threads of lanes end, and has others do the work that waits there.
+    /// Ends the threads of lanes, and moves their queued tasks to other threads.
     fn move_work(&self, gone: &[Lane]) {
         let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
         left.into_iter().for_each(|task| self.decompress(task.work));
@@ -293,7 +294,7 @@ impl Workers {
         match spawned {
             Ok(()) => threads.push(record),
             Err(_) if threads.is_empty() => {
-                // Without a single thread nobody would ever do the work: it is done here.
+                // Without a single fetch thread the queued tasks would never run, so they run here.
                 drop(threads);
                 while let Some(task) = self.fetch_queue.pop_now() {
                     (task.work)();
@@ -303,7 +304,7 @@ impl Workers {
         }
     }
 
-    /// Follows the CPUs that come and go: hot-plug, cpusets, `taskset`.
+    /// Adapts the lanes to CPU hot-plug, cpusets and `taskset`.
     fn follow_cpus(&self) {
         let now_ms = self.started.elapsed().as_millis() as u64;
         let checked_ms = self.cpus_checked_ms.load(Relaxed);
@@ -339,8 +340,8 @@ impl Workers {
     }
 }
 
-impl Single {
-    /// Has the thread do `work`; starts it if this is the first. Drops the work where there can be no thread.
+impl LazyThread {
+    /// Executes `work` on the thread, which the first call starts. Drops `work` if the thread cannot be started.
     fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) {
         let thread = self.thread.get_or_init(|| {
             let record = WorkerRecord::new(name.to_owned(), None, priority, None);

@@ -1,4 +1,4 @@
-//! A file system of one file, sewn together from holes, plain bytes and blocks whole and in part.
+//! A file system with a single file of holes, plain bytes, whole blocks and parts of blocks.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -9,11 +9,11 @@ use floe_image::{
 };
 use floe_testkit::{MemorySource, Random};
 
-/// What a block of [`Patchwork::costly`] decodes to: 15 pages.
+/// The decoded size of a block of [`Patchwork::costly`]: 15 pages.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) const COSTLY_BLOCK_BYTES: u16 = 61_440;
 
-/// A file system of one file, with the image it is in and the bytes it should have.
+/// A file system with a single file, its image, and the expected content.
 pub(crate) struct Patchwork {
     extents: Vec<Extent>,
     content: Vec<u8>,
@@ -70,8 +70,8 @@ impl Patchwork {
         Self { extents, content, image }
     }
 
-    /// A file of `block_count` blocks of [`COSTLY_BLOCK_BYTES`] in an encoding that is taken to be costly as long as little
-    /// is known of it.
+    /// A file of `block_count` blocks of [`COSTLY_BLOCK_BYTES`] in an encoding that counts as costly until decodes were
+    /// measured.
     #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn costly(seed: u64, block_count: usize) -> Self {
         let mut random = Random::new(seed);
@@ -79,7 +79,7 @@ impl Patchwork {
         for _ in 0..block_count {
             let (offset, start) = (content.len() as u64, image.len() as u64);
             let bytes: Vec<u8> = (0..COSTLY_BLOCK_BYTES).map(|_| random.below(256) as u8).collect();
-            // A last DEFLATE block that is stored as it is: its length, the same inverted, its bytes.
+            // A final DEFLATE block of the type "stored": its length, the inverted length, its bytes.
             image.push(1);
             image.extend_from_slice(&COSTLY_BLOCK_BYTES.to_le_bytes());
             image.extend_from_slice(&(!COSTLY_BLOCK_BYTES).to_le_bytes());
@@ -98,8 +98,8 @@ impl Patchwork {
         Self { extents, content, image }
     }
 
-    /// A file of about `size` plain bytes in chunks, of which many have their bytes in common, as files of chunks do that
-    /// were compared with each other: what stands side by side in the image need not in the file.
+    /// A file of about `size` plain bytes in chunks, many of which share bytes, as in deduplicated chunk-based files.
+    /// Neighbours in the image are not always neighbours in the file.
     #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn chunks(seed: u64, size: usize) -> Self {
         const CHUNK_BYTES: usize = 512;
@@ -108,7 +108,8 @@ impl Patchwork {
         let (mut extents, mut content, mut start) = (Vec::new(), Vec::new(), 0);
         while content.len() < size {
             let offset = content.len() as u64;
-            // Two that go straight on, with another between them: that is what must not be taken for one piece.
+            // Two chunks that are contiguous in the image with another one between them in the file: these must not be
+            // merged.
             let from = if random.below(2) == 0 { start } else { random.below(64) as usize * CHUNK_BYTES };
             start = if from == start { (start + CHUNK_BYTES) % image.len() } else { start };
             content.extend_from_slice(&image[from..from + CHUNK_BYTES]);
@@ -118,7 +119,7 @@ impl Patchwork {
         Self { extents, content, image }
     }
 
-    /// A file of so many blocks of 1 MiB, compressed with MicroLZMA, whose dictionary may have 8 MiB.
+    /// A file of `block_count` blocks of 1 MiB, compressed with MicroLZMA and a dictionary of up to 8 MiB.
     #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn lzma(seed: u64, block_count: usize) -> Self {
         const BLOCK_BYTES: usize = 1 << 20;
@@ -144,18 +145,18 @@ impl Patchwork {
         Self { extents, content: decoded.repeat(block_count), image: stored.repeat(block_count) }
     }
 
-    /// The image.
+    /// Returns the image as a source.
     pub(crate) fn source(&self) -> Arc<dyn ImageSource> {
         Arc::new(MemorySource::new(self.image.clone()))
     }
 
-    /// What a read gives.
+    /// The bytes that a read must return.
     pub(crate) fn expected(&self, offset: u64, len: u32) -> &[u8] {
         let start = self.content.len().min(offset as usize);
         &self.content[start..self.content.len().min(start + len as usize)]
     }
 
-    /// How many blocks there are.
+    /// The number of encoded extents.
     pub(crate) fn block_count(&self) -> usize {
         self.extents.iter().filter(|extent| matches!(extent.data, ExtentData::Encoded { .. })).count()
     }

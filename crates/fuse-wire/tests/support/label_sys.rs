@@ -1,4 +1,4 @@
-//! The label of a file system.
+//! Reads the label of a file system.
 
 use std::{fs::File, io};
 
@@ -7,7 +7,7 @@ use rustix::ioctl::{Getter, ioctl, opcode};
 /// `FS_IOC_GETFSLABEL`.
 pub(crate) const GET_LABEL: u32 = opcode::read::<[u8; 256]>(0x94, 49);
 
-/// The label of the file system that a file is in, as the kernel gives it.
+/// Returns the label of the file system of `file`, as the kernel reports it.
 pub(crate) fn label(file: &File) -> io::Result<[u8; 256]> {
     // SAFETY: the opcode is FS_IOC_GETFSLABEL, which writes at most 256 bytes through its argument.
     unsafe { Ok(ioctl(file, Getter::<GET_LABEL, [u8; 256]>::new())?) }

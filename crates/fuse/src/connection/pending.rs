@@ -1,4 +1,4 @@
-//! A look at the connection to the kernel, from beside the session.
+//! Observes the connection to the kernel without taking requests.
 
 use std::sync::OnceLock;
 
@@ -13,28 +13,29 @@ pub(crate) struct Pending {
     channel: OnceLock<Channel>,
 }
 
-/// How the kernel has ended a connection.
+/// How the kernel ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionEnd {
     /// The mount is gone.
     Unmounted,
-    /// It was aborted: a dead mount is left.
+    /// The connection was aborted; the mount remains without a server.
     Aborted,
 }
 
 impl Pending {
-    /// Names the channel that shows it, which never waits. Only the first counts.
+    /// Sets the channel to observe, which must not block. Only the first call counts.
     pub(crate) fn look_at(&self, channel: Channel) {
         let _ = self.channel.set(channel);
     }
 
-    /// Whether a read of the device would not wait, be it for the end of the connection; `None` before there is one.
-    pub(crate) fn is_there(&self) -> Option<bool> {
+    /// Whether a read of the device would return at once: because of a request, or because the connection has ended.
+    /// `None` before [`look_at`](Self::look_at).
+    pub(crate) fn is_readable(&self) -> Option<bool> {
         Some(!self.events()?.is_empty())
     }
 
-    /// How the connection has ended, if it has. The kernel ends it before it gives its device number to another mount, so
-    /// that this tells a successor apart.
+    /// How the connection ended, or `None` while it is alive. The kernel ends a connection before it reuses the device
+    /// number, so this distinguishes a mount from its successor.
     pub(crate) fn connection_end(&self) -> Option<ConnectionEnd> {
         if !self.events()?.contains(PollFlags::ERR) {
             return None;
@@ -48,9 +49,9 @@ impl Pending {
         }
     }
 
-    /// What could be done now without waiting.
+    /// The poll events of the channel, without waiting.
     fn events(&self) -> Option<PollFlags> {
-        // That something waits is the safe answer.
+        // If polling fails, "readable" is the safe answer: the caller reads the device and gets the error.
         Some(self.channel.get()?.events().unwrap_or(PollFlags::IN))
     }
 }

@@ -1,7 +1,7 @@
-//! Which threads serve requests.
+//! Marks the threads that serve requests, to detect deadlocks in debug builds.
 //!
-//! The kernel's EROFS in front of a hidden mount waits for the threads that serve the mount. A thread that served requests
-//! and waited for the front, for its mount or its unmount too, would wait for itself.
+//! With `front=kernel`, the kernel's EROFS reads from a hidden FUSE mount. A thread that serves that mount would
+//! deadlock if it waited for the front, for example to mount or unmount it.
 
 use std::cell::Cell;
 
@@ -9,15 +9,15 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the calling thread serves requests, from now on.
+/// Marks the calling thread as one that serves requests.
 pub(crate) fn mark() {
     SERVES.set(true);
 }
 
-/// Says that the calling thread is going to wait for a mount, which a thread that serves requests must never do.
+/// Asserts that the calling thread may wait for a mount.
 ///
 /// # Panics
-/// It serves requests. Builds for debugging check this.
+/// In debug builds, if the calling thread serves requests.
 pub(crate) fn may_wait_for_mount() {
     debug_assert!(!SERVES.get(), "a thread that serves requests waits for a mount");
 }

@@ -1,28 +1,28 @@
-//! Attributes in the form that replies carry.
+//! Attributes in the form of FUSE replies.
 
 use floe_fuse_wire::abi::{self, AttrOut, EntryOut};
 use floe_image::{Attr, FileType};
 
-/// How attributes of the image are shown, and for how long the kernel may keep them.
+/// How attributes of the image are shown, and how long the kernel may cache them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttributeView {
-    /// What `st_blksize` says, in bytes.
+    /// The value of `st_blksize` in bytes.
     pub(crate) block_size: u32,
-    /// The owner of everything, in place of the image's.
+    /// The owner of all files, instead of the owners in the image.
     pub(crate) uid: Option<u32>,
-    /// The group of everything, in place of the image's.
+    /// The group of all files, instead of the groups in the image.
     pub(crate) gid: Option<u32>,
-    /// How long the kernel may keep names and attributes, in seconds.
+    /// How long the kernel may cache names and attributes, in seconds.
     pub(crate) keep_s: u64,
 }
 
 impl AttributeView {
-    /// The reply to a request for the attributes of an inode.
+    /// Returns the reply to a request for attributes.
     pub(crate) fn reply(&self, attr: &Attr) -> AttrOut {
         AttrOut { attr_valid: self.keep_s, attr: self.attributes(attr), ..AttrOut::default() }
     }
 
-    /// What the kernel is told of a name, and the inode with this node number behind it.
+    /// Returns the entry for a name whose inode has this node number.
     pub(crate) fn entry(&self, attr: &Attr, node: u64) -> EntryOut {
         EntryOut {
             nodeid: node,
@@ -33,13 +33,14 @@ impl AttributeView {
         }
     }
 
-    /// What the kernel is told of a name that there is not. Node 0 says so and for how long; `ENOENT` would not be kept.
+    /// Returns the negative entry for a name that does not exist. Node 0 makes the kernel cache it; it would not cache
+    /// `ENOENT`.
     pub(crate) fn nothing(&self) -> EntryOut {
         EntryOut { entry_valid: self.keep_s, ..EntryOut::default() }
     }
 
     fn attributes(&self, attr: &Attr) -> abi::Attr {
-        // The kernel takes the bits for a number with a sign, and nanoseconds of a second or more for the last of it.
+        // The kernel interprets the seconds as signed. It replaces nanoseconds of a second or more by 999,999,999.
         let (seconds, nanoseconds) = (attr.modified.seconds.cast_unsigned(), attr.modified.nanoseconds);
         abi::Attr {
             ino: attr.inode_number,
@@ -62,7 +63,7 @@ impl AttributeView {
     }
 }
 
-/// The type as the upper bits of a mode say it (`DT_*`).
+/// The file type as in directory entries (`DT_*`).
 pub(crate) fn kind(file_type: FileType) -> u32 {
     u32::from(file_type.mode_bits()) >> 12
 }

@@ -1,4 +1,4 @@
-//! Entries of directories, straight from the format into the reply.
+//! Directory entries, written directly from the format into the reply.
 
 use std::ops::ControlFlow;
 
@@ -8,10 +8,11 @@ use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, FileType, Nid, Resu
 
 use crate::{inodes::attributes::kind, inodes::listings::Allowance, inodes::served::Served};
 
-/// The names of a directory from `offset` on, as many as fit.
+/// Returns the names of a directory from `offset` on, as many as fit into `len_max` bytes.
 ///
 /// # Errors
-/// The directory cannot be read and nothing was found. Where something was, the next request meets the fault.
+/// The directory cannot be read and no entry was found. If entries were found, they are returned and the next request
+/// gets the error.
 pub(crate) fn names(
     file_system: &dyn FileSystem,
     directory: Nid,
@@ -26,13 +27,14 @@ pub(crate) fn names(
 /// Entries of a directory with attributes.
 pub(crate) struct Listed {
     pub(crate) entries: DirectoryEntries,
-    /// The regular files with data among those that came with attributes.
+    /// The regular files with data among the entries with attributes.
     pub(crate) files: Vec<ListedFile>,
-    /// What is left of what the lister was allowed.
+    /// The part of the lister's allowance that is left.
     pub(crate) left: Allowance,
 }
 
-/// The entries of a directory from `offset` on, as many as fit, with attributes as far as the lister is allowed.
+/// Returns the entries of a directory from `offset` on, as many as fit into `len_max` bytes, with attributes as far as
+/// `allowed`.
 ///
 /// # Errors
 /// As [`names`].
@@ -54,7 +56,7 @@ pub(crate) fn names_and_attributes(
         } else {
             match file_system.attr(dirent.nid) {
                 Err(error @ Error::WouldBlock) => return Err(error),
-                // A corrupt inode is listed; whoever wants more of it meets the fault.
+                // An entry with a corrupt inode is listed without attributes; accesses to that inode get the error.
                 attr => attr.ok(),
             }
         };
@@ -77,7 +79,7 @@ fn entry<'name>(dirent: &Dirent<'name>) -> DirectoryEntry<'name> {
     }
 }
 
-/// Visits entries until `add` says that there is no room left, or fails.
+/// Visits entries until `add` returns false (no room left) or fails.
 fn visit(
     file_system: &dyn FileSystem,
     directory: Nid,

@@ -1,12 +1,12 @@
-//! The one place where errors become errno.
+//! The mapping of errors to errno.
 
 use floe_fuse_wire::Errno;
 use floe_image::Error;
 
-/// What the client of a failed request is told: the numbers that the kernel's own mount gives for the same fault.
+/// Returns the errno for the client of a failed request, the same as from the kernel's own mounts.
 pub(crate) fn errno_of(error: &Error) -> Errno {
     Errno::from_raw_os_error(match error {
-        // The kernel's EFSCORRUPTED.
+        // `EFSCORRUPTED` of the kernel.
         Error::Corrupt { .. } => libc::EUCLEAN,
         Error::Unsupported { .. } => libc::EOPNOTSUPP,
         Error::WrongType { expected: "a directory", .. } => libc::ENOTDIR,

@@ -1,4 +1,4 @@
-//! Whether those who list directories want attributes too.
+//! Adaptive readdirplus: detects which threads use attributes of the entries that they list.
 
 use std::{
     collections::HashMap,
@@ -7,31 +7,32 @@ use std::{
 
 use floe_image::Nid;
 
-/// How many entries with attributes a thread gets before it has shown that it uses them: an inode that is made for nothing
-/// costs the kernel some 6 µs, one that has to be looked up some 25 µs.
+/// The initial credit of a thread, in entries with attributes. An unused inode costs the kernel about 6 µs, a lookup
+/// about 25 µs.
 const FIRST_CREDIT: u32 = 4096;
 
-/// One of so many entries is given without attributes, for the lookup that shows that they are wanted.
+/// One in this many entries is a probe, listed without attributes. Its lookup shows whether attributes are still used.
 const PROBE_INTERVAL: u32 = 64;
 
-/// How many further entries with attributes a lookup is worth.
+/// The credit that a lookup earns, in entries with attributes.
 const EARNED: u32 = 2 * PROBE_INTERVAL;
 
-/// The most that a thread keeps: the largest directory that it is given with all attributes.
+/// The maximum of a credit: the largest directory whose entries are all listed with attributes.
 const CREDIT_MAX: u32 = 128 << 10;
 
-/// Of how many threads is remembered what they did. Beyond it all of them start anew.
+/// The number of threads whose credit is remembered. When it is exceeded, all of them start anew.
 const LISTERS_MAX: usize = 1024;
 
-/// Of how many directories is remembered who listed them last. Beyond it they are forgotten.
+/// The number of directories whose last lister is remembered. When it is exceeded, all of them are forgotten.
 const DIRECTORIES_MAX: usize = 16 << 10;
 
-/// Which threads want attributes with the names that they list.
+/// Detects which threads use attributes of the entries that they list.
 ///
-/// An entry with attributes makes an inode in the kernel, whether anybody looks at it or not; an entry with a name alone
-/// costs a lookup if somebody does. So each thread has a credit: entries with attributes use it up, and lookups in what it
-/// listed, its own or those of others, earn more. While there is credit, an entry now and then comes without attributes: only
-/// its lookup can show that they are still wanted. Directories have a credit of their own, as walkers enter them all.
+/// An entry with attributes creates an inode in the kernel whether it is used or not; an entry without costs a lookup
+/// if it is used. Therefore each thread has a credit. Entries with attributes consume it. Lookups in directories that
+/// the thread listed, by any thread, earn more. While there is credit, some entries are probes without attributes,
+/// because only their lookups show that attributes are still used. Directories have a separate credit, because tree
+/// walkers enter all of them.
 #[derive(Default)]
 pub(crate) struct Listings {
     state: Mutex<State>,
@@ -40,11 +41,11 @@ pub(crate) struct Listings {
 #[derive(Default)]
 struct State {
     listers: HashMap<u32, Allowance>,
-    /// Who listed a directory last.
+    /// The last lister of each directory.
     directories: HashMap<Nid, u32>,
 }
 
-/// How many entries with attributes a thread may still be given.
+/// How many more entries with attributes a thread may get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allowance {
     directories: Credit,
@@ -54,12 +55,12 @@ pub(crate) struct Allowance {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Credit {
     left: u32,
-    /// How many entries until the next probe.
+    /// The number of entries until the next probe.
     until_probe: u32,
 }
 
 impl Listings {
-    /// What a thread that lists a directory may be given.
+    /// Returns the allowance of a thread that lists a directory.
     pub(crate) fn begin(&self, lister: u32, directory: Nid) -> Allowance {
         let mut state = self.lock();
         if state.directories.len() >= DIRECTORIES_MAX {
@@ -72,7 +73,7 @@ impl Listings {
         *state.listers.entry(lister).or_default()
     }
 
-    /// Notes what is left of what a thread was allowed, after what it may have earned meanwhile.
+    /// Subtracts what a listing consumed, keeping what the thread earned in the meantime.
     pub(crate) fn end(&self, lister: u32, before: Allowance, after: Allowance) {
         if let Some(now) = self.lock().listers.get_mut(&lister) {
             now.directories.spend(before.directories, after.directories);
@@ -80,7 +81,7 @@ impl Listings {
         }
     }
 
-    /// Notes that a thread looked up a name that there is in a directory.
+    /// Notes that a thread looked up an existing name in a directory.
     pub(crate) fn looked_up(&self, caller: u32, parent: Nid, is_directory: bool) {
         let mut state = self.lock();
         let Some(&lister) = state.directories.get(&parent) else { return };
@@ -97,19 +98,19 @@ impl Listings {
 }
 
 impl Allowance {
-    /// An allowance without an end and without probes, for those who always get attributes.
+    /// The allowance of threads that always get attributes: unlimited, without probes.
     pub(crate) const ENDLESS: Self = {
         let credit = Credit { left: u32::MAX, until_probe: u32::MAX };
         Self { directories: credit, others: credit }
     };
 
-    /// An allowance for names alone.
+    /// The allowance of threads that get no attributes.
     pub(crate) const NONE: Self = {
         let credit = Credit { left: 0, until_probe: u32::MAX };
         Self { directories: credit, others: credit }
     };
 
-    /// Whether the next entry comes with attributes, which it then is charged for.
+    /// Whether the next entry gets attributes. If so, it is charged.
     pub(crate) fn take(&mut self, is_directory: bool) -> bool {
         self.credit(is_directory).take()
     }
@@ -154,7 +155,7 @@ mod tests {
 
     const DIRECTORY: Nid = Nid(36);
 
-    /// Lists so many files; gives how many of them came with attributes.
+    /// Lists `count` files; returns how many of them got attributes.
     fn list(listings: &Listings, lister: u32, count: u32) -> u32 {
         let before = listings.begin(lister, DIRECTORY);
         let mut after = before;
@@ -180,27 +181,27 @@ mod tests {
             assert!((980..1000).contains(&given), "{given}");
             (given..1000).for_each(|_| listings.looked_up(7, DIRECTORY, false));
         }
-        // It wants them no more.
+        // The thread stops using attributes.
         let given: u32 = (0..1000).map(|_| list(&listings, 7, 1000)).sum();
         assert!(given <= CREDIT_MAX, "{given}");
         assert_eq!(list(&listings, 7, 1000), 0);
         (0..8).for_each(|_| listings.looked_up(7, DIRECTORY, false));
-        assert!(list(&listings, 7, 1000) > 900, "it wants them again");
+        assert!(list(&listings, 7, 1000) > 900, "the thread wants attributes again");
     }
 
     #[test]
-    fn lookups_of_others_count_for_who_listed_and_those_of_directories_apart() {
+    fn lookups_by_others_earn_credit_and_directories_have_their_own() {
         let listings = Listings::default();
         while list(&listings, 7, 1000) > 0 {}
         listings.looked_up(99, Nid(1), false);
         listings.looked_up(99, DIRECTORY, true);
-        assert_eq!(list(&listings, 7, 1000), 0, "it listed no such directory, and was looked up for directories");
+        assert_eq!(list(&listings, 7, 1000), 0, "only lookups of directories earned credit");
         listings.looked_up(99, DIRECTORY, false);
         assert_eq!(list(&listings, 7, 1000), EARNED);
     }
 
     #[test]
-    fn what_is_remembered_has_limits() {
+    fn memory_of_listers_and_directories_is_limited() {
         let listings = Listings::default();
         for index in 0..3 * DIRECTORIES_MAX as u32 {
             let allowance = listings.begin(index, Nid(index.into()));

@@ -1,35 +1,36 @@
-//! Which inode each of the kernel's node numbers means.
+//! The mapping between the kernel's node numbers and inodes.
 
 use floe_fuse_wire::ROOT_NODE;
 use floe_image::Nid;
 
-/// Stands for the inode 0 as a node, as 0 means none to the kernel, and 1 the root.
+/// The node number of inode 0; [`ALIAS_OF_0`] + 1 stands for inode 1. FUSE reserves 0 for "no node" and 1 for the root.
 const ALIAS_OF_0: u64 = u64::MAX - 1;
 
-/// Maps the kernel's node numbers to inodes: the node number is the nid, except that the root is number one. Nothing has to be
-/// remembered about lookups, and a number that the kernel was never given is an error of the format.
+/// Maps node numbers to inodes: the node number is the nid, except for the root, which is 1. Lookups need no state, and
+/// a node number that the kernel was never given leads to an error of the format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeNumbers {
     root: Nid,
 }
 
 impl NodeNumbers {
-    /// The numbers of a file system with this root.
+    /// Creates the mapping of a file system with this root.
     pub(crate) fn new(root: Nid) -> Self {
         Self { root }
     }
 
-    /// The inode that a node number means.
+    /// Returns the inode of a node number.
     pub(crate) fn nid(self, node: u64) -> Nid {
         match node {
             ROOT_NODE => self.root,
-            // No format has inodes there: both find an inode by its place in the image.
+            // No format has inodes with such large numbers, because both formats compute the place of an inode from its
+            // nid.
             ALIAS_OF_0.. => Nid(node - ALIAS_OF_0),
             node => Nid(node),
         }
     }
 
-    /// The node number of an inode.
+    /// Returns the node number of an inode.
     pub(crate) fn node(self, nid: Nid) -> u64 {
         match nid.0 {
             _ if nid == self.root => ROOT_NODE,

@@ -1,4 +1,4 @@
-//! What the requests that read metadata find.
+//! Serves requests for metadata.
 
 use std::sync::Arc;
 
@@ -17,28 +17,28 @@ use crate::{
     inodes::node_numbers::NodeNumbers,
 };
 
-/// How long the kernel may keep what it was told, in seconds: the image never changes.
+/// How long the kernel may cache replies, in seconds: forever, because the image never changes.
 const ENDLESS_S: u64 = u32::MAX as u64;
 
-/// The longest name that `statfs` tells of, in bytes.
+/// The longest name that `statfs` reports, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 /// The namespaces of extended attributes.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", TRUSTED];
 
-/// The only attributes outside of them, which SquashFS does not have.
+/// The only accepted attributes outside these namespaces. SquashFS does not have them.
 const ACCESS_CONTROL_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 const SEEK_DATA: u32 = libc::SEEK_DATA as u32;
 const SEEK_HOLE: u32 = libc::SEEK_HOLE as u32;
 
-/// What only an administrator may see in a list of extended attributes.
+/// The namespace that only administrators see in lists of extended attributes.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// A mounted image, apart from its file system, which each request is given.
+/// The state of a mounted image. Each request brings its own view of the file system.
 ///
-/// Each request may run twice: a first time where it may not wait for the source, and then where it may. So what it
-/// changes here comes last.
+/// A request may run twice: first without permission to wait for the source, then with it. Methods therefore change
+/// state only as their last step.
 pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
     pub(crate) attributes: AttributeView,
@@ -51,9 +51,9 @@ pub(crate) struct Served {
 
 /// Why a request is refused.
 pub(crate) enum Refusal {
-    /// The request does not fit what is there.
+    /// The request is invalid for its target.
     Request(Errno),
-    /// The image or its source is at fault.
+    /// The image or its source failed.
     Image(Error),
 }
 
@@ -69,14 +69,14 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// The size of an extended attribute or of their list, or the bytes themselves.
+/// An extended attribute or a list of their names: its size, or its bytes.
 pub(crate) enum Sized {
     Size(u32),
     Bytes(Vec<u8>),
 }
 
 impl Served {
-    /// What is served of a file system.
+    /// Creates the state for a file system.
     pub(crate) fn new(file_system: &dyn FileSystem, options: &MountOptions) -> Self {
         Self {
             nodes: NodeNumbers::new(file_system.root()),
@@ -94,7 +94,7 @@ impl Served {
         }
     }
 
-    /// Tells of an error and gives its errno.
+    /// Reports an error to the sink and the counters, and returns its errno.
     pub(crate) fn fault(&self, error: &Error) -> Errno {
         self.counts.note_error(error);
         if let Some(sink) = &self.faults {
@@ -103,22 +103,22 @@ impl Served {
         errno_of(error)
     }
 
-    /// The inode that a node number means.
+    /// Returns the inode of a node number.
     pub(crate) fn nid(&self, node: u64) -> Nid {
         self.nodes.nid(node)
     }
 
-    /// How many entries with attributes a thread that lists a directory may be given.
+    /// Returns how many entries with attributes a thread that lists a directory may get.
     pub(crate) fn allowance(&self, lister: u32, directory: Nid) -> Allowance {
         match self.readdir {
-            // The kernel would ask for them all the same.
+            // With a timeout of zero, the kernel would request the attributes again.
             Readdir::Adaptive if self.attributes.keep_s == 0 => Allowance::NONE,
             Readdir::Adaptive => self.listings.begin(lister, directory),
             _ => Allowance::ENDLESS,
         }
     }
 
-    /// What the kernel is told of a name with an inode of these attributes behind it.
+    /// Returns the entry for a name whose inode has these attributes.
     pub(crate) fn entry(&self, attr: &Attr) -> EntryOut {
         self.attributes.entry(attr, self.nodes.node(attr.nid))
     }
@@ -129,7 +129,7 @@ impl Served {
 
     pub(crate) fn find(&self, file_system: &dyn FileSystem, parent: u64, name: &[u8]) -> Result<EntryOut, Refusal> {
         let parent = self.nid(parent);
-        // The kernel asks for the node itself when it has forgotten all but its number.
+        // The kernel looks up "." to re-create a node of which it remembers only the number.
         let found = if name == b"." { Some(parent) } else { file_system.lookup(parent, name)? };
         let Some(nid) = found else {
             return if name.len() > NAME_BYTES_MAX {
@@ -144,7 +144,7 @@ impl Served {
         Ok(self.entry(&file_system.attr(nid)?))
     }
 
-    /// Notes that a thread got this answer to a lookup.
+    /// Notes the reply to a lookup of a thread.
     pub(crate) fn note_lookup(&self, caller: u32, parent: u64, entry: &EntryOut) {
         if self.readdir == Readdir::Adaptive && entry.nodeid != 0 {
             self.listings.looked_up(caller, self.nid(parent), kind(FileType::Directory) == entry.attr.mode >> 12);
@@ -163,7 +163,7 @@ impl Served {
         Ok(sized(value.ok_or(Errno::NODATA)?, size_max)?)
     }
 
-    /// The list as `listxattr` gives it; `caller` is the thread that asks.
+    /// Returns the list in the form of `listxattr`. `caller` is the requesting thread.
     pub(crate) fn xattr_names(
         &self,
         file_system: &dyn FileSystem,
@@ -203,7 +203,8 @@ impl Served {
     }
 }
 
-/// Refuses names that are in no namespace of the format, as the kernel's mounts do. Names that are too long never get here.
+/// Rejects names outside the namespaces of the format, like the kernel's mounts. The kernel has already rejected names
+/// that are too long.
 fn check_xattr_name(format: &str, name: &[u8]) -> Result<(), Errno> {
     match NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
         Some(b"") => Err(Errno::INVAL),

@@ -1,4 +1,4 @@
-//! How many requests there were.
+//! Counters of requests.
 
 use std::sync::{
     Arc,
@@ -8,9 +8,9 @@ use std::sync::{
 use floe_fuse_wire::Opcode;
 use floe_image::Error;
 
-/// A kind of request that the kernel makes.
+/// A kind of FUSE request that is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "they are the requests of FUSE, and named as there")]
+#[expect(missing_docs, reason = "named after the requests of FUSE")]
 pub enum RequestKind {
     Lookup,
     Forget,
@@ -27,20 +27,20 @@ pub enum RequestKind {
     Lseek,
 }
 
-/// Why a request got an error that is not the answer to what it asks.
+/// The cause of a failed request, other than regular negative replies such as `ENOENT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The source could not be read.
     Source,
     /// The image breaks a rule of its format.
     Corrupt,
-    /// The image uses what this reader does not know.
+    /// The image uses a feature that this reader does not support.
     Unsupported,
-    /// There was no memory.
+    /// Memory was exhausted.
     NoMemory,
-    /// Anything else: a panic, a wrong kind of inode.
+    /// Any other cause: a panic, a wrong type of inode.
     Other,
-    /// Its deadline passed.
+    /// The deadline of the request passed.
     Overdue,
 }
 
@@ -62,7 +62,7 @@ impl RequestKind {
         Self::Lseek,
     ];
 
-    /// The kind that an opcode is counted as; none where it is not counted.
+    /// The kind of request for an opcode, or `None` if it is not counted.
     pub(crate) const fn of(opcode: Opcode) -> Option<Self> {
         Some(match opcode {
             Opcode::LOOKUP => Self::Lookup,
@@ -82,7 +82,7 @@ impl RequestKind {
         })
     }
 
-    /// The name in tables.
+    /// The name of the kind in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
@@ -107,7 +107,7 @@ impl FaultKind {
     pub const ALL: [Self; 6] =
         [Self::Source, Self::Corrupt, Self::Unsupported, Self::NoMemory, Self::Other, Self::Overdue];
 
-    /// The name in tables.
+    /// The name of the kind in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -120,7 +120,7 @@ impl FaultKind {
     }
 }
 
-/// How many requests there were of each kind, and how many of them failed. Clones count together.
+/// Counts requests by kind and failures by cause. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct RequestCounts {
     counts: Arc<Counts>,
@@ -133,12 +133,12 @@ struct Counts {
 }
 
 impl RequestCounts {
-    /// How many requests of a kind came.
+    /// The number of requests of a kind.
     pub fn of(&self, kind: RequestKind) -> u64 {
         self.counts.requests[kind as usize].load(Relaxed)
     }
 
-    /// How many requests failed for a reason.
+    /// The number of requests that failed from a cause.
     pub fn faults_of(&self, kind: FaultKind) -> u64 {
         self.counts.faults[kind as usize].load(Relaxed)
     }

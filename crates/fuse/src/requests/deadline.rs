@@ -1,4 +1,4 @@
-//! The deadline of every request.
+//! Deadlines of requests.
 
 use std::{
     cell::Cell,
@@ -14,24 +14,24 @@ use std::{
 
 use floe_fuse_wire::{Errno, Reply};
 
-/// A deadline passes after this many ticks of the coarse clock, so that it is kept to about an eighth.
+/// The length of a deadline in ticks of the coarse clock. Deadlines are therefore exact to about an eighth.
 const TICKS_PER_DEADLINE: u64 = 8;
 
 const SHARD_COUNT: usize = 8;
 
-/// The requests that are under way, and the session threads that serve them.
+/// The requests in progress, and the session threads that serve them.
 ///
-/// Time is a coarse clock that the watchdog ticks, so that a request costs two short locks and no system call.
+/// Time comes from a coarse clock that the watchdog advances, so a request costs two short locks and no system call.
 pub(crate) struct Deadlines {
-    /// How long a request may take; none where there is no deadline.
+    /// The longest time that a request may take; `None` disables deadlines.
     deadline: Option<Duration>,
     clock: AtomicU64,
     shards: [Mutex<UnderWay>; SHARD_COUNT],
-    /// For each session thread one more than the tick at which it began with its request, or 0 where it has none.
+    /// For each session thread, the tick at which its request began plus one, or 0 while it is idle.
     threads: Box<[AtomicU64]>,
 }
 
-/// Places of replies that are owed. A place whose reply was taken stays until its [`Watched`] is gone.
+/// Pending replies. A slot whose reply was sent stays reserved until its [`Watched`] is dropped.
 #[derive(Default)]
 struct UnderWay {
     places: Vec<Option<(u64, Reply)>>,
@@ -39,7 +39,7 @@ struct UnderWay {
 }
 
 impl Deadlines {
-    /// Deadlines for the requests that this many threads serve.
+    /// Creates deadlines for the requests of `thread_count` session threads.
     pub(crate) fn new(deadline: Option<Duration>, thread_count: usize) -> Self {
         Self {
             deadline,
@@ -49,12 +49,12 @@ impl Deadlines {
         }
     }
 
-    /// How often [`Deadlines::tick`] is to be called; none where there is no deadline.
+    /// The interval at which [`Deadlines::tick`] must be called; `None` without deadlines.
     pub(crate) fn tick_interval(&self) -> Option<Duration> {
         self.deadline.map(|deadline| (deadline / TICKS_PER_DEADLINE as u32).max(Duration::from_millis(1)))
     }
 
-    /// Watches over a request that a session thread has taken, from now on until its reply is taken.
+    /// Applies the deadline to a request that a session thread has taken, until its reply is taken.
     pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> Watched {
         let shard = thread % SHARD_COUNT;
         let place = match self.deadline {
@@ -73,7 +73,7 @@ impl Deadlines {
         Watched { deadlines: Arc::clone(self), shard, place }
     }
 
-    /// Says that a session thread is busy until the visit is dropped.
+    /// Marks a session thread as busy until the visit is dropped.
     pub(crate) fn enter(&self, thread: usize) -> Visit<'_> {
         let busy_since = self.threads.get(thread);
         if let Some(busy_since) = busy_since {
@@ -82,7 +82,7 @@ impl Deadlines {
         Visit { busy_since }
     }
 
-    /// Moves the clock on and answers `EIO` to the requests whose deadline has passed; gives how many.
+    /// Advances the clock, and replies `EIO` to requests whose deadline has passed. Returns their number.
     pub(crate) fn tick(&self) -> usize {
         let now = self.clock.fetch_add(1, Relaxed) + 1;
         let mut overdue = Vec::new();
@@ -98,8 +98,8 @@ impl Deadlines {
         count
     }
 
-    /// Whether every session thread has been busy with one request for longer than the deadline, so that none is left to
-    /// take the next.
+    /// Whether every session thread has been busy with one request for longer than the deadline. Then none is left to
+    /// take the next request.
     pub(crate) fn all_threads_are_stuck(&self) -> bool {
         let now = self.clock.load(Relaxed);
         !self.threads.is_empty()
@@ -111,33 +111,33 @@ impl Deadlines {
 }
 
 thread_local! {
-    /// Whether this thread has answered a request since it was last asked.
+    /// Whether this thread has replied since the last call of [`has_answered`].
     static HAS_ANSWERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread has answered a request since it last asked this.
+/// Whether the calling thread has replied to a request since its last call of this function.
 pub(crate) fn has_answered() -> bool {
     HAS_ANSWERED.replace(false)
 }
 
-/// The reply of a request that has a deadline. Where it is dropped without being taken, the request gets `EIO`.
+/// The reply of a request with a deadline. If it is dropped without being taken, the request gets `EIO`.
 pub(crate) struct Watched {
     deadlines: Arc<Deadlines>,
     shard: usize,
     place: Place,
 }
 
-/// Where a reply is.
+/// The location of a reply.
 enum Place {
-    /// Here, as there is no deadline.
+    /// In the place itself, since there are no deadlines.
     Held(Reply),
-    /// Among those under way in its shard, unless its deadline has passed.
+    /// In a slot of the shard, unless its deadline has passed.
     Listed(usize),
     Taken,
 }
 
 impl Watched {
-    /// The reply, unless the deadline has passed.
+    /// Takes the reply. `None` if the deadline has passed.
     pub(crate) fn take(mut self) -> Option<Reply> {
         self.remove()
     }
@@ -158,12 +158,12 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         HAS_ANSWERED.set(true);
-        // Without its lock, as it may have to be answered.
+        // The shard lock is released first, since dropping a reply may send `EIO`.
         drop(self.remove());
     }
 }
 
-/// A session thread's work on one request.
+/// Marks a session thread as busy with a request.
 pub(crate) struct Visit<'deadlines> {
     busy_since: Option<&'deadlines AtomicU64>,
 }
@@ -189,11 +189,11 @@ mod tests {
 
     use super::*;
 
-    /// A request that is watched, and the kernel's end of its channel.
+    /// Returns a watched request, and the kernel's end of its channel.
     fn request(deadlines: &Arc<Deadlines>) -> (Watched, OwnedFd) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
         let (ours, kernel) = pair.expect("two sockets");
-        // STATFS, which has a header alone.
+        // STATFS, which consists of a header only.
         let words: [u32; 10] = [40, 17, 7, 0, 1, 0, 0, 0, 0, 0];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         send(&kernel, &bytes, rustix::net::SendFlags::empty()).expect("there is room");
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The error in the reply that the kernel got, if it got one.
+    /// Returns the error in the reply that the kernel received, if there is one.
     fn refusal(kernel: &OwnedFd) -> Option<i32> {
         let mut reply = [0; 16];
         let (len, _) = recv(kernel, &mut reply[..], RecvFlags::empty()).ok()?;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_answers_is_refused() {
+    fn an_unanswered_request_is_refused() {
         for deadline in [None, Some(Duration::from_secs(8))] {
             let deadlines = Arc::new(Deadlines::new(deadline, 1));
             let (watched, kernel) = request(&deadlines);

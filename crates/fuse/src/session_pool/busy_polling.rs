@@ -1,4 +1,4 @@
-//! Session threads that look for the next request before they sleep.
+//! Busy polling: a session thread polls for the next request before it sleeps.
 
 use std::{
     sync::{
@@ -10,29 +10,30 @@ use std::{
 
 use crate::connection::pending::Pending;
 
-/// The share of looks that found a request is a moving average over about so many.
+/// The success rate of polls is a moving average over about this many polls.
 const AVERAGED_LOOKS: u32 = 16;
 
-/// Shares are counted in parts of this.
+/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
-/// While less than this share of the looks finds a request, most looks are left out.
+/// The success rate below which most polls are skipped.
 const WORTHWHILE: u32 = WHOLE / 2;
 
-/// Then this many are left out for each that is taken, so that it shows when they are worth it again.
+/// The number of polls skipped for each one made while the success rate is low. The polls that are made detect when
+/// polling pays off again.
 const LEFT_OUT: u32 = 32;
 
-/// Has the thread that answered a request look for the next one for a short while.
+/// Lets the thread that replied to a request poll for the next one for a short time.
 ///
-/// A program that starts reads one thing after the other, and each time the thread that answers it would first have to be
-/// woken on an idle CPU: some tens of microseconds in a virtual machine, or where CPUs sleep deeply. The thread that is
-/// awake already takes the next request at once. It costs CPU time that nobody else wants as long as one program asks
-/// one thing at a time and there is nothing to read ahead; so it is done only then, by one thread, only where that thread
-/// has answered what it was asked, and only while it mostly succeeds.
+/// A program that starts up reads one thing after the other. Without polling, each of its requests has to wake a thread
+/// on an idle CPU first, which takes some tens of microseconds in a virtual machine or where CPUs sleep deeply. A
+/// polling thread takes the next request at once. Polling costs CPU time, so it is limited to one thread, to callers
+/// that send one request at a time, to times without readahead, to threads that have sent their reply, and to periods
+/// in which polls mostly succeed.
 pub(crate) struct BusyPolling {
-    /// How long at most; none: not at all.
+    /// The longest time of a poll; `None` disables polling.
     time_max: Option<Duration>,
-    /// Whether there is other work for the CPU.
+    /// Whether other work wants the CPU.
     is_wanted: Box<dyn Fn() -> bool + Send + Sync>,
     pending: Arc<Pending>,
     last_caller: AtomicU32,
@@ -42,8 +43,8 @@ pub(crate) struct BusyPolling {
 }
 
 impl BusyPolling {
-    /// Threads that look for so long, where the machine has a CPU for those who ask beside, and while it is not wanted
-    /// for other work.
+    /// Creates busy polling for at most `time_max`. It is disabled on a machine with a single CPU, which the caller
+    /// needs, and pauses while `is_wanted` returns true.
     pub(crate) fn new(
         time_max: Option<Duration>,
         pending: Arc<Pending>,
@@ -61,7 +62,7 @@ impl BusyPolling {
         }
     }
 
-    /// Notes a request of the thread `caller`; gives whether the one before was of the same.
+    /// Notes a request of the thread `caller`. Returns whether the previous request came from the same thread.
     pub(crate) fn note(&self, caller: u32) -> bool {
         let is_alone = self.last_caller.load(Relaxed) == caller;
         if !is_alone {
@@ -70,7 +71,7 @@ impl BusyPolling {
         is_alone
     }
 
-    /// Looks for the next request, if that promises something; gives whether there is one.
+    /// Polls for the next request if that is likely to succeed. Returns whether there is one.
     pub(crate) fn poll(&self) -> bool {
         let Some(time_max) = self.time_max else { return false };
         if (self.is_wanted)() || !self.promises() || self.is_looking.swap(true, Relaxed) {
@@ -78,7 +79,7 @@ impl BusyPolling {
         }
         let until = Instant::now() + time_max;
         let found = loop {
-            match self.pending.is_there() {
+            match self.pending.is_readable() {
                 Some(false) if Instant::now() < until => {}
                 found => break found == Some(true),
             }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_nothing_is_mostly_left_out() {
+    fn unsuccessful_polls_are_mostly_skipped() {
         let (polling, writer) = busy_polling(Duration::from_micros(1));
         for _ in 0..40 {
             assert!(!polling.poll());
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_it_is_switched_off_or_there_is_other_work() {
+    fn there_are_no_polls_if_disabled_or_with_other_work() {
         let (polling, writer) = busy_polling(Duration::from_secs(100));
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
         assert!(polling.poll());

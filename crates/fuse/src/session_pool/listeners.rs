@@ -1,4 +1,4 @@
-//! How many session threads listen for requests at one time.
+//! Chooses how many session threads listen for requests.
 
 use std::{
     sync::{
@@ -10,23 +10,24 @@ use std::{
 
 use crate::connection::pending::Pending;
 
-/// A thread that rests listens again after this long, whether it is needed or not: nothing can be lost by resting, and in
-/// a mount that is idle nobody rests.
+/// A resting thread listens again after this time at the latest. Resting therefore cannot lose a request, and in an
+/// idle mount all threads listen.
 const REST: Duration = Duration::from_millis(50);
 
-/// The share of requests behind which others waited is a moving average over about so many.
+/// The share of requests behind which others waited is a moving average over about this many requests.
 const AVERAGED_REQUESTS: u32 = 32;
 
-/// Shares are counted in parts of this.
+/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
-/// From this share on, all threads listen.
+/// The share from which on all threads listen.
 const CROWDED: u32 = WHOLE / 2;
 
-/// Has one session thread listen as long as one is enough, and all of them where requests wait.
+/// Lets one session thread listen as long as one is enough, and all of them if requests queue up.
 ///
-/// The kernel wakes those that listen in turn. Where requests come one after the other, each would find another CPU
-/// asleep and its memory cold. So the others rest meanwhile, in memory of ours, where the kernel does not see them.
+/// The kernel wakes listening threads in turn. If requests come one after the other, each would wake another sleeping
+/// CPU with cold caches. The other threads therefore rest: they sleep on a condition variable, where the kernel does
+/// not see them as listeners.
 pub(crate) struct Listeners {
     thread_count: usize,
     pending: Arc<Pending>,
@@ -37,7 +38,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// All of so many threads listen to begin with.
+    /// Creates the state of `thread_count` threads, all of which listen at first.
     pub(crate) fn new(thread_count: usize, pending: Arc<Pending>) -> Self {
         Self {
             thread_count,
@@ -49,18 +50,18 @@ impl Listeners {
         }
     }
 
-    /// Notes that the calling thread serves a request from now on.
+    /// Notes that the calling thread serves a request.
     pub(crate) fn begin(&self) {
         self.serving.fetch_add(1, Relaxed);
         if self.thread_count > 1
-            && let Some(others_wait) = self.pending.is_there()
+            && let Some(others_wait) = self.pending.is_readable()
         {
             self.note(others_wait);
         }
     }
 
-    /// Notes that the calling thread is done with its request. Returns when it should listen: at once if it knows already
-    /// that there `is_another`.
+    /// Notes that the calling thread has finished its request. Returns when the thread should listen: at once if it
+    /// knows that there `is_another`.
     pub(crate) fn end(&self, is_another: bool) {
         self.serving.fetch_sub(1, Relaxed);
         if is_another || self.thread_count == 1 || self.is_crowded() {
@@ -72,12 +73,13 @@ impl Listeners {
             return;
         }
         *resting += 1;
-        // Who is woken for nothing listens for nothing.
+        // A thread that is woken without need listens for a while; that does no harm.
         let (mut resting, _) = self.needed.wait_timeout(resting, REST).unwrap_or_else(PoisonError::into_inner);
         *resting -= 1;
     }
 
-    /// Before the calling thread, which serves a request, waits for the source: has another one listen, if none does.
+    /// Wakes a resting thread to listen, if no thread listens. Called by a thread that serves a request and is about to
+    /// block on the source.
     pub(crate) fn promote(&self) {
         let resting = *self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         if resting > 0 && self.serving.load(Relaxed) + resting >= self.thread_count {
@@ -89,7 +91,7 @@ impl Listeners {
         self.crowded_share.load(Relaxed) >= CROWDED
     }
 
-    /// Takes a request into the share of those behind which others wait; calls the threads that rest where they are many.
+    /// Updates the share of requests behind which others waited. Wakes a resting thread if that share is high.
     fn note(&self, others_wait: bool) {
         let share = self.crowded_share.load(Relaxed);
         let share = share - share / AVERAGED_REQUESTS + if others_wait { WHOLE / AVERAGED_REQUESTS } else { 0 };
@@ -110,7 +112,7 @@ mod tests {
         Arc::new(Listeners::new(thread_count, Arc::default()))
     }
 
-    /// A thread that rests now.
+    /// Starts a thread that rests.
     fn rest(listeners: &Arc<Listeners>) -> thread::JoinHandle<Duration> {
         let resting = Arc::clone(listeners);
         let rests = thread::spawn(move || {
@@ -149,7 +151,7 @@ mod tests {
         listeners.begin();
         listeners.promote();
         assert!(rests.join().expect("no panic") >= REST, "the third one listens");
-        // Again, but now the third one serves too.
+        // Again, but now the third thread serves too.
         for _ in 0..20 {
             let rests = self::rest(&listeners);
             listeners.begin();

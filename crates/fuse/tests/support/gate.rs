@@ -1,4 +1,4 @@
-//! A source that can be held up or made to fail.
+//! A source that can be blocked or made to fail.
 
 use std::{
     io,
@@ -10,12 +10,12 @@ use std::{
 
 use floe_image::ImageSource;
 
-/// Lets reads through, holds them up, or fails them.
+/// Lets reads pass, blocks them, or fails them.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
-    /// Whether a source behind it says that nothing is at hand while it is closed, as a good source does.
+    /// Whether a source behind the closed gate reports that its bytes are not in memory, as a good source does.
     pub(crate) tells: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! A file system in memory, a source that can be held up, and mounts that always go away.
+//! A file system in memory, a source that can be blocked, and mounts that clean up after themselves.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 mod gate;
@@ -15,18 +15,18 @@ use floe_testkit::skip::{Need, ready};
 pub(crate) use gate::{Gate, GatedSource};
 pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
 
-/// Whether this machine can mount; says on stderr where it cannot.
+/// Whether this machine can mount. If not, prints a message to stderr.
 pub(crate) fn can_mount() -> bool {
     ready(&[Need::Root, Need::Fuse])
 }
 
-/// A mount in a directory of its own. It is unmounted whatever happens.
+/// A mount on its own directory. Dropping it always unmounts.
 pub(crate) struct TestMount {
     mount: Option<Mount>,
     unmounter: Unmounter,
     directory: Option<tempfile::TempDir>,
     pub(crate) tree: Arc<TreeFileSystem>,
-    /// What the mount reads with.
+    /// The reader of the mount.
     pub(crate) reader: Reader,
 }
 
@@ -35,7 +35,7 @@ impl TestMount {
         Self::gated(tree, &Arc::new(Gate::default()), options)
     }
 
-    /// A mount whose data come through a gate.
+    /// Mounts a tree whose data come through a gate.
     pub(crate) fn gated(tree: TreeFileSystem, gate: &Arc<Gate>, options: &MountOptions) -> Self {
         let directory = tempfile::Builder::new().prefix("floe-fuse-").tempdir().expect("a directory");
         let tree = Arc::new(tree);
@@ -71,7 +71,7 @@ impl Drop for TestMount {
         drop(self.mount.take());
         let _ = self.unmounter.unmount(Detach::Lazily);
         if self.unmounter.is_mounted() {
-            // Removing the directory would reach into the mount.
+            // Removing the directory would delete through the mount.
             let _ = self.directory.take().map(tempfile::TempDir::keep);
         }
     }

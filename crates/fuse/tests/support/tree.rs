@@ -19,24 +19,24 @@ use super::Gate;
 /// How inode numbers relate to nids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Numbering {
-    /// They are the same, and tell it: 0, 1, 2 … in the order of making, but the root is 36.
+    /// Inode numbers equal nids: 0, 1, 2 … in order of creation, except for the root, which is 36.
     Nids,
-    /// Numbers from 1 on, the root last, with nids that have nothing to do with them.
+    /// Inode numbers start at 1, the root is last, and nids are unrelated.
     Learnt,
 }
 
-/// What is wrong with an inode.
+/// A fault of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
     /// Its attributes break a rule.
     CorruptAttr,
-    /// Whoever asks for its attributes panics.
+    /// Reading its attributes panics.
     PanickingAttr,
     /// Its map breaks a rule.
     CorruptMap,
 }
 
-/// How often each call was made.
+/// The number of calls of each method.
 #[derive(Default)]
 pub(crate) struct Calls {
     pub(crate) attr: AtomicU64,
@@ -51,9 +51,9 @@ pub(crate) struct TreeFileSystem {
     nodes: Vec<Node>,
     image: Vec<u8>,
     pub(crate) calls: Calls,
-    /// Whether it says that there may be extended attributes.
+    /// Whether the file system says that it may have extended attributes.
     pub(crate) has_xattrs: bool,
-    /// Lookups and attributes wait here.
+    /// A gate that lookups and attribute reads pass.
     pub(crate) gate: Option<Arc<Gate>>,
 }
 
@@ -63,12 +63,12 @@ struct Node {
     entries: Vec<(Vec<u8>, usize)>,
     target: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the data are, with the holes between them.
+    /// The extents of the data, including holes.
     data: Vec<Extent>,
     fault: Option<Fault>,
 }
 
-/// The nid of the root where nids are numbers.
+/// The nid of the root if nids are inode numbers.
 const ROOT_NUMBER: u64 = 36;
 
 impl TreeFileSystem {
@@ -103,7 +103,7 @@ impl TreeFileSystem {
         self.push_extent(index, content.len() as u64, data);
     }
 
-    /// A file in stored blocks of so many bytes, of which a read decodes all.
+    /// Adds a file of stored blocks of `block_bytes` each. A read decodes whole blocks.
     pub(crate) fn file_in_blocks(&mut self, path: &str, content: &[u8], block_bytes: usize) {
         let index = self.add(path, FileType::Regular, 0o644);
         for block in content.chunks(block_bytes) {

@@ -1,4 +1,4 @@
-//! A metadata cache whose threads do not get in each other's way.
+//! The metadata cache for production: many locks, single flight, one wake-up for each release.
 
 use std::{
     collections::HashMap,
@@ -18,32 +18,33 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// How many parts the cache has, each with a lock of its own.
+/// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 64;
 
-/// How many look-ups may in a row find that the one who was to bring the value gave up.
+/// How many makers in a row may abandon a value before the lookup fails.
 const RETRIES_MAX: usize = 16;
 
-/// A cache in parts, each with a lock of its own: any number of threads look values up at once, each value is made once
-/// however many want it, and no lock is held while it is made. The end of the making wakes one waiter, and each waiter
-/// the next, so no release wakes more than one thread. One lock of a part is taken for a look-up that hits, two for one
-/// that misses, one more for each value that it drops; those that want one value at the same time share a lock of their
-/// own. A value that could not be made is not remembered.
+/// A metadata cache in shards, each with its own lock. Each value is made once for all concurrent lookups, and no lock
+/// is held meanwhile. The end of the making wakes one waiter and each waiter wakes the next, so no release wakes more
+/// than one thread. Failures are not cached.
 ///
-/// The budget is that of all parts together: with one for each part, some would drop values while others have room.
+/// A hit takes one shard lock, a miss takes two, and each eviction takes one more. Concurrent lookups of one value also
+/// share the lock of its flight.
+///
+/// All shards share one budget. With a budget for each shard, some shards would evict values while others have room.
 #[derive(Debug)]
 pub(crate) struct ShardedCache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
     hasher: RandomState,
-    /// What the values weigh together, and those that are about to be put in.
+    /// The total weight of the values, including those about to be inserted, in bytes.
     weight: AtomicUsize,
     weight_max: AtomicUsize,
-    /// Whose turn it is to drop a value.
+    /// The shard that evicts next.
     dropping: AtomicUsize,
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
-    /// Look-ups that found the value being made, and have what came of that.
+    /// Lookups that waited for another thread to make the value.
     joins: AtomicU64,
     evictions: AtomicU64,
 }
@@ -62,7 +63,7 @@ enum Slot<V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
-    /// A cache for values of `weight_max` together.
+    /// Creates a cache for values of `weight_max` bytes in total.
     pub(super) fn new(weight_max: usize) -> Self {
         let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0 });
         Self {
@@ -79,7 +80,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         }
     }
 
-    /// The value under `key`; where there is none, `make` makes it.
+    /// Returns the value under `key`, made by `make` on a miss.
     pub(super) fn find_or_make(&self, key: K, blocking: Blocking, make: impl FnOnce() -> Result<V>) -> Result<V> {
         let mut retries = 0;
         while retries < RETRIES_MAX {
@@ -92,7 +93,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             let joined = flight.wait(&self.flights);
             self.joins.fetch_add(1, Relaxed);
             match joined {
-                // Another thread looked whether the bytes were in memory; this one may lead, and wait for them.
+                // The maker was not allowed to wait for the source. This thread may, so it tries to lead itself.
                 Err(Error::WouldBlock) => {}
                 Err(Error::Cancelled) => retries += 1,
                 result => return result,
@@ -101,7 +102,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         Err(Error::Cancelled)
     }
 
-    /// Lets the values have another weight together from now on.
+    /// Changes the bound of the total weight, in bytes.
     pub(super) fn set_weight_max(&self, weight_max: usize) {
         self.weight_max.store(weight_max, Relaxed);
         self.keep_budget();
@@ -121,22 +122,22 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             wakes_max: wakes.min(1),
             releases: hits + ended + joins,
             evictions,
-            // Of parts to look up, to end and to drop; of flights to end, to join, and after each sleep.
+            // Shard locks to look up, to end and to evict; flight locks to end, to join, and after each sleep.
             lock_acquisitions: (hits + misses + joins + ended + evictions) + (ended + joins + waits),
             weight: self.weight.load(Relaxed) as u64,
             weight_max: self.weight_max.load(Relaxed) as u64,
         }
     }
 
-    /// Puts a value in, and drops others so that the budget holds. The value may be heavier than all of the budget; then
-    /// it is alone.
+    /// Inserts a value and evicts others to stay within the budget. A value heavier than the whole budget remains as
+    /// the only one.
     fn insert(&self, key: K, value: V) {
         self.weight.fetch_add(value.weight(), Relaxed);
         self.keep_budget();
         self.shard(&key).insert(key, value);
     }
 
-    /// Drops values that were not used lately, of one part after the other, until the budget holds or nothing is left.
+    /// Evicts values that were not used lately, shard by shard, until the budget holds or the cache is empty.
     fn keep_budget(&self) {
         let mut empty_count = 0;
         while empty_count < SHARD_COUNT && self.weight.load(Relaxed) > self.weight_max.load(Relaxed) {
@@ -183,7 +184,7 @@ enum Found<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
     Lead(Lead<'cache, K, V>),
 }
 
-/// The task of making a value. Dropped without an end (a panic), it frees those who wait.
+/// The duty to make a value. Dropping it before the end (a panic) releases the waiters.
 struct Lead<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
     cache: &'cache ShardedCache<K, V>,
     key: K,
@@ -218,9 +219,9 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
         self.ring.push(key);
     }
 
-    /// Drops a value that was not used lately.
+    /// Evicts a value that was not used lately.
     fn evict(&mut self) -> Option<V> {
-        // Two rounds of the hand, since the first may only take marks away.
+        // Two rounds of the hand, since the first may only clear used marks.
         for _ in 0..2 * self.ring.len() {
             if self.hand >= self.ring.len() {
                 self.hand = 0;
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_made_once_however_many_want_it() {
+    fn a_value_is_made_once_for_all_lookups() {
         let cache = ShardedCache::<u32, u32>::new(64 * 64);
         let made = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_panics_frees_those_who_wait() {
+    fn a_panicking_maker_releases_its_waiters() {
         let cache = Arc::new(ShardedCache::<u32, u32>::new(1000));
         let other = Arc::clone(&cache);
         let (begun, has_begun) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! The design of the kernel's SquashFS, to compare with.
+//! The metadata cache of the kernel's SquashFS, to compare with.
 
 use std::sync::{
     PoisonError,
@@ -13,18 +13,18 @@ use crate::{
     sync::{Condvar, Mutex, MutexGuard},
 };
 
-/// A few entries behind one lock, searched from end to end and reused in turn. Who finds all of them in use sleeps
-/// until one is free, and each release wakes everybody who sleeps. An entry is in use while it is filled and while its
+/// A few entries behind one lock, searched linearly and reused round robin. A lookup that finds all of them in use
+/// sleeps until one is free, and each release wakes all sleepers. An entry is in use while it is filled and while its
 /// value is copied out.
 ///
-/// This is the design that parallel walks of a SquashFS mount suffer from. It stands here to be measured against the
-/// other one; but unlike the kernel's, it does not remember failures.
+/// Parallel walks of a SquashFS mount suffer from this design; it exists only for comparison with the sharded one.
+/// Unlike the kernel's cache, it does not cache failures.
 #[derive(Debug)]
 pub(crate) struct SingleLockCache<K, V> {
     state: Mutex<State<K, V>>,
-    /// An entry came free.
+    /// Signalled when an entry becomes free.
     freed: Condvar,
-    /// An entry was filled; one for each.
+    /// Signalled when an entry is filled; one for each entry.
     filled: Vec<Condvar>,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -41,9 +41,9 @@ struct State<K, V> {
     entries: Vec<Entry<K, V>>,
     next: usize,
     unused_count: usize,
-    /// Who sleeps until an entry is free, and was not woken yet.
+    /// Threads that sleep until an entry is free and were not woken yet.
     sleeper_count: usize,
-    /// How many times an entry came free.
+    /// How often an entry became free.
     freed_count: u64,
 }
 
@@ -52,7 +52,7 @@ struct Entry<K, V> {
     key: Option<K>,
     content: Content<V>,
     user_count: usize,
-    /// Who sleeps until it is filled.
+    /// Threads that sleep until the entry is filled.
     waiter_count: usize,
 }
 
@@ -95,7 +95,8 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         loop {
             if let Some(index) = state.entries.iter().position(|entry| entry.key == Some(key)) {
                 match self.use_entry(state, index, blocking) {
-                    // Another thread looked whether the bytes were in memory; this one may fill it, and wait for them.
+                    // The filler was not allowed to wait for the source. This thread may, so it tries to fill the entry
+                    // itself.
                     Err(Error::WouldBlock) if blocking.is_allowed() => {
                         state = self.lock();
                         continue;
@@ -146,7 +147,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         state.entries.iter().map(weight).sum()
     }
 
-    /// Takes a user's share of an entry, waits until it is filled, copies its value out and gives the share back.
+    /// Uses an entry: waits until it is filled, copies its value out and releases it.
     fn use_entry(&self, mut state: MutexGuard<'_, State<K, V>>, index: usize, blocking: Blocking) -> Result<V> {
         if matches!(state.entries[index].content, Content::Pending) && !blocking.is_allowed() {
             return Err(Error::WouldBlock);
@@ -174,7 +175,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         copy
     }
 
-    /// Gives a user's share of an entry that is filled back, and wakes who slept for that entry, or for any.
+    /// Releases a filled entry, and wakes the threads that sleep for it or, if it is now free, for any entry.
     fn release(&self, mut state: MutexGuard<'_, State<K, V>>, index: usize) {
         let entry = &mut state.entries[index];
         let waiter_count = std::mem::take(&mut entry.waiter_count);
@@ -209,7 +210,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
 }
 
 impl<K: Copy, V> State<K, V> {
-    /// Takes the next entry in turn that nobody uses, of which there is one; gives what was in it too.
+    /// Claims the next unused entry, of which there must be one. Returns its index and its previous content.
     fn claim(&mut self, key: K) -> (usize, Content<V>) {
         while self.entries[self.next].user_count > 0 {
             self.next = (self.next + 1) % self.entries.len();
@@ -223,7 +224,7 @@ impl<K: Copy, V> State<K, V> {
     }
 }
 
-/// An entry that is being filled; whatever comes, those who wait are told.
+/// An entry that is being filled. Dropping it publishes the result, also after a panic.
 struct Filling<'cache, K: Copy + Eq, V: Clone + Weight> {
     cache: &'cache SingleLockCache<K, V>,
     index: usize,
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_wait_does_not_share_the_fate_of_who_may_not() {
+    fn a_blocking_lookup_survives_a_failed_non_blocking_one() {
         let cache = SingleLockCache::<u32, DecodedLength>::new(8);
         let value = std::thread::scope(|scope| {
             let (begun, is_begun) = std::sync::mpsc::channel();
