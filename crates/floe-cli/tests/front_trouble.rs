@@ -313,10 +313,19 @@ fn what_is_read_stays_in_memory_once() {
     assert_eq!(bytes, scene.contents.values().map(|content| content.len() as u64).sum::<u64>());
     // What the front has taken goes when nobody reads any more.
     let bound = before + bytes + bytes / 10;
-    until("one copy is left", || group.file_bytes() <= bound);
+    until("one copy is left", || {
+        // Pages of these that were read again, since somebody dropped them, count as the group's.
+        [scene.image.as_path(), Path::new(env!("CARGO_BIN_EXE_floe"))].into_iter().for_each(forget_pages);
+        group.file_bytes() <= bound
+    });
     assert!(group.file_bytes() >= before + bytes / 10 * 9, "what was read is in memory");
     serving.signal(Signal::TERM);
     assert_eq!(serving.end().0.code(), Some(0));
+}
+
+fn forget_pages(path: &Path) {
+    let file = fs::File::open(path).expect("it is there");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("it is a file");
 }
 
 #[test]
