@@ -1,9 +1,13 @@
-//! The read engine: it fetches, decodes and caches what formats map.
+//! The read engine: fetches, decodes and caches the stored bytes of one image.
 //!
-//! An [`Engine`] owns the sources of one image and everything that is shared between reads: the page pool, the cache
-//! of decoded blocks and the metadata cache. A format is opened with its [`BlockReader`](floe_image::BlockReader)
-//! ([`Engine::block_reader`]). A [`Reader`] joins engine and format, and reads file data. The engine knows no format and
-//! no FUSE.
+//! An [`Engine`] owns the sources of the image and everything that its reads share: the page pool, the cache of decoded
+//! blocks, the metadata caches and the threads. [`Engine::block_reader`] returns the
+//! [`BlockReader`](floe_image::BlockReader) with which a format is opened; through it, the format reads its metadata. A
+//! [`Reader`] combines an engine and a format: the format maps a range of a file to extents, and the engine reads them. The
+//! engine knows neither formats nor FUSE.
+//!
+//! ARCHITECTURE.md lists the modules of this crate as rooms, with the imports that each may have, and follows a read
+//! through them.
 
 mod blocking;
 mod cache;
