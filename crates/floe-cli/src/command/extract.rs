@@ -48,7 +48,7 @@ const TOLD_MAX: u64 = 100;
     1    something is missing or incomplete\n  \
     2    wrong usage\n  \
     3    the file is no image, or a broken one\n  \
-    130  ended by a signal; what was half written is removed")]
+    130  ended by a signal; incomplete files were removed")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
