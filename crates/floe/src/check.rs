@@ -61,7 +61,6 @@ pub struct CheckSummary {
 /// thread, in no particular order. Setting `cancel` ends the check soon.
 ///
 /// # Errors
-///
 /// The file cannot be read, or is no EROFS or SquashFS image. A broken image is a finding, not an error.
 pub fn check(
     path: &Path,
@@ -76,7 +75,6 @@ pub fn check(
 /// Like [`check`], for files that are already open. Opens no further files.
 ///
 /// # Errors
-///
 /// A file cannot be read, or an extra device is missing.
 pub fn check_files(
     files: ImageFiles,
@@ -152,7 +150,6 @@ impl Run<'_> {
     /// Runs `work` on up to `jobs` threads, each with its own decoder, and `meanwhile` on this thread.
     ///
     /// # Errors
-    ///
     /// Not a single thread could be started, and `work` did not run.
     fn on_all_jobs<T>(
         &self,

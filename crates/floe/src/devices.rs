@@ -31,7 +31,6 @@ pub(crate) struct AddedDevices {
 /// adds none, since the devices may be part of the image file. An image alone never makes Floe open another file.
 ///
 /// # Errors
-///
 /// There are more or fewer files than the image has devices, a file cannot be opened, or the image breaks the format.
 pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
     let OpenOptions { devices: given, device_directory, .. } = options;
@@ -94,7 +93,6 @@ fn slot_number(index: usize) -> u16 {
 /// Checks that an image of `image_len` bytes, without further files, is long enough to contain its devices.
 ///
 /// # Errors
-///
 /// The image is shorter: its first device is missing.
 pub(crate) fn check_flat(path: &Path, slots: &[DeviceSlot], image_len: u64, block_size: u32) -> Result<(), OpenError> {
     let holds = |slot: &DeviceSlot| {

@@ -17,7 +17,6 @@ impl EntryLimit {
     /// Counts an entry of `directory`.
     ///
     /// # Errors
-    ///
     /// The image has no room for so many entries.
     pub fn take(&mut self, file_system: &dyn FileSystem, directory: Nid) -> Result<(), Error> {
         self.found += 1;

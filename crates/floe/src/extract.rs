@@ -130,7 +130,6 @@ pub enum ExtractError {
 /// each block is decoded once. Setting `cancel` ends the extraction soon.
 ///
 /// # Errors
-///
 /// The target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are
 /// counted in the summary and reported as [`ExtractEvent::Warning`].
 pub fn extract(

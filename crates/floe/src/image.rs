@@ -48,7 +48,6 @@ impl Image {
     /// Opens the image in the file `path`.
     ///
     /// # Errors
-    ///
     /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses unsupported features, or needs an extra
     /// device that is missing.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
@@ -60,7 +59,6 @@ impl Image {
     /// Threads of this process fetch bytes as they are read.
     ///
     /// # Errors
-    ///
     /// As [`Image::open`], and if the server cannot be reached.
     #[cfg(feature = "remote")]
     pub fn open_url(url: &str, options: &OpenOptions) -> Result<Self, OpenError> {
@@ -74,7 +72,6 @@ impl Image {
     /// Opens an image in files that are already open. Opens no further files.
     ///
     /// # Errors
-    ///
     /// The image is broken, uses unsupported features, or an extra device is missing.
     pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
         let ImageFiles { path, source, offset, format, devices } = files;
@@ -147,7 +144,6 @@ impl Image {
     /// The attributes of an inode, as `stat` returns them.
     ///
     /// # Errors
-    ///
     /// The inode cannot be read or breaks the format.
     pub fn attr(&self, nid: Nid) -> Result<Attr> {
         self.file_system().attr(nid)
@@ -157,7 +153,6 @@ impl Image {
     /// links begin at its root. A leading slash of `path` makes no difference.
     ///
     /// # Errors
-    ///
     /// The path does not exist, links form a loop, or the image is corrupt or cannot be read.
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Nid, PathError> {
         resolve(self.file_system().as_ref(), path.as_ref(), true)
@@ -166,7 +161,6 @@ impl Image {
     /// Like [`Image::resolve`], but returns a symbolic link at the end of the path instead of following it.
     ///
     /// # Errors
-    ///
     /// As [`Image::resolve`].
     pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<Nid, PathError> {
         resolve(self.file_system().as_ref(), path.as_ref(), false)
@@ -176,7 +170,6 @@ impl Image {
     /// `output` only at the end of the file.
     ///
     /// # Errors
-    ///
     /// The inode has no data, or the image is corrupt or cannot be read.
     pub fn read_at(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Result<usize> {
         self.reader.read(nid, offset, output)

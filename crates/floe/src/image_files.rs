@@ -31,7 +31,6 @@ impl ImageFiles {
     /// Opens the file `path` and the extra devices of the image.
     ///
     /// # Errors
-    ///
     /// A file cannot be read or is no EROFS or SquashFS image, or there are more or fewer extra devices than the image
     /// needs.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
@@ -41,7 +40,6 @@ impl ImageFiles {
     /// Like [`ImageFiles::open`], for an image that is already open. Errors call the image `name`.
     ///
     /// # Errors
-    ///
     /// As [`ImageFiles::open`].
     pub fn of_source(name: &Path, source: &Arc<dyn ImageSource>, options: &OpenOptions) -> Result<Self, OpenError> {
         Self::found(name, sources::image_in(name, source, options.offset)?, options)

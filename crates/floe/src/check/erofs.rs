@@ -17,7 +17,6 @@ const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
 /// Checks an EROFS image and returns its number of inodes.
 ///
 /// # Errors
-///
 /// No thread could be started.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let reader = run.engine.block_reader(Blocking::Allowed);

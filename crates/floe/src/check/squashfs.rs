@@ -20,7 +20,6 @@ const BATCH_COUNT: usize = 16;
 /// Checks a SquashFS image and returns its number of inodes.
 ///
 /// # Errors
-///
 /// No thread could be started.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let reader = run.engine.block_reader(Blocking::Allowed);

@@ -12,7 +12,6 @@ const MAP_BYTES: u64 = 16 << 20;
 /// or once `is_over` returns true.
 ///
 /// # Errors
-///
 /// The map cannot be read or breaks the format.
 pub(super) fn next_data(
     file_system: &dyn FileSystem,
