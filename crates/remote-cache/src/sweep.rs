@@ -1,4 +1,4 @@
-//! The clock that chooses what is evicted, over the chunks of all objects of the cache.
+//! The clock that selects chunks for eviction, over all objects of the cache.
 
 use std::{
     fs, io,
@@ -13,10 +13,10 @@ use crate::{
     stored_object::StoredObject,
 };
 
-/// How many chunks are looked at in one read of a map.
+/// How many chunks are examined per read of a map.
 const LOOK_CHUNKS: u64 = 1024;
 
-/// Where the hand of the clock points.
+/// The position of the clock's hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hand {
     pub(crate) object: Digest,
@@ -27,19 +27,20 @@ impl Hand {
     pub(crate) const START: Self = Self { object: Digest([0; DIGEST_BYTES]), chunk: 0 };
 }
 
-/// What a sweep did.
+/// The results of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Swept {
-    /// How many bytes of the disk it freed.
+    /// The space that was freed on disk, in bytes.
     pub(crate) bytes: u64,
-    /// How many chunks it evicted.
+    /// The number of evicted chunks.
     pub(crate) chunks: u64,
-    /// Where the hand stopped.
+    /// The final position of the hand.
     pub(crate) hand: Option<Hand>,
 }
 
-/// Which chunks a round of the hand spares. The first two rounds are those of an ordinary clock: what was used since the hand
-/// last passed gets a second chance. Pinned chunks go in the third, and in the fourth all that is not locked.
+/// The chunks that a round of the hand spares. The first two rounds are those of an ordinary clock: a chunk that was
+/// used since the hand last passed gets a second chance. The third round evicts pinned chunks, and the fourth every
+/// chunk that is not locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Round {
     spares_present: bool,
@@ -54,7 +55,7 @@ const ROUNDS: [Round; 4] = [
     Round { spares_present: false, spares_used: false, spares_pinned: false },
 ];
 
-/// Evicts chunks from where the hand points until `excess` bytes are free. The caller holds the lock of evictions.
+/// Evicts chunks from the position of the hand until `excess` bytes are freed. The caller holds the eviction lock.
 pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept {
     let mut swept = Swept::default();
     let mut objects = objects(root);

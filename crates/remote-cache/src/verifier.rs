@@ -58,7 +58,7 @@ impl Verifier {
     ) -> Result<(), VerifyError> {
         match self.verify((index, range), bytes, blocks, counters)? {
             Some(digest) if digest != entry.digest => {
-                let rule = "a chunk of the cache does not have the digest that it had when it came";
+                let rule = "a cached chunk does not have the digest that it had when it was fetched";
                 Err(VerifyError::Wrong { rule, offset: range.offset() })
             }
             _ => Ok(()),
