@@ -115,7 +115,10 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let cache = ["--cache-dir", "cache"];
     let run = |arguments: &[&str]| floe(folder.path(), &[&["cache"], arguments, &cache].concat());
     let output = run(&["ls"]);
-    assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(1), "floe: cache: there is no cache in this directory\n"));
+    assert_eq!(
+        (output.status.code(), &*text(&output.stderr)),
+        (Some(1), "floe: cache: there is no cache in this directory\n")
+    );
 
     let opened = Cache::open(CacheOptions::new(folder.path().join("cache"), Arc::new(|_| {}))).expect("a cache");
     let source = source(folder.path(), &opened);

@@ -331,7 +331,8 @@ fn what_is_no_mount_of_ours_or_not_for_us_is_told_in_one_line() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
         let output = run(command.arg(arguments[0]).arg(&serving.place.path).arg(arguments[1]));
-        let reason = format!("floe: {} was mounted by user 0: only that user can query it\n", serving.place.path.display());
+        let reason =
+            format!("floe: {} was mounted by user 0: only that user can query it\n", serving.place.path.display());
         assert_eq!((told(&output), output.stdout), ((Some(1), reason), Vec::new()));
     }
     let report = status(&serving.place.path);

@@ -118,8 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 
 fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
     let directory = directory.or_else(CacheOptions::default_directory);
-    let directory =
-        directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-dir DIR"))?;
+    let directory = directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-dir DIR"))?;
     // Listing a cache that does not exist must not create it.
     if !directory.is_dir() {
         return Err(Fail::failed(format!(
@@ -140,7 +139,10 @@ fn verify(cache: &Cache, ids: &[String]) -> Result<u8, Fail> {
             let CheckReport { sound_chunks, removed_chunks, unproven_chunks } = cache.check(id)?.unwrap_or_default();
             write!(output, "{}  {}: {sound_chunks} chunks are correct", short(id), Shown(name.as_bytes()))?;
             if unproven_chunks > 0 {
-                write!(output, ", {unproven_chunks} are unchanged since they were stored, but the cache lacks the hashes to verify them")?;
+                write!(
+                    output,
+                    ", {unproven_chunks} are unchanged since they were stored, but the cache lacks the hashes to verify them"
+                )?;
             }
             if removed_chunks > 0 {
                 exit = Exit::HasErrors;

@@ -244,10 +244,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         eprintln!("floe: {warning}");
     }
     if summary.xattrs_left_out > 0 {
-        eprintln!(
-            "floe: {} extended attributes were left out: the format cannot store them",
-            summary.xattrs_left_out
-        );
+        eprintln!("floe: {} extended attributes were left out: the format cannot store them", summary.xattrs_left_out);
     }
     if summary.profile_missing > 0 {
         eprintln!("floe: {} ranges of the profile belong to files that are not in the image", summary.profile_missing);

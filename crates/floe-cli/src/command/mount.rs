@@ -188,7 +188,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
     if let Some(refusal) = image.reader().engine().spill_file_refusal() {
-        eprintln!("floe: continuing without a spill file: {refusal}; name another directory with -o spill-file-directory=DIR");
+        eprintln!(
+            "floe: continuing without a spill file: {refusal}; name another directory with -o spill-file-directory=DIR"
+        );
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());

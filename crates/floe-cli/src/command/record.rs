@@ -105,7 +105,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
-        eprintln!("floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}");
+        eprintln!(
+            "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"
+        );
     }
     let status = launch.run(&arguments.command);
     if let Err(error) = mount.unmounter().unmount(Detach::Never) {

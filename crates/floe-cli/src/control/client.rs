@@ -34,7 +34,8 @@ impl Mounted {
     /// Nothing is mounted there, the mount is not Floe's, or it belongs to another user.
     pub(crate) fn find(directory: &Path) -> Result<Self, Fail> {
         let shown = directory.display();
-        let table = MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
+        let table =
+            MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
         let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
         if !entry.is_served() {

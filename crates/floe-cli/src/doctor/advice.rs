@@ -118,12 +118,7 @@ fn mount_helper(facts: &Facts) -> Advice {
 fn kernel_front(facts: &Facts) -> Advice {
     let topic = "kernel front";
     if !facts.is_administrator {
-        return advice(
-            topic,
-            Limited,
-            "only the machine's root can put the kernel's EROFS in front",
-            "mount as root",
-        );
+        return advice(topic, Limited, "only the machine's root can put the kernel's EROFS in front", "mount as root");
     }
     if facts.kernel < KERNEL_FILE_BACKED {
         return advice(topic, Limited, "the kernel's EROFS cannot mount files", "Linux 6.12 or later");

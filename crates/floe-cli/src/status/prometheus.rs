@@ -44,7 +44,12 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
     let kinds = report.requests.iter().map(|(kind, count)| (kind.as_str(), *count));
     out.family("floe_requests_total", "Requests of the kernel.", "kind", kinds)?;
     let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));
-    out.family("floe_request_faults_total", "Requests that failed because of the image, its source or memory.", "reason", reasons)?;
+    out.family(
+        "floe_request_faults_total",
+        "Requests that failed because of the image, its source or memory.",
+        "reason",
+        reasons,
+    )?;
     if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
         write_remote(&mut out, counts)?;
     }
@@ -66,11 +71,7 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
     for (name, help, count) in [
         ("floe_remote_retries_total", "Repeated requests.", counts.retries),
         ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
-        (
-            "floe_remote_resolved_again_total",
-            "How often credentials or redirects were renewed.",
-            counts.resolved_again,
-        ),
+        ("floe_remote_resolved_again_total", "How often credentials or redirects were renewed.", counts.resolved_again),
         ("floe_remote_made_way_total", "Background requests cancelled in favour of demand.", counts.made_way),
         ("floe_remote_wrong_answers_total", "Answers that did not match the request.", counts.wrong),
         ("floe_remote_failures_total", "Fetches that failed after all retries.", counts.failed),
@@ -84,7 +85,11 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
     let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
-    out.gauge("floe_remote_outage_seconds", "How long the server has been unreachable; 0 if it is reachable.", outage_s)?;
+    out.gauge(
+        "floe_remote_outage_seconds",
+        "How long the server has been unreachable; 0 if it is reachable.",
+        outage_s,
+    )?;
     const NAME: &str = "floe_remote_stage_duration_seconds";
     writeln!(out.writer, "# HELP {NAME} Latency of the stages of a request.\n# TYPE {NAME} histogram")?;
     for stage in &counts.stages {
@@ -113,17 +118,37 @@ fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         ("floe_decoded_bytes_total", "Bytes of the decoded blocks.", work.decoded_bytes),
         ("floe_read_around_blocks_total", "Blocks decoded ahead of demand.", around.ahead_blocks),
         ("floe_read_around_used_blocks_total", "Blocks decoded ahead that were used.", around.used_blocks),
-        ("floe_read_around_wasted_blocks_total", "Blocks decoded ahead that were evicted unused.", around.wasted_blocks),
-        ("floe_read_around_given_up_blocks_total", "Blocks not decoded because memory was short.", around.given_up_blocks),
-        ("floe_read_around_cancelled_blocks_total", "Blocks not decoded because the reader had passed them.", around.cancelled_blocks),
+        (
+            "floe_read_around_wasted_blocks_total",
+            "Blocks decoded ahead that were evicted unused.",
+            around.wasted_blocks,
+        ),
+        (
+            "floe_read_around_given_up_blocks_total",
+            "Blocks not decoded because memory was short.",
+            around.given_up_blocks,
+        ),
+        (
+            "floe_read_around_cancelled_blocks_total",
+            "Blocks not decoded because the reader had passed them.",
+            around.cancelled_blocks,
+        ),
         ("floe_read_around_dropped_total", "Prefetch tasks dropped because too many were waiting.", around.dropped),
         ("floe_read_around_stored_bytes_total", "Bytes pushed into the page cache.", around.stored_bytes),
         ("floe_lz4_decodes_total", "LZ4 blocks decoded.", lz4.decodes),
-        ("floe_lz4_temporary_pages_total", "Pages that these decodes needed besides their output.", lz4.temporary_pages),
+        (
+            "floe_lz4_temporary_pages_total",
+            "Pages that these decodes needed besides their output.",
+            lz4.temporary_pages,
+        ),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
-    out.gauge("floe_lz4_temporary_pages_max", "The maximum number of pages for one decode.", lz4.temporary_pages_max as f64)?;
+    out.gauge(
+        "floe_lz4_temporary_pages_max",
+        "The maximum number of pages for one decode.",
+        lz4.temporary_pages_max as f64,
+    )?;
     out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
 }
 
@@ -192,10 +217,19 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     of_both("floe_metadata_cache_budget_bytes", Kind::Gauge, "The limit of cached metadata, in bytes.", |cache| {
         cache.budget_bytes.unwrap_or(0)
     })?;
-    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "The size of cached metadata, in bytes.", |cache| cache.used_bytes)?;
+    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "The size of cached metadata, in bytes.", |cache| {
+        cache.used_bytes
+    })?;
     of_both("floe_metadata_cache_hits_total", Kind::Counter, "Lookups that found the metadata.", |cache| cache.hits)?;
-    of_both("floe_metadata_cache_misses_total", Kind::Counter, "Lookups that had to fetch or decode the metadata.", |cache| cache.misses)?;
-    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Lookups that waited for another thread.", |cache| cache.joins)?;
+    of_both(
+        "floe_metadata_cache_misses_total",
+        Kind::Counter,
+        "Lookups that had to fetch or decode the metadata.",
+        |cache| cache.misses,
+    )?;
+    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Lookups that waited for another thread.", |cache| {
+        cache.joins
+    })?;
     of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Values evicted.", |cache| cache.evictions)?;
     of_both("floe_metadata_cache_releases_total", Kind::Counter, "Values released by threads.", |cache| {
         cache.releases
@@ -219,7 +253,12 @@ fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     let tasks = threads.iter().map(|thread| (thread.name.as_str(), thread.tasks));
     out.family("floe_thread_tasks_total", "Completed tasks.", "thread", tasks)?;
     let yielded = threads.iter().map(|thread| (thread.name.as_str(), thread.yielded));
-    out.family("floe_thread_yields_total", "How often real-time priority was dropped after long work.", "thread", yielded)?;
+    out.family(
+        "floe_thread_yields_total",
+        "How often real-time priority was dropped after long work.",
+        "thread",
+        yielded,
+    )?;
     let throttled = threads.iter().map(|thread| (thread.name.as_str(), thread.throttled));
     out.family("floe_thread_throttled_total", "How often real-time throttling stopped the thread.", "thread", throttled)
 }

@@ -231,7 +231,8 @@ impl<'a> Planner<'a> {
                 Some(made)
             }
             Err(error) => {
-                self.ledger.fail(parent.path_of(name), ExtractWarningCause::Target("cannot create the directory", error));
+                self.ledger
+                    .fail(parent.path_of(name), ExtractWarningCause::Target("cannot create the directory", error));
                 None
             }
         }

@@ -7,9 +7,13 @@ use floe_sandbox::Mode;
 use crate::mount_options::row::{OptionRow, Value, bytes, put, row, text};
 
 pub(super) const IMAGE: &[OptionRow] = &[
-    row("offset", bytes(|to, bytes| to.open.offset = Offset::At(bytes)), "offset of the image in the file; auto: search for it")
-        .or("auto", |to| to.open.offset = Offset::Auto)
-        .default("0"),
+    row(
+        "offset",
+        bytes(|to, bytes| to.open.offset = Offset::At(bytes)),
+        "offset of the image in the file; auto: search for it",
+    )
+    .or("auto", |to| to.open.offset = Offset::Auto)
+    .default("0"),
     row(
         "device",
         Value::Path { form: "FILE", set: |to, path| to.open.devices.push(path) },
