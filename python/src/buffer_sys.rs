@@ -1,8 +1,8 @@
-//! Buffers of Python, written to without the interpreter's lock.
+//! Writes to Python buffers without the interpreter lock.
 
 use pyo3::{PyResult, buffer::PyBuffer, exceptions::PyBufferError, prelude::*};
 
-/// Gives `fill` the bytes of a buffer, without the interpreter's lock.
+/// Passes the bytes of a buffer to `fill`, without the interpreter lock.
 ///
 /// # Errors
 /// The buffer is read-only or not contiguous.
@@ -18,9 +18,9 @@ pub(crate) fn fill<R: Send>(
     if len == 0 {
         return Ok(fill(&mut []));
     }
-    // SAFETY: the buffer is writable and contiguous, and stays where it is as long as `PyBuffer` holds it. Python
-    // programs that write to it meanwhile, as with `readinto` of files, get either bytes; no reference of Rust to them
-    // exists beside this one.
+    // SAFETY: the buffer is writable and contiguous, and does not move while `PyBuffer` holds it. A Python program that
+    // writes to it at the same time, as is possible with `readinto` of files, gets either program's bytes; Rust has no
+    // other reference to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
     Ok(py.detach(|| fill(bytes)))
 }

@@ -1,11 +1,11 @@
-//! Errors as Python has them.
+//! Converts errors to Python exceptions.
 
 use floe::{Error, OpenError, PathError};
 use pyo3::{PyErr, create_exception, exceptions::PyOSError};
 
-create_exception!(floe, FloeError, PyOSError, "An image is broken, or uses what this version does not know.");
+create_exception!(floe, FloeError, PyOSError, "The image is broken or uses unsupported features.");
 
-/// Error numbers of Linux.
+/// Linux error numbers.
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const ENOTDIR: i32 = 20;
@@ -13,12 +13,12 @@ const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
 const ELOOP: i32 = 40;
 
-/// An `OSError` with a number, whose class Python chooses by it.
+/// An `OSError` with this number, by which Python chooses the subclass.
 fn os_error(errno: i32, text: String) -> PyErr {
     PyOSError::new_err((errno, text))
 }
 
-/// What a read or a question of an image failed with.
+/// Converts an error of the image.
 pub(crate) fn of_image(error: &Error) -> PyErr {
     let text = error.to_string();
     match error {
@@ -30,7 +30,7 @@ pub(crate) fn of_image(error: &Error) -> PyErr {
     }
 }
 
-/// What the search for a path failed with.
+/// Converts an error of a path lookup.
 pub(crate) fn of_path(error: &PathError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -42,7 +42,7 @@ pub(crate) fn of_path(error: &PathError) -> PyErr {
     }
 }
 
-/// Why an image could not be opened.
+/// Converts an error of opening an image.
 pub(crate) fn of_open(error: &OpenError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -53,7 +53,7 @@ pub(crate) fn of_open(error: &OpenError) -> PyErr {
     }
 }
 
-/// A directory was opened as a file.
+/// The exception for opening a directory as a file.
 pub(crate) fn is_a_directory(path: &str) -> PyErr {
     os_error(EISDIR, format!("{path}: is a directory"))
 }

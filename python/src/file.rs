@@ -1,4 +1,4 @@
-//! A file of an image.
+//! The Python class `File`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use pyo3::{buffer::PyBuffer, exceptions::PyValueError, prelude::*, types::PyByte
 
 use crate::{buffer_sys, errors};
 
-/// A file of an image, open for reading: what `io.RawIOBase` is, and reads at any place that do not move it.
+/// A file of an image, open for reading: an `io.RawIOBase` with positional reads that do not move the position.
 #[pyclass(frozen, module = "floe")]
 pub(crate) struct File {
     image: Image,
@@ -30,7 +30,7 @@ impl File {
     }
 }
 
-/// The bytes of a file from `offset` on, at most `len` and no more than the file has.
+/// The bytes of a file from `offset` on: at most `len`, and fewer at the end of the file.
 pub(crate) fn read_bytes<'py>(
     py: Python<'py>,
     image: &Image,
@@ -42,7 +42,7 @@ pub(crate) fn read_bytes<'py>(
     let len = usize::try_from(len).map_err(|_| PyValueError::new_err("too many bytes at once"))?;
     PyBytes::new_with(py, len, |output| {
         let read = py.detach(|| image.read_at(nid, offset, output)).map_err(|error| errors::of_image(&error))?;
-        if read == output.len() { Ok(()) } else { Err(PyValueError::new_err("the file ends before its size")) }
+        if read == output.len() { Ok(()) } else { Err(PyValueError::new_err("the file is shorter than its size")) }
     })
 }
 

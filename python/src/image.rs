@@ -1,4 +1,4 @@
-//! An image.
+//! The Python class `Image`.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
 #[pyclass(frozen, module = "floe")]
 pub(crate) struct Image(floe::Image);
 
-/// An entry of a directory.
+/// A directory entry.
 #[pyclass(frozen, module = "floe")]
 pub(crate) struct DirEntry {
     name: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct DirEntry {
     file_type: FileType,
 }
 
-/// A path in an image: text, or bytes.
+/// A path in an image: text or bytes.
 struct ImagePath(Vec<u8>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for ImagePath {
@@ -49,7 +49,7 @@ impl ImagePath {
     }
 }
 
-/// A name as Python has it: bytes that are not UTF-8 become surrogates, as in `os.fsdecode`.
+/// Decodes a name like `os.fsdecode`: bytes that are not UTF-8 become surrogates.
 fn decoded(name: Vec<u8>) -> OsString {
     OsString::from_vec(name)
 }
@@ -105,7 +105,7 @@ impl Image {
         if let Some(offset) = offset {
             options.offset = match offset.cast::<PyString>() {
                 Ok(text) if text.to_cow()? == "auto" => Offset::Auto,
-                Ok(_) => return Err(PyValueError::new_err("offset is a number of bytes, or \"auto\"")),
+                Ok(_) => return Err(PyValueError::new_err("offset must be a number of bytes or \"auto\"")),
                 Err(_) => match offset.extract()? {
                     0 => Offset::None,
                     at => Offset::At(at),
@@ -124,7 +124,7 @@ impl Image {
                 floe::Image::of(files, &options.engine)
             })
         } else {
-            return Err(PyTypeError::new_err("an image is a path, or an object with read and seek"));
+            return Err(PyTypeError::new_err("the image must be a path, or an object with read and seek"));
         };
         Ok(Self(opened.map_err(|error| errors::of_open(&error))?))
     }
@@ -277,7 +277,7 @@ impl DirEntry {
     }
 }
 
-/// A walk through an image: paths, and what `stat` says of each.
+/// Iterates over an image: paths with their attributes.
 #[pyclass(frozen, module = "floe")]
 pub(crate) struct Walk(std::sync::Mutex<floe::Walk>);
 

@@ -1,4 +1,4 @@
-//! An image in an object of Python that is like a file.
+//! Reads an image from a file-like Python object.
 
 use std::{
     io,
@@ -9,8 +9,8 @@ use std::{
 use floe::ImageSource;
 use pyo3::{prelude::*, types::PyBytes};
 
-/// An object with `seek` and `read`. Its position is shared, so one thread reads at a time; one that has `pread(length,
-/// offset)` is read by many.
+/// A Python object with `seek` and `read`. Its position is shared, so only one thread reads at a time; an object with
+/// `pread(length, offset)` permits parallel reads.
 pub(crate) struct PythonSource {
     object: Py<PyAny>,
     name: String,
@@ -27,7 +27,7 @@ impl PythonSource {
         Ok(Self { object: object.clone().unbind(), name, len, has_pread, turn: Mutex::new(()) })
     }
 
-    /// What it is called in messages.
+    /// The name for messages.
     pub(crate) fn name(&self) -> PathBuf {
         self.name.clone().into()
     }
@@ -53,7 +53,8 @@ impl ImageSource for PythonSource {
     }
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
-        // The turn comes before the interpreter's lock, which whoever has the turn may have to wait for.
+        // This lock comes before the interpreter lock, because the thread that holds it may have to wait for the
+        // interpreter lock.
         let _turn = (!self.has_pread).then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         let mut done = 0;
         while done < output.len() {
@@ -67,7 +68,7 @@ impl ImageSource for PythonSource {
     }
 
     fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
-        // Python may have to be waited for.
+        // Reads call Python, which may block.
         Ok(false)
     }
 }

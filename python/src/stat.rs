@@ -1,9 +1,9 @@
-//! What `stat` says of an inode.
+//! The Python class `Stat`.
 
 use floe::Attr;
 use pyo3::prelude::*;
 
-/// What `stat` says of an inode. Times are of the last change of the content.
+/// The attributes of an inode, as `stat` returns them. The time is the modification time.
 #[pyclass(frozen, get_all, module = "floe")]
 #[expect(clippy::struct_field_names, reason = "the names are those of Python's os.stat_result")]
 pub(crate) struct Stat {
@@ -33,7 +33,7 @@ impl From<Attr> for Stat {
             st_blocks: attr.blocks_512,
             st_mtime: nanoseconds as f64 / 1e9,
             st_mtime_ns: nanoseconds,
-            // As makedev(3) of Linux puts them together.
+            // Combined like makedev(3) of Linux.
             st_rdev: (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12) | ((major & !0xfff) << 32),
         }
     }

@@ -1,32 +1,32 @@
-//! Errors: a number for the caller, and a text for people.
+//! Errors: a number for the caller, and a text for users.
 
 use std::{cell::RefCell, ffi::CString, io};
 
 use floe::{Error, OpenError, PathError};
 
 thread_local! {
-    /// What the last call of this thread that failed has to say.
+    /// The text of this thread's last error.
     static TEXT: RefCell<CString> = RefCell::default();
 }
 
-/// Runs `read` with the text of the last error of this thread.
+/// Passes the text of this thread's last error to `read`.
 pub(crate) fn with_text<R>(read: impl FnOnce(&CString) -> R) -> R {
     TEXT.with_borrow(read)
 }
 
-/// An error on its way to C.
+/// An error to be returned to C.
 pub(crate) struct Failure {
     errno: i32,
     text: String,
 }
 
 impl Failure {
-    /// An error that is known by its number alone.
+    /// An error with a number but without its own text.
     pub(crate) fn of(errno: i32) -> Self {
         Self { errno, text: io::Error::from_raw_os_error(errno).to_string() }
     }
 
-    /// Keeps the text for `floe_error_text`, and gives the number, negative.
+    /// Stores the text for `floe_error_text`, and returns the negative error number.
     pub(crate) fn report(self) -> i32 {
         let text = CString::new(self.text.replace('\0', " ")).unwrap_or_default();
         TEXT.set(text);
@@ -67,7 +67,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// The number that the kernel's mount of the image would give.
+/// The error number that the kernel's mount of the image would return.
 fn errno_of(error: &Error) -> i32 {
     match error {
         Error::Io { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),

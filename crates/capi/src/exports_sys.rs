@@ -1,4 +1,4 @@
-//! The functions.
+//! The exported functions.
 
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_void},
@@ -14,10 +14,10 @@ use crate::{
     types::{floe_entry, floe_image, floe_open_options, floe_read, floe_stat},
 };
 
-/// Is given each entry of a directory. Anything but 0 ends the listing.
+/// Called with each entry of a directory. A result other than 0 ends the listing.
 pub type floe_entry_callback = Option<unsafe extern "C" fn(entry: *const floe_entry, context: *mut c_void) -> i32>;
 
-/// What went wrong in the last call of this thread that failed, in one line. Valid until the next call of this thread.
+/// The text of the last error of a call by this thread: one line. Valid until this thread's next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_error_text() -> *const c_char {
     with_text(|text| text.as_ptr())
@@ -29,7 +29,7 @@ pub extern "C" fn floe_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Opens the image in the file `path`. `options` may be NULL. Gives NULL where it cannot be opened.
+/// Opens the image in the file `path`. `options` may be NULL. Returns NULL if the image cannot be opened.
 ///
 /// # Safety
 /// `path` is a string; `options` is NULL or points to options.
@@ -37,7 +37,7 @@ pub extern "C" fn floe_version() -> *const c_char {
 pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_open_options) -> *mut floe_image {
     let mut opened = ptr::null_mut();
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (path, options) = unsafe { (text(path)?, options.as_ref()) };
         let mut open = OpenOptions::default();
         if let Some(options) = options {
@@ -57,23 +57,23 @@ pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_ope
     opened
 }
 
-/// Closes an image. No other thread may be using it. NULL is passed over.
+/// Closes an image. No other thread may be using it. Closing NULL has no effect.
 ///
 /// # Safety
 /// `image` is NULL or comes from `floe_open`, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_close(image: *mut floe_image) {
     if !image.is_null() {
-        // SAFETY: it was made by Box::into_raw in floe_open, and the caller gives it up.
+        // SAFETY: the pointer comes from Box::into_raw in floe_open, and the caller does not use it again.
         drop(unsafe { Box::from_raw(image) });
     }
 }
 
-/// Finds the inode under `path`. Symbolic links within the path are followed, inside the image; one at its end where
-/// `follow` is not 0.
+/// Finds the inode at `path`. Follows symbolic links within the path, inside the image, and a link at the end of the
+/// path if `follow` is not 0.
 ///
 /// # Safety
-/// `image` comes from `floe_open`; `path` is a string; `inode` points to room for the answer.
+/// `image` comes from `floe_open`; `path` is a string; `inode` points to memory for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_lookup(
     image: *const floe_image,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn floe_lookup(
     inode: *mut u64,
 ) -> i32 {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, path, inode) =
             unsafe { (of(image)?, text(path)?, inode.as_mut().ok_or(Failure::of(libc::EFAULT))?) };
         let path = path.to_bytes();
@@ -91,22 +91,22 @@ pub unsafe extern "C" fn floe_lookup(
     })
 }
 
-/// Says what `stat` says of an inode.
+/// Reads the attributes of an inode, as `stat` returns them.
 ///
 /// # Safety
-/// `image` comes from `floe_open`; `stat` points to room for the answer.
+/// `image` comes from `floe_open`; `stat` points to memory for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_stat_inode(image: *const floe_image, inode: u64, stat: *mut floe_stat) -> i32 {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, stat) = unsafe { (of(image)?, stat.as_mut().ok_or(Failure::of(libc::EFAULT))?) };
         *stat = image.attr(Nid(inode))?.into();
         Ok(0)
     })
 }
 
-/// Gives each entry of a directory, but `.` and `..`, to `callback`, until it returns anything but 0, which is then the
-/// result.
+/// Calls `callback` for each entry of a directory except `.` and `..`. If a call returns a value other than 0, the
+/// listing ends and returns that value.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `callback` may be called with `context`.
@@ -118,13 +118,13 @@ pub unsafe extern "C" fn floe_readdir(
     context: *mut c_void,
 ) -> i32 {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let image = unsafe { of(image)? };
         let callback = callback.ok_or(Failure::of(libc::EFAULT))?;
         for entry in image.read_dir(Nid(inode)) {
             let entry = entry?;
             let name_len = entry.name.len();
-            // A name with a zero byte is none; the formats' readers refuse it.
+            // The formats' readers refuse names with a zero byte.
             let name = CString::new(entry.name).map_err(|_| Failure::of(libc::EUCLEAN))?;
             let entry = floe_entry {
                 name: name.as_ptr(),
@@ -133,7 +133,8 @@ pub unsafe extern "C" fn floe_readdir(
                 inode_number: entry.inode_number,
                 type_bits: u32::from(entry.file_type.mode_bits()),
             };
-            // SAFETY: the caller gives a callback that takes this; the name lives until it returns.
+            // SAFETY: the caller passes a callback that accepts these arguments; the name lives until the callback
+            // returns.
             let result = unsafe { callback(&raw const entry, context) };
             if result != 0 {
                 return Ok(result);
@@ -143,7 +144,8 @@ pub unsafe extern "C" fn floe_readdir(
     })
 }
 
-/// Reads up to `len` bytes of a file from `offset` on, and says how many: fewer only at its end.
+/// Reads up to `len` bytes of a file from `offset` on. Returns their number, which is less than `len` only at the end
+/// of the file.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `buffer` has room for `len` bytes.
@@ -156,13 +158,13 @@ pub unsafe extern "C" fn floe_pread(
     offset: u64,
 ) -> isize {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, output) = unsafe { (of(image)?, room(buffer, len)?) };
         Ok(signed(image.read_at(Nid(inode), offset, output)?))
     })
 }
 
-/// Performs many reads on all CPUs, and sets the result of each. Gives how many of them failed.
+/// Runs many reads on all CPUs, and sets the result of each. Returns the number of failed reads.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `reads` points to `count` reads, whose buffers have room and do not overlap.
@@ -175,11 +177,11 @@ pub unsafe extern "C" fn floe_pread_batch(image: *const floe_image, reads: *mut 
         if reads.is_null() {
             return Err(Failure::of(libc::EFAULT));
         }
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, reads) = unsafe { (of(image)?, slice::from_raw_parts_mut(reads, count)) };
         let mut requests = Vec::with_capacity(count);
         for read in reads.iter() {
-            // SAFETY: the caller's duty; no two buffers overlap.
+            // SAFETY: the caller guarantees it (see "Safety"); no two buffers overlap.
             let output = unsafe { room(read.buffer, read.len)? };
             requests.push(ReadRequest { nid: Nid(read.inode), offset: read.offset, output });
         }
@@ -198,8 +200,8 @@ pub unsafe extern "C" fn floe_pread_batch(image: *const floe_image, reads: *mut 
     })
 }
 
-/// Copies the target of a symbolic link, without a zero byte at its end, and says how long it is. With `size` 0 it only
-/// says so; where `size` is too small, the error is ERANGE.
+/// Copies the target of a symbolic link, without a terminating zero byte, and returns its length. With `size` 0 it only
+/// returns the length; if `size` is too small, the error is ERANGE.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `buffer` has room for `size` bytes.
@@ -211,14 +213,14 @@ pub unsafe extern "C" fn floe_readlink(
     size: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, output) = unsafe { (of(image)?, room(buffer.cast(), size)?) };
         copy_out(&image.file_system().read_link(Nid(inode))?, output)
     })
 }
 
-/// Copies the value of an extended attribute, as getxattr(2) does: with `size` 0 it only says how long it is. ENODATA
-/// where there is no such attribute.
+/// Copies the value of an extended attribute, like getxattr(2), and returns its length. With `size` 0 it only returns
+/// the length. The error for a missing attribute is ENODATA.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `name` is a string; `buffer` has room for `size` bytes.
@@ -231,15 +233,15 @@ pub unsafe extern "C" fn floe_getxattr(
     size: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, name, output) = unsafe { (of(image)?, text(name)?, room(buffer, size)?) };
         let value = image.file_system().xattr(Nid(inode), name.to_bytes())?;
         copy_out(&value.ok_or(Failure::of(libc::ENODATA))?, output)
     })
 }
 
-/// Copies the names of all extended attributes, each with a zero byte at its end, as listxattr(2) does: with `size` 0 it
-/// only says how long they are.
+/// Copies the names of all extended attributes, each followed by a zero byte, like listxattr(2), and returns their
+/// total length. With `size` 0 it only returns the length.
 ///
 /// # Safety
 /// `image` comes from `floe_open`; `buffer` has room for `size` bytes.
@@ -251,7 +253,7 @@ pub unsafe extern "C" fn floe_listxattr(
     size: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it (see "Safety").
         let (image, output) = unsafe { (of(image)?, room(buffer.cast(), size)?) };
         let mut names = Vec::new();
         for name in image.file_system().xattr_names(Nid(inode))? {
@@ -262,15 +264,15 @@ pub unsafe extern "C" fn floe_listxattr(
     })
 }
 
-/// Runs the body of a function. An error, or a panic, becomes a negative number.
+/// Runs the body of a function. Converts an error or a panic to a negative error number.
 fn call<N: CResult>(body: impl FnOnce() -> Result<N, Failure>) -> N {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::of(libc::EIO)));
     result.unwrap_or_else(|failure| N::negative(failure.report()))
 }
 
-/// A number that functions return.
+/// The return type of an exported function.
 trait CResult {
-    /// An error number.
+    /// A negative error number.
     fn negative(number: i32) -> Self;
 }
 
@@ -286,7 +288,7 @@ impl CResult for isize {
     }
 }
 
-/// Copies `bytes` as getxattr(2) does.
+/// Copies `bytes` like getxattr(2).
 fn copy_out(bytes: &[u8], output: &mut [u8]) -> Result<isize, Failure> {
     if !output.is_empty() {
         output.get_mut(..bytes.len()).ok_or(Failure::of(libc::ERANGE))?.copy_from_slice(bytes);
@@ -294,36 +296,36 @@ fn copy_out(bytes: &[u8], output: &mut [u8]) -> Result<isize, Failure> {
     Ok(signed(bytes.len()))
 }
 
-/// A length as C has it. No slice is longer than `isize::MAX`.
+/// A length as the signed type of C. No slice is longer than `isize::MAX`.
 fn signed(len: usize) -> isize {
     isize::try_from(len).unwrap_or(isize::MAX)
 }
 
-/// The image behind a pointer.
+/// The image that a pointer refers to.
 ///
 /// # Safety
 /// The pointer is NULL or comes from `floe_open`, and the image stays open.
 unsafe fn of<'a>(image: *const floe_image) -> Result<&'a Image, Failure> {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller guarantees it (see "Safety").
     unsafe { image.as_ref() }.map(|image| &image.0).ok_or(Failure::of(libc::EFAULT))
 }
 
-/// A string.
+/// The string that a pointer refers to.
 ///
 /// # Safety
-/// The pointer is NULL or points to a string that stays.
+/// The pointer is NULL or points to a string that stays valid.
 unsafe fn text<'a>(text: *const c_char) -> Result<&'a CStr, Failure> {
     if text.is_null() {
         return Err(Failure::of(libc::EFAULT));
     }
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller guarantees it (see "Safety").
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
-/// Room for an answer.
+/// The memory for a result as a slice.
 ///
 /// # Safety
-/// `len` is 0, or `buffer` is NULL or has room for `len` bytes, which nobody else uses meanwhile.
+/// `len` is 0, or `buffer` is NULL or has room for `len` bytes that no other thread uses meanwhile.
 unsafe fn room<'a>(buffer: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure> {
     if len == 0 {
         return Ok(&mut []);
@@ -334,6 +336,6 @@ unsafe fn room<'a>(buffer: *mut c_void, len: usize) -> Result<&'a mut [u8], Fail
     if isize::try_from(len).is_err() {
         return Err(Failure::of(libc::EINVAL));
     }
-    // SAFETY: the caller's duty. The bytes may be uninitialised memory of C, and are only written before they are read.
+    // SAFETY: the caller guarantees it (see "Safety"). Uninitialised memory of C is only written, never read.
     Ok(unsafe { slice::from_raw_parts_mut(buffer.cast(), len) })
 }

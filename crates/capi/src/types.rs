@@ -4,36 +4,36 @@ use std::ffi::{c_char, c_void};
 
 use floe::{Attr, Image};
 
-/// An image that is open. Opaque.
+/// An open image. Opaque.
 pub struct floe_image(pub(crate) Image);
 
-/// How an image is opened. All zero is right for most.
+/// Options for opening an image. All zero is the default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct floe_open_options {
-    /// The byte of the file at which the image begins.
+    /// The offset of the image in the file, in bytes.
     pub offset: u64,
-    /// Not 0: look for the image in the file, as in an AppImage; `offset` is then ignored.
+    /// If not 0, searches for the image in the file, as in an AppImage, and ignores `offset`.
     pub find_offset: i32,
-    /// The budget of the cache of decoded blocks in bytes; 0: by the memory of the machine.
+    /// The budget of the cache of decoded blocks, in bytes; 0 chooses it by the memory of the machine.
     pub cache_bytes: u64,
 }
 
-/// What `stat` says of an inode.
+/// The attributes of an inode, as `stat` returns them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct floe_stat {
-    /// The inode, as the other functions take it.
+    /// The inode, for the other functions.
     pub inode: u64,
-    /// The number that a mount shows as `st_ino`.
+    /// The inode number that a mount shows as `st_ino`.
     pub inode_number: u64,
     /// The size in bytes.
     pub size: u64,
-    /// What the inode takes in the image, in units of 512 bytes.
+    /// The space of the inode in the image, in units of 512 bytes.
     pub blocks: u64,
-    /// The time of the last change: seconds since 1970.
+    /// The modification time: seconds since 1970.
     pub mtime_seconds: i64,
-    /// The time of the last change: nanoseconds past the second.
+    /// The modification time: nanoseconds within the second.
     pub mtime_nanoseconds: u32,
     /// Type and permissions, as `st_mode`.
     pub mode: u32,
@@ -43,9 +43,9 @@ pub struct floe_stat {
     pub gid: u32,
     /// The number of hard links.
     pub link_count: u32,
-    /// The driver of a device file.
+    /// The major number of a device file.
     pub device_major: u32,
-    /// The device of that driver.
+    /// The minor number of a device file.
     pub device_minor: u32,
 }
 
@@ -68,34 +68,34 @@ impl From<Attr> for floe_stat {
     }
 }
 
-/// An entry of a directory. Valid until the callback that is given it returns.
+/// An entry of a directory. Valid until the callback that receives it returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct floe_entry {
     /// The name. Ends with a zero byte, which `name_len` does not count.
     pub name: *const c_char,
-    /// How many bytes the name has.
+    /// The length of the name in bytes.
     pub name_len: usize,
-    /// The inode, as the other functions take it.
+    /// The inode, for the other functions.
     pub inode: u64,
-    /// The number that a mount shows as `d_ino`.
+    /// The inode number that a mount shows as `d_ino`.
     pub inode_number: u64,
     /// The type, as in the upper bits of `st_mode` (`S_IFMT`).
     pub type_bits: u32,
 }
 
-/// One of many reads.
+/// One read of `floe_pread_batch`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct floe_read {
     /// The file.
     pub inode: u64,
-    /// The first byte to read.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Where the bytes go.
+    /// The destination.
     pub buffer: *mut c_void,
-    /// How many bytes to read.
+    /// The number of bytes to read.
     pub len: usize,
-    /// Set by the call: how many bytes were read, or a negative error number.
+    /// Set by the call: the number of bytes that were read, or a negative error number.
     pub result: isize,
 }

@@ -1,4 +1,4 @@
-//! The library from C: the example is compiled and run, also with the sanitizers of the C compiler.
+//! Compiles and runs the C example with the library, also with the sanitizers of the C compiler.
 
 use std::{
     env,

@@ -1,20 +1,21 @@
-//! What a mount has done, written down when it ends.
+//! Writes the statistics of a mount to a file when the mount ends.
 
 use std::{fs::File, io::Write, path::PathBuf};
 
 use crate::{fail::Fail, status};
 
-/// A file for the account, made before there is anything to tell: whoever removes it meanwhile finds nothing later.
+/// A file for the statistics of a mount. It is created when the mount starts; if a user removes it meanwhile, it is not
+/// created again.
 pub(crate) struct AccountFile {
     file: File,
     path: PathBuf,
 }
 
 impl AccountFile {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub(crate) fn create(path: PathBuf) -> Result<Self, Fail> {
         match File::create(&path) {
             Ok(file) => Ok(Self { file, path }),
@@ -22,7 +23,7 @@ impl AccountFile {
         }
     }
 
-    /// Writes what `floe status --json` would say now.
+    /// Writes the same report as `floe status --json`.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -37,7 +37,7 @@ enum Command {
     Pull(command::pull::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
-    /// Fetch an image for another process of floe
+    /// Fetch a remote image for another floe process
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
     Doctor(command::doctor::Arguments),
@@ -46,7 +46,7 @@ enum Command {
     Manual(command::manual::Arguments),
 }
 
-/// Runs what the arguments ask for. The first of them is the name of the program, which may be that of another.
+/// Runs the command line. The first argument is the program name, which selects a drop-in program if it is one's name.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let program = drop_in::named(arguments.first());
     let is_check = program.is_none() && arguments.get(1).is_some_and(|command| command == "check");
@@ -92,7 +92,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
     }
 }
 
-/// The exit code; says what went wrong, if anything did.
+/// Returns the exit code. Prints the error, if there is one.
 fn finish(result: Result<u8, Fail>) -> u8 {
     result.unwrap_or_else(|fail| {
         eprintln!("floe: {fail}");
@@ -100,7 +100,7 @@ fn finish(result: Result<u8, Fail>) -> u8 {
     })
 }
 
-/// What to say about a wrong command line: one line. Help and version are no mistakes.
+/// Prints one line about a wrong command line. Requests for help and version succeed.
 fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let text = error.render();
@@ -113,11 +113,11 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
         && let [_, image, directory, option, _] = arguments
         && option == "-o"
     {
-        // mount(8) calls mount.fuse3 for types that have no helper of their own, and that calls us in this way.
+        // For types without a mount helper, mount(8) calls mount.fuse3, which calls this program with these arguments.
         let (image, directory) = (image.display(), directory.display());
         let program = std::env::current_exe().unwrap_or_else(|_| "floe".into());
         return Err(Fail::usage(format!(
-            "{image} is no command: run floe mount {image} {directory}, or, for mount -t fuse.floe, make the link that \
+            "{image} is not a command: run floe mount {image} {directory}, or, for mount -t fuse.floe, create the link that \
              mount looks for: ln -s {} /sbin/mount.fuse.floe",
             program.display()
         )));

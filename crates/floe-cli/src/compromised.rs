@@ -1,4 +1,4 @@
-//! A hook for tests: a thread that obeys an attacker. In builds for debugging alone.
+//! A test hook that simulates a compromised thread. Only in debug builds.
 
 use std::{
     env,
@@ -11,12 +11,12 @@ use std::{
     thread,
 };
 
-/// Where the thread is to try what it may not: a directory, and a TCP port after a colon.
+/// The environment variable with the targets of the simulated attack: a directory, a colon, and a TCP port.
 const VARIABLE: &str = "FLOE_TEST_COMPROMISED";
 
 static ORDER: OnceLock<Option<Order>> = OnceLock::new();
 
-/// Whether a read of a mount is to try, rather than a thread of its own.
+/// Whether the attack runs in a read of a mount instead of its own thread.
 static IS_FOR_READS: AtomicBool = AtomicBool::new(false);
 
 struct Order {
@@ -26,7 +26,7 @@ struct Order {
     is_done: AtomicBool,
 }
 
-/// Opens what the thread will write to, while that is possible.
+/// Opens the output of the attack while that is still permitted.
 pub(crate) fn prepare() {
     ORDER.get_or_init(|| {
         let order = env::var(VARIABLE).ok()?;
@@ -41,7 +41,7 @@ fn is_wanted() -> bool {
     ORDER.get().is_some_and(Option::is_some)
 }
 
-/// Tries here and now, once.
+/// Runs the attack on the calling thread, once.
 fn here() {
     if let Some(Some(order)) = ORDER.get()
         && !order.is_done.swap(true, Relaxed)
@@ -50,7 +50,7 @@ fn here() {
     }
 }
 
-/// Makes the thread that takes the first read of a mount try.
+/// Runs the attack on the thread that takes the first read of a mount.
 pub(crate) fn on_a_read(options: &mut floe_fuse::MountOptions) {
     prepare();
     if is_wanted() {
@@ -59,7 +59,7 @@ pub(crate) fn on_a_read(options: &mut floe_fuse::MountOptions) {
     }
 }
 
-/// Tries on a thread of its own, as decoders are, where no mount does.
+/// Runs the attack on its own thread, for commands other than mounts.
 pub(crate) fn on_a_thread() {
     if is_wanted() && !IS_FOR_READS.load(Relaxed) {
         let _ = thread::spawn(here).join();

@@ -1,4 +1,4 @@
-//! Confining this process to the work on one image.
+//! Confines this process to its work on one image.
 
 use std::{
     fs::{self, DirBuilder},
@@ -22,7 +22,7 @@ pub(crate) struct SandboxArguments {
     #[arg(long, conflicts_with = "sandbox")]
     no_sandbox: bool,
 
-    /// Whether to confine the process that reads the image: auto as far as the kernel can, require or fail, off
+    /// Confine the process that reads the image: auto (as far as the kernel supports it), require (or fail), off
     #[arg(long, value_name = "MODE", default_value = "auto", hide_default_value = true)]
     sandbox: Mode,
 }
@@ -39,10 +39,10 @@ impl From<SandboxError> for Fail {
     }
 }
 
-/// Takes `--no-sandbox` and `--sandbox=MODE` out of the arguments of a program that floe stands in for.
+/// Removes `--no-sandbox` and `--sandbox=MODE` from the arguments of a drop-in program and returns the mode.
 ///
 /// # Errors
-/// There is no such mode.
+/// The mode does not exist.
 pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<std::ffi::OsString>), Fail> {
     let (mut mode, mut rest, mut are_options) = (Mode::default(), Vec::new(), true);
     for argument in arguments {
@@ -59,10 +59,10 @@ pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<s
     Ok((mode, rest))
 }
 
-/// What a process may do that reads an image and writes to what it has open.
+/// The rights of a process that reads an image and writes only to open files.
 pub(crate) fn reading() -> Policy {
     let mut policy = Policy::default();
-    // What the engine asks of the machine.
+    // Files that the engine reads to learn about the machine.
     policy.allow("/proc/self", Access::Read);
     for path in ["/proc/loadavg", "/proc/pressure/memory"] {
         policy.allow(path, Access::Read);
@@ -71,7 +71,7 @@ pub(crate) fn reading() -> Policy {
     policy
 }
 
-/// What a process may do that makes one file of an image, and removes it where it does not become whole.
+/// The rights of a process that creates one file from an image, and removes it if it stays incomplete.
 pub(crate) fn writing(file: &Path) -> Policy {
     let mut policy = reading();
     policy.calls = Calls { create: true, ..Calls::default() };
@@ -80,7 +80,7 @@ pub(crate) fn writing(file: &Path) -> Policy {
     policy
 }
 
-/// What a process may do that extracts an image.
+/// The rights of a process that extracts an image.
 pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     let mut policy = reading();
     policy.calls = Calls { create: true, ..Calls::default() };
@@ -98,16 +98,15 @@ pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     policy
 }
 
-/// The files of an image, open in a process that is confined.
+/// The open files of an image in a confined process.
 pub(crate) struct Opened {
     pub(crate) files: ImageFiles,
     pub(crate) enforced: Enforced,
-    /// The process that fetches the image, where it is somewhere else.
+    /// The process that fetches the image, if it is remote.
     pub(crate) remote: Option<Arc<RemoteProcess>>,
 }
 
-/// Opens the files of an image in a process that from then on may do no more than `policy` says. The outer error is the
-/// sandbox's.
+/// Opens the files of an image and confines the process to `policy`. The outer error is the sandbox's.
 ///
 /// # Errors
 /// The process cannot be confined.
@@ -117,7 +116,7 @@ pub(crate) fn open(
     mut policy: Policy,
     mode: Mode,
 ) -> Result<Result<Opened, OpenError>, Fail> {
-    // That process is started first: it needs the network, and starting it is more than a confined process may do.
+    // The fetching process is started first: it needs the network, and a confined process cannot start another.
     let remote = remote::start(path, &options.remote)?;
     if remote.is_none() {
         policy.allow_opening(path, Access::Read);
@@ -143,20 +142,20 @@ pub(crate) fn open(
     Ok(Ok(Opened { files, enforced, remote }))
 }
 
-/// The directory that a path is in.
+/// The directory that contains a path.
 fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The target of an extraction, made where it was missing.
+/// The target directory of an extraction, which is created if it is missing.
 pub(crate) struct Target {
     path: PathBuf,
     is_made: bool,
 }
 
 impl Target {
-    /// Makes the directory where it is missing, as a sandbox can be opened only for what exists. What is wrong with it is
-    /// found by the extraction.
+    /// Creates the directory if it is missing, because a sandbox can permit only existing directories. Errors are left
+    /// for the extraction to report.
     pub(crate) fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), is_made: DirBuilder::new().mode(0o700).create(path).is_ok() }
     }
@@ -165,7 +164,7 @@ impl Target {
         &self.path
     }
 
-    /// Removes it, if it was made for an extraction that does not begin.
+    /// Removes the directory if it was created for an extraction that does not start.
     pub(crate) fn give_up(&self) {
         if self.is_made {
             let _ = fs::remove_dir(&self.path);

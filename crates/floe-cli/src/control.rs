@@ -1,7 +1,7 @@
-//! How a mount that runs is asked and told: over a socket that is its user's alone.
+//! Control of a running mount, over a socket that only its user can access.
 //!
-//! A question is one line of JSON, and so is its answer. The socket has the name of the mount's device number, so that
-//! who asks need not touch the mount itself, which may hang.
+//! A question is one line of JSON, and so is its answer. The socket is named after the mount's device number, so that a
+//! client need not access the mount itself, which may hang.
 
 mod client;
 mod message;

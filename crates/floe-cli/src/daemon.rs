@@ -1,7 +1,7 @@
 //! Mounts that are served in the background.
 //!
-//! Nothing is forked: the program starts itself anew, in a session of its own, and waits for word on a pipe. So no thread
-//! is lost, and whoever called gets the error, or its shell back once the mount works.
+//! Instead of forking, the program starts itself again in a new session and waits for a message on a pipe. So no thread
+//! is lost, and the caller gets the error, or its shell prompt once the mount works.
 
 use std::{
     env,
@@ -16,27 +16,27 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::{fail::Fail, output::remark};
 
-/// Tells the program that it is the one in the background.
+/// The environment variable that identifies the background process.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
 
-/// Our part in it.
+/// The role of this process.
 pub(crate) enum Role {
-    /// To wait for the one in the background; it has ended, with this exit code.
+    /// The foreground process, after the background process ended with this exit code or reported that the mount works.
     Foreground(u8),
-    /// To serve, and to say when that works.
+    /// The background process, which serves the mount and reports when it works.
     Background(Report),
 }
 
-/// Where to say that the mount works.
+/// The pipe on which the background process reports that the mount works.
 pub(crate) struct Report(());
 
-/// Starts the background, or takes part in it.
+/// Starts the background process, or continues as one.
 ///
 /// # Errors
-/// The program cannot be started anew.
+/// The program cannot be started again.
 pub(crate) fn start() -> Result<Role, Fail> {
     if is_background() {
-        // A child of a shell that is not the leader of its group always may.
+        // This succeeds for a process that does not lead its process group, such as this child.
         let _ = rustix::process::setsid();
         return Ok(Role::Background(Report(())));
     }
@@ -56,28 +56,28 @@ pub(crate) fn start() -> Result<Role, Fail> {
         BufReader::new(output).read_line(&mut line).map_err(failed)?;
     }
     if line.is_empty() {
-        // It said why on our stderr.
+        // The background process printed the reason on the shared stderr.
         let status = child.wait().map_err(failed)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         return match code {
             Some(code) if code != 0 => Ok(Role::Foreground(code)),
-            _ => Err(Fail::failed(format!("the one in the background ended early: {status}"))),
+            _ => Err(Fail::failed(format!("the background process ended early: {status}"))),
         };
     }
     remark(line);
     Ok(Role::Foreground(0))
 }
 
-/// Whether this process is the one in the background.
+/// Whether this process is the background process.
 pub(crate) fn is_background() -> bool {
     env::var_os(VARIABLE).is_some()
 }
 
 impl Report {
-    /// Says that the mount works, and lets go of the terminal and of the working directory.
+    /// Reports that the mount works, and detaches from the terminal and the working directory.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// The foreground process is gone.
     pub(crate) fn works(self, message: &str) -> io::Result<()> {
         let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         let mut output = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! What this machine offers, what is missing, and the command that mends it.
+//! Examines this machine: its capabilities, what is missing, and commands that fix it.
 
 mod advice;
 mod facts;

@@ -1,4 +1,4 @@
-//! Other programs that this one can stand in for, by the name it is called by.
+//! Drop-in programs: the program replaces others when it is called by their names.
 
 mod dump_erofs;
 mod erofs_tool;
@@ -16,7 +16,8 @@ use floe_sandbox::Mode;
 
 use crate::{command, fail::Fail};
 
-/// A program: it takes all arguments, its name first, and whether it is confined, and gives the exit code.
+/// A drop-in program. Takes all arguments, beginning with the program name, and whether the process is confined;
+/// returns the exit code.
 type Program = fn(&[OsString], Mode) -> Result<u8, Fail>;
 
 const PROGRAMS: &[(&str, Program)] = &[
@@ -31,13 +32,13 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("unsquashfs", unsquashfs::run),
 ];
 
-/// The program that a name stands for, if it is not our own.
+/// The drop-in program with this name, if there is one.
 pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {
     let name = Path::new(name?).file_name().and_then(OsStr::to_str)?;
     PROGRAMS.iter().find(|(other, _)| *other == name).map(|(_, program)| *program)
 }
 
-/// What each program says of itself with `--help`.
+/// The `--help` text of each drop-in program.
 pub(crate) fn helps() -> [(&'static str, String); 7] {
     [
         ("dump.erofs", dump_erofs::HELP.to_owned()),

@@ -1,9 +1,9 @@
-//! Signals that ask a program to end.
+//! Selects the signals that end the program.
 
 use std::fs;
 
-/// Those of `signals` that the program is to heed: it was not started with them ignored, as nohup does it for SIGHUP and a
-/// shell without job control for SIGINT, where it starts a program in the background. Ignored ones stay ignored.
+/// Returns those of `signals` that the program handles: all that were not ignored when it started. nohup ignores
+/// SIGHUP, and a shell without job control ignores SIGINT for background programs. Ignored signals stay ignored.
 pub(crate) fn heeded(signals: &[i32]) -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);

@@ -1,4 +1,4 @@
-//! What an EROFS image says of itself, in the form of `dump.erofs`.
+//! Reports about EROFS images in the format of `dump.erofs`.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,7 @@ use floe_erofs::{Erofs, dump, format};
 
 use crate::iso_time::IsoTime;
 
-/// The features, with the number by which the kernel that knew them first is named: major times 100 plus minor.
+/// The features, with the first kernel that supports each: major times 100 plus minor.
 const FEATURES: &[(bool, u32, u32, &str)] = &[
     (true, 0, format::FEATURE_COMPAT_SB_CHKSUM, "sb_csum"),
     (true, 0, format::FEATURE_COMPAT_MTIME, "mtime"),
@@ -31,25 +31,25 @@ const FEATURES: &[(bool, u32, u32, &str)] = &[
     (false, 617, format::FEATURE_INCOMPAT_METABOX, "metabox"),
 ];
 
-/// The kernels that knew an algorithm first.
+/// The first kernels that support the algorithms.
 const ALGORITHMS: &[(&str, u32)] = &[("lzma", 516), ("deflate", 606), ("zstd", 610)];
 
-/// The kinds of files that statistics tell apart by the ends of their names.
+/// The file types that statistics distinguish by the suffix of the name.
 const EXTENSIONS: [&str; 9] = [".txt", ".so", ".xml", ".apk", ".odex", ".vdex", ".oat", ".rc", ".otf"];
 
-/// The upper bounds of sizes in statistics go up to 2 to the power of this, in KiB.
+/// The largest size class of the statistics: 2 to the power of this, in KiB.
 const SIZE_LOG2_MAX: usize = 16;
 
-/// What is written of an inode beside its attributes.
+/// The parts of an inode that are printed besides its attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct With {
     /// The entries of a directory.
     pub(crate) entries: bool,
-    /// Where its bytes are stored.
+    /// The locations of its bytes.
     pub(crate) extents: bool,
 }
 
-/// Writes what the superblock says. What cannot be read goes to `complain`.
+/// Prints the superblock. Parts that cannot be read are reported to `complain`.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -106,7 +106,7 @@ pub(crate) fn write_superblock(erofs: &Erofs, output: &mut dyn Write, complain: 
     }
 }
 
-/// Writes what an inode says. What cannot be read goes to `complain`.
+/// Prints an inode. Parts that cannot be read are reported to `complain`.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -185,7 +185,7 @@ fn write_extents(
             dump::ExtentPlace::Stored { offset, len, device, .. }
                 if matches!(layout, format::INODE_CHUNK_BASED | format::INODE_FLAT_PLAIN) =>
             {
-                // The last block counts whole.
+                // The last block counts as a whole block.
                 let rest = end.next_multiple_of(block_size) - end;
                 end += rest;
                 (offset, len + rest, device.0)
@@ -212,7 +212,7 @@ fn write_extents(
     writeln!(output, ": {count} extents found")
 }
 
-/// Writes statistics of all files. What cannot be read goes to `complain`.
+/// Prints statistics of all files. Parts that cannot be read are reported to `complain`.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -290,13 +290,13 @@ fn write_chart_line(output: &mut dyn Write, name: &str, count: u64, files: u64) 
     writeln!(output, "{name:<16}\t{count:<11} {ratio:>8.2}% |{bar:<50}|")
 }
 
-/// In which step of the statistics a size belongs.
+/// The size class of the statistics for a size.
 fn size_step(bytes: u64) -> usize {
     let kibibytes = bytes >> 10;
     ((u64::BITS - kibibytes.leading_zeros()) as usize).min(SIZE_LOG2_MAX)
 }
 
-/// Which kind of file a name is, by its end; the beginning of an end counts too.
+/// The file type for a name, by its suffix; a prefix of a suffix also matches.
 fn extension(path: &[u8]) -> usize {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let end = name.iter().rposition(|byte| *byte == b'.').map(|dot| &name[dot..]);
@@ -325,7 +325,7 @@ fn category(attr: &Attr) -> &'static str {
     }
 }
 
-/// The number by which directories name a type.
+/// The number for a type in directory entries.
 fn directory_type(file_type: FileType) -> u8 {
     match file_type {
         FileType::Regular => 1,
@@ -344,7 +344,7 @@ pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Writes how large extents and encoded blocks are. What cannot be read goes to `complain`.
+/// Prints size statistics of extents and encoded blocks. Parts that cannot be read are reported to `complain`.
 ///
 /// # Errors
 /// The output cannot be written.

@@ -1,41 +1,41 @@
-//! The exit codes of the whole command line.
+//! The exit codes of all commands.
 
-/// How a command ended, as the exit code tells it.
+/// The result of a command, as its exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
-    /// It is done.
+    /// Success.
     Done,
-    /// It failed for a reason outside of the image: a missing file, a permission, a source that cannot be read.
+    /// Failure for a reason outside the image: a missing file, a permission, a source that cannot be read.
     Failed,
-    /// It was not called as it should be.
+    /// Wrong usage.
     Usage,
-    /// The image is not one, is broken, or uses what this version does not know.
+    /// Not an image, a broken image, or an image with unsupported features.
     BadImage,
-    /// A signal ended it.
+    /// Ended by a signal.
     Interrupted,
     /// A check found errors. This and the following are the codes of fsck.
     HasErrors,
-    /// A check could not be carried out.
+    /// A check could not run.
     NotChecked,
-    /// A check was not called as it should be.
+    /// Wrong usage of a check.
     CheckUsage,
     /// A signal ended a check.
     CheckCancelled,
-    /// mount(8) wants this of its helpers when a mount failed.
+    /// The code that mount(8) expects from its helpers when a mount failed.
     MountHelper,
 }
 
 impl Exit {
-    /// What `--help` says of exit codes.
+    /// The section about exit codes in `--help`.
     pub(crate) const HELP: &'static str = "\
 Exit codes:
   0  done
   1  failed: a file, a permission, the source of the image
   2  wrong usage
-  3  the file is no image, or the image is broken or uses what this version does not know
-Each command says in its --help where it differs.";
+  3  the file is no image, or the image is broken or uses unsupported features
+Commands with other exit codes list them in their --help.";
 
-    /// The number.
+    /// The numeric exit code.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Done => 0,

@@ -1,4 +1,4 @@
-//! Why a command failed.
+//! Failures of commands.
 
 use std::fmt;
 
@@ -15,12 +15,12 @@ pub(crate) struct Fail {
 }
 
 impl Fail {
-    /// A failure for a reason outside of the image.
+    /// A failure for a reason outside the image.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit: Exit::Failed }
     }
 
-    /// A wrong call.
+    /// Wrong usage.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit: Exit::Usage }
     }
@@ -30,7 +30,7 @@ impl Fail {
         Self { exit, ..self }
     }
 
-    /// How the command ends.
+    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
@@ -69,7 +69,7 @@ impl From<UnmountError> for Fail {
     }
 }
 
-/// Whether an error is the image's fault.
+/// The exit code for an error, which depends on whether the image is at fault.
 fn exit_of(error: &Error) -> Exit {
     if error.is_transient() { Exit::Failed } else { Exit::BadImage }
 }

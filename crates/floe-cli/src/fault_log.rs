@@ -1,4 +1,4 @@
-//! What goes wrong while an image is mounted, told once.
+//! Prints faults of a mounted image, each once.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use floe_fuse::FaultSink;
 
-/// After so many different faults nothing more is told: a broken image has as many as it has inodes.
+/// After this many different faults, no more are printed: a broken image may have as many as inodes.
 const FAULTS_MAX: usize = 64;
 
 /// A sink that prints each fault on stderr, the first time it happens.
@@ -18,7 +18,7 @@ pub(crate) fn to_stderr() -> FaultSink {
         if told.len() < FAULTS_MAX && told.insert(error.to_string()) {
             eprintln!("floe: {error}");
             if told.len() == FAULTS_MAX {
-                eprintln!("floe: that was the {FAULTS_MAX}th kind of error: no further ones are shown");
+                eprintln!("floe: this was the {FAULTS_MAX}th kind of error; further errors are not shown");
             }
         }
     })

@@ -1,4 +1,4 @@
-//! Unmounting what nobody uses.
+//! Unmounts images that are not in use.
 
 use std::{
     thread,
@@ -8,10 +8,10 @@ use std::{
 use floe::Image;
 use floe_fuse::{Detach, Unmounter};
 
-/// How often it is looked whether anything was read.
+/// The interval of the checks for reads.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Unmounts once nothing was read from the image for `idle`, and nobody has anything in it open.
+/// Unmounts after no bytes were read from the image for `idle`, if no program has a file of it open.
 pub(crate) fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Duration) {
     let work = move || {
         let mut counters = image.reader().engine().counters();
@@ -22,7 +22,7 @@ pub(crate) fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Durati
             if now != counters {
                 (counters, since) = (now, Instant::now());
             } else if since.elapsed() >= idle {
-                // What the kernel has cached is not read again: who still uses it makes the unmount fail.
+                // Reads of cached bytes do not reach the mount. If a program still uses it, the unmount fails.
                 if unmounter.unmount(Detach::Never).is_ok() {
                     return;
                 }
@@ -30,6 +30,6 @@ pub(crate) fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Durati
             }
         }
     };
-    // Without this thread the image stays mounted, as it does without the option.
+    // Without this thread the image stays mounted, as without the option.
     let _ = thread::Builder::new().name("floe-idle".to_owned()).spawn(work);
 }

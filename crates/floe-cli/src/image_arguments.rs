@@ -1,4 +1,4 @@
-//! The image that a command is about.
+//! The arguments that select an image.
 
 use std::path::PathBuf;
 
@@ -13,22 +13,22 @@ use crate::{
     remote::RemoteArguments,
 };
 
-/// The image that a command is about.
+/// The arguments that select an image.
 #[derive(Args)]
 pub(crate) struct ImageArguments {
     /// The EROFS or SquashFS image: a file, a device, or a URL (https://, s3://, gs://, az://, oci://)
     #[arg(value_name = "IMAGE")]
     pub(crate) image: PathBuf,
 
-    /// Where the image begins in the file: a byte, or 'auto' to look for it (AppImage, SIF)
+    /// The offset of the image in the file: a number of bytes, or 'auto' to search for it (AppImage, SIF)
     #[arg(long, value_name = "BYTES|auto", value_parser = offset)]
     pub(crate) offset: Option<Offset>,
 
-    /// An extra device of an EROFS image, in the order of its table; may be given several times
+    /// The file of an extra device of an EROFS image; may be repeated, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Where extra devices of an EROFS image are that are not given by --device, under the names in its table
+    /// A directory with the other extra devices of an EROFS image, under their names in the device table
     #[arg(long, value_name = "DIR")]
     pub(crate) device_directory: Option<PathBuf>,
     #[command(flatten)]
@@ -38,20 +38,19 @@ pub(crate) struct ImageArguments {
 }
 
 impl ImageArguments {
-    /// Opens the image, in a process that may only read it from then on.
+    /// Opens the image and confines the process to reading it.
     pub(crate) fn open(&self) -> Result<Image, Fail> {
         let options = self.open_options();
         Ok(Image::of(self.open_files(confinement::reading())??, &options.engine)?)
     }
 
-    /// Opens the files of the image, in a process that may do no more than `policy` says from then on. The outer error is
-    /// the sandbox's.
+    /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
     pub(crate) fn open_files(&self, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
         let opened = confinement::open(&self.image, &self.open_options(), policy, self.sandbox.mode())?;
         Ok(opened.map(|opened| opened.files))
     }
 
-    /// How it is opened, for a command that reads on its own threads.
+    /// The options for opening the image, for a command that reads on its own threads.
     pub(crate) fn open_options(&self) -> OpenOptions {
         let engine = EngineOptions {
             workers: floe::WorkerMode::Inline,

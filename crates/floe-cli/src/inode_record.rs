@@ -1,4 +1,4 @@
-//! What is at one path, as a line of JSON.
+//! An inode as a line of JSON.
 
 use std::{collections::BTreeMap, fmt::Write, ops::ControlFlow};
 
@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::shown::json_name;
 
-/// What is at one path, as a line of JSON. Names are text in which `%XX` stands for what is not
-/// ([`json_name`]).
+/// An inode at a path, as a line of JSON. Bytes of names that are not text are written as `%XX` ([`json_name`]).
 #[derive(Serialize)]
 pub(crate) struct InodeRecord {
     path: String,
@@ -32,7 +31,7 @@ pub(crate) struct InodeRecord {
 }
 
 impl InodeRecord {
-    /// What `file_system` says of the inode that `attr` describes.
+    /// Collects the record of the inode that `attr` describes.
     pub(crate) fn new(
         file_system: &dyn FileSystem,
         path: &[u8],
@@ -70,7 +69,7 @@ impl InodeRecord {
         })
     }
 
-    /// The line, with its end.
+    /// The line, including its newline.
     pub(crate) fn to_line(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }

@@ -4,13 +4,13 @@ use std::fmt;
 
 use floe::Timestamp;
 
-/// Days from 0000-03-01 to 1970-01-01 in the calendar of today, continued backwards.
+/// Days from 0000-03-01 to 1970-01-01 in the proleptic Gregorian calendar.
 const DAYS_TO_EPOCH: i64 = 719_468;
 
 /// Days in 400 years.
 const ERA_DAYS: i64 = 146_097;
 
-/// A point in time in UTC, as ISO 8601 has it: `2026-02-03T04:05:06Z`. With `{:#}`, also its nanoseconds.
+/// A point in time in UTC in the format of ISO 8601: `2026-02-03T04:05:06Z`. `{:#}` adds nanoseconds.
 pub(crate) struct IsoTime(pub(crate) Timestamp);
 
 impl fmt::Display for IsoTime {
@@ -28,7 +28,7 @@ impl fmt::Display for IsoTime {
 }
 
 impl IsoTime {
-    /// As `ctime` of the C library has it, in UTC: `Tue Nov 14 22:13:20 2023`.
+    /// The time in the format of the C library's `ctime`, in UTC: `Tue Nov 14 22:13:20 2023`.
     pub(crate) fn in_words(&self) -> String {
         const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -42,7 +42,8 @@ impl IsoTime {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01. Years begin with March, so that the leap day comes last.
+/// The year, month and day of a day counted from 1970-01-01. Computed with years that begin in March, so that the leap
+/// day comes last.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(DAYS_TO_EPOCH);
     let (era, day) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
@@ -74,7 +75,7 @@ mod tests {
         let in_words = |seconds| IsoTime(Timestamp { seconds, nanoseconds: 0 }).in_words();
         assert_eq!(in_words(1_700_000_000), "Tue Nov 14 22:13:20 2023");
         assert_eq!(in_words(951_782_400 + 86_400), "Wed Mar  1 00:00:00 2000");
-        // Whatever an image says, it can be shown.
+        // Any time that an image may contain can be printed.
         for seconds in [i64::MIN, i64::MAX] {
             assert!(IsoTime(Timestamp { seconds, nanoseconds: 0 }).to_string().ends_with('Z'));
         }

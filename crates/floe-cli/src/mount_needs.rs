@@ -1,4 +1,4 @@
-//! What a mount needs of the world outside before it is confined.
+//! Prepares resources that a mount can no longer get once it is confined.
 
 use std::{
     fs, io,
@@ -14,18 +14,18 @@ use crate::{
     confinement, control::Prepared, fail::Fail, front::Front, mount_options::Settings, mount_users::MountUsers,
 };
 
-/// What a mount needs of the world outside: had while the process may still reach it.
+/// Resources from outside the sandbox, acquired before the process is confined.
 pub(crate) struct MountNeeds {
-    /// What the process may do from then on.
+    /// The rights of the confined process.
     pub(crate) policy: Policy,
-    /// The socket over which it is asked.
+    /// The control socket.
     pub(crate) control: Option<io::Result<Prepared>>,
-    /// The process that mounts and unmounts for it; without a sandbox it does so itself.
+    /// The process that mounts and unmounts for it. Without a sandbox, the process mounts itself.
     pub(crate) keeper: Option<Arc<Keeper>>,
 }
 
 impl MountNeeds {
-    /// Gets all of it, and puts it into the options.
+    /// Acquires the resources and adds them to the options.
     ///
     /// # Errors
     /// No process can be started.
@@ -37,7 +37,7 @@ impl MountNeeds {
     ) -> Result<Self, Fail> {
         let Settings { open, mount: options, front, sandbox: mode, .. } = settings;
         let control = Prepared::new();
-        // fusermount3 removes what is left of a killed process, but for a front.
+        // fusermount3 removes the mount of a killed process, but not a front.
         let is_removed_by_keeper = options.auto_unmount && *front != Front::Fuse;
         if *mode == Mode::Off && !is_removed_by_keeper {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
@@ -54,7 +54,7 @@ impl MountNeeds {
             passing: spill_file.as_deref(),
         };
         let keeper = Keeper::start(kept);
-        let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the process that mounts: {error}")))?;
+        let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
         if *mode == Mode::Off {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: Some(keeper) });
@@ -63,7 +63,8 @@ impl MountNeeds {
         let mut policy = confinement::reading();
         policy.calls = Calls { serve: true, ..Calls::default() };
         policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
-        // Session threads join the connection. Who may not mount gains nothing by opening the device.
+        // Session threads open the device to join the connection. A process without the right to mount gains nothing by
+        // opening it.
         policy.allow("/dev/fuse", Access::ReadWrite);
         if let Some(directory) = spill_file {
             policy.allow(directory, Access::ReadWrite);
@@ -89,13 +90,13 @@ impl Drop for MountNeeds {
     }
 }
 
-/// The path of the control group, where the second version is used.
+/// The path of the control group, if version 2 is in use.
 fn group_of(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Gives the spill file an empty directory of its own in the directory that was asked for: the process may then reach what
-/// is beneath without reaching what others have there. The keeper removes it.
+/// Creates a private directory for the spill file in the requested directory, so that the sandbox need not permit
+/// access to other files there. The keeper removes it.
 fn own_spill_file_directory(image: &Path, open: &mut OpenOptions) -> Option<PathBuf> {
     if open.engine.spill_file_bytes == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! The options of a mount. One table drives `-o`, `--help`, `floe tune`, `floe status` and docs/options.md.
+//! Mount options. One table drives `-o`, `--help`, `floe tune`, `floe status` and docs/options.md.
 
 mod row;
 mod running;

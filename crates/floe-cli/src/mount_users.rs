@@ -1,11 +1,11 @@
-//! Who uses a mount.
+//! Finds the processes that use a mount.
 
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
 };
 
-/// How many are named.
+/// How many processes are named.
 const NAMED_MAX: usize = 5;
 
 /// The processes that use a mount, as far as `/proc` shows them to this user.
@@ -20,7 +20,7 @@ struct MountUser {
 }
 
 impl MountUsers {
-    /// Those that have something of the mount on `directory` open.
+    /// The processes with an open file or directory of the mount on `directory`.
     pub(crate) fn of(directory: &Path) -> Self {
         let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
         let own = std::process::id();
@@ -36,7 +36,7 @@ impl MountUsers {
 impl fmt::Display for MountUsers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.users.is_empty() {
-            return formatter.write_str("by a process that cannot be seen, or a mount below it");
+            return formatter.write_str("by a process of another user, or by a mount below it");
         }
         for (index, MountUser { pid, name, how }) in self.users.iter().take(NAMED_MAX).enumerate() {
             let separator = if index == 0 { "by " } else { ", " };

@@ -1,4 +1,4 @@
-//! Standard output.
+//! Writes to standard output.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use floe_source::standard_output_was_closed;
 
 use crate::{exit::Exit, fail::Fail};
 
-/// Standard output, with a large buffer and no regard to lines.
+/// Standard output with a large buffer, which is not flushed at line ends.
 pub(crate) struct Output {
     writer: BufWriter<File>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Output {
 const BUFFER_BYTES: usize = 64 << 10;
 
 impl Output {
-    /// Opens it.
+    /// Opens standard output.
     pub(crate) fn open() -> Result<Self, Fail> {
         if standard_output_was_closed() {
             return Err(Fail::failed("standard output is closed"));
@@ -29,11 +29,11 @@ impl Output {
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, File::from(stdout)) })
     }
 
-    /// Runs `write` and ends with `exit` once all is written. A reader that goes away, as `head` does, is a silent end.
+    /// Runs `write`, flushes, and returns its exit code. A closed pipe, as with `head`, ends the program silently.
     pub(crate) fn run(write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<u8>) -> Result<u8, Fail> {
         let mut output = Self::open()?;
         let result = write(&mut output.writer).and_then(|exit| output.writer.flush().map(|()| exit));
-        // What is left in the buffer after an error is not to be written at last.
+        // After an error, the rest of the buffer must not be written.
         let (_, _) = output.writer.into_parts();
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done.code()),
@@ -48,7 +48,7 @@ impl Output {
     }
 }
 
-/// Writes a text that is only about what was done, which is done also where nobody can be told.
+/// Prints an informative text and ignores errors: the work is done even if the text cannot be printed.
 pub(crate) fn remark(text: impl fmt::Display) {
     let mut stdout = io::stdout().lock();
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());

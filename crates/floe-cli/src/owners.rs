@@ -1,4 +1,4 @@
-//! A file system whose files all belong to one user or one group.
+//! A file system whose files all belong to one user or group.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -7,7 +7,7 @@ use floe_image::{
     SeekTarget, Xattr,
 };
 
-/// Who owns everything in a mount, in place of the image's owners.
+/// The owner of all files of a mount, instead of the image's owners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Owners {
     /// The user.
@@ -16,14 +16,14 @@ pub(crate) struct Owners {
     pub(crate) gid: Option<u32>,
 }
 
-/// A file system as it is but for its owners.
+/// A file system with replaced owners.
 struct Owned {
     inner: Arc<dyn FileSystem>,
     owners: Owners,
 }
 
 impl Owners {
-    /// `file_system`, with these owners.
+    /// Wraps `file_system` with these owners.
     pub(crate) fn of(self, file_system: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         if self == Self::default() { file_system } else { Arc::new(Owned { inner: file_system, owners: self }) }
     }

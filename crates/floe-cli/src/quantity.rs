@@ -1,11 +1,11 @@
-//! Sizes and times as people write them.
+//! Parses and prints sizes and times.
 
 use std::time::Duration;
 
-/// A number of bytes: `4096`, `64k`, `64M`, `1GiB`.
+/// Parses a number of bytes: `4096`, `64k`, `64M`, `1GiB`.
 ///
 /// # Errors
-/// It is not one; the text says what would be.
+/// The text is no size; the message lists the valid forms.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -23,17 +23,18 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a size: give a number of bytes, or one with k, M or G"))
 }
 
-/// A number of bytes with the largest unit that says it exactly.
+/// Prints a number of bytes with the largest unit that is exact.
 pub(crate) fn exact(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "k")];
     let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
     unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A time: `30` and `30s` are seconds, `50us`, `500ms` and `2m` are not. Nothing stands for no limit: `0` or `off`.
+/// Parses a time: `30` and `30s` are seconds; other units are `50us`, `500ms` and `2m`. `0` and `off` mean no limit and
+/// return `None`.
 ///
 /// # Errors
-/// It is not one; the text says what would be.
+/// The text is no time; the message lists the valid forms.
 pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" {
         return Ok(None);
@@ -55,7 +56,7 @@ pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
-/// A time with the largest unit that says it exactly.
+/// Prints a time with the largest unit that is exact.
 pub(crate) fn time(time: Duration) -> String {
     match time.as_micros() {
         microseconds if microseconds % 1_000_000 == 0 => format!("{}s", microseconds / 1_000_000),
@@ -64,7 +65,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// The digits and what follows them.
+/// Splits a text after its digits.
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len()))
 }

@@ -1,4 +1,4 @@
-//! Images that are somewhere else.
+//! Opens remote images.
 
 use std::{
     io,
@@ -19,21 +19,22 @@ use floe_fuse::MountOptions;
 
 use crate::{daemon, fail::Fail, quantity};
 
-/// The command that a process of this program runs as, which fetches an image for another.
+/// The hidden command of the process that fetches an image for another process.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
 
-/// How much longer than its image's server a mount lets a request wait.
+/// The deadline of a mount's requests exceeds the retry time of its image's server by this much.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 
-/// How images are read that are somewhere else.
+/// Options of remote images.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images (https://, s3://, gs://, az://, oci://)")]
 pub(crate) struct RemoteArguments {
-    /// What reads do while the server cannot be reached: 'eio', or wait as long as 'wait:10m' says [default: wait:60s]
+    /// What reads do while the server cannot be reached: fail at once ('eio'), or wait and retry for a time
+    /// ('wait:10m') [default: wait:60s]
     #[arg(long, value_name = "wait:TIME|eio")]
     outage: Option<Outage>,
 
-    /// Speak to all registries without TLS; those on this machine are spoken to so anyway
+    /// Use plain HTTP for all registries; it is always used for registries on this machine
     #[arg(long)]
     plain_http: bool,
 
@@ -41,8 +42,8 @@ pub(crate) struct RemoteArguments {
     #[arg(long)]
     require_verified: bool,
 
-    /// The most bytes that the cache of remote images may take on the disk; 0: nothing is cached [default: a tenth of the
-    /// file system, at most 16 GiB]
+    /// The maximum size on disk of the cache of remote images; 0 disables it [default: a tenth of the file system, at
+    /// most 16 GiB]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     cache_size: Option<u64>,
 
@@ -52,7 +53,7 @@ pub(crate) struct RemoteArguments {
 }
 
 impl RemoteArguments {
-    /// Puts what was given into the options.
+    /// Adds the given options to `options`.
     pub(crate) fn apply(&self, options: &mut ImageOptions) {
         if let Some(outage) = self.outage {
             options.remote.outage = outage;
@@ -67,7 +68,7 @@ impl RemoteArguments {
         }
     }
 
-    /// The options, with the defaults of what was not given.
+    /// The options, with defaults for those that were not given.
     pub(crate) fn options(&self) -> ImageOptions {
         let mut options = ImageOptions::default();
         self.apply(&mut options);
@@ -75,17 +76,17 @@ impl RemoteArguments {
     }
 }
 
-/// The path from the root: the process that fetches has another working directory.
+/// The absolute path: the fetching process has another working directory.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Whether what was given in the place of a file is a URL.
+/// Whether the image argument is a URL.
 pub(crate) fn is_url(image: &Path) -> bool {
     image.to_str().is_some_and(RemoteLocation::is_meant_by)
 }
 
-/// A URL without credentials; a path as it is.
+/// Removes the credentials from a URL; returns a path unchanged.
 pub(crate) fn without_credentials(image: &Path) -> PathBuf {
     let location = image.to_str().filter(|text| RemoteLocation::is_meant_by(text)).map(str::parse::<RemoteLocation>);
     match location {
@@ -94,7 +95,8 @@ pub(crate) fn without_credentials(image: &Path) -> PathBuf {
     }
 }
 
-/// Has requests of a mount wait as long as reads of its image may, where the user has not said how long.
+/// Extends the deadline of a mount's requests to the time that reads of its image may take, unless the user set a
+/// deadline.
 pub(crate) fn raise_deadline(image: &Path, options: &ImageOptions, mount: &mut MountOptions) {
     let is_default = mount.deadline == MountOptions::default().deadline;
     if is_url(image) && is_default {
@@ -103,17 +105,17 @@ pub(crate) fn raise_deadline(image: &Path, options: &ImageOptions, mount: &mut M
     }
 }
 
-/// Starts a process that fetches the image, where `image` is a URL.
+/// Starts a process that fetches the image, if `image` is a URL.
 ///
 /// # Errors
-/// The URL is none, or the image cannot be opened.
+/// The URL is invalid, or the image cannot be opened.
 pub(crate) fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<RemoteProcess>>, Fail> {
     let Some(url) = image.to_str().filter(|text| RemoteLocation::is_meant_by(text)) else { return Ok(None) };
     let mut program = Command::new("/proc/self/exe");
-    // The name decides what the program is: it may stand in for others.
+    // The program name selects drop-in programs, so it must be `floe`.
     program.arg0("floe").arg(FETCH_COMMAND);
     if daemon::is_background() {
-        // What holds on to a terminal, a pipe or a directory would hold up whoever called.
+        // An inherited terminal, pipe or directory would stay in use after the caller ends.
         program.stderr(Stdio::null()).current_dir("/");
     }
     match RemoteProcess::start(program, url, options) {
@@ -126,16 +128,16 @@ pub(crate) fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<R
 /// The files of an image that another process fetches.
 ///
 /// # Errors
-/// It is no image.
+/// The remote object is no image.
 pub(crate) fn files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> Result<ImageFiles, floe::OpenError> {
     let source: Arc<dyn ImageSource> = Arc::clone(process) as Arc<dyn ImageSource>;
     ImageFiles::of_source(Path::new(&process.about().name), &source, options)
 }
 
-/// Opens an image in a process that is not confined.
+/// Opens an image in an unconfined process.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The image cannot be opened.
 pub(crate) fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, Fail> {
     match start(image, &options.remote)? {
         Some(process) => Ok(Image::of(files(&process, options)?, &options.engine)?),
@@ -146,11 +148,11 @@ pub(crate) fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, F
 /// Fetches an image for the process at the other end of standard input.
 ///
 /// # Errors
-/// It does not speak as it should.
+/// That process violates the protocol.
 pub(crate) fn fetch() -> Result<u8, Fail> {
     let control = io::stdin().as_fd().try_clone_to_owned();
     let served = control.and_then(|control| floe::remote::serve(control, |message| eprintln!("floe: {message}")));
-    served.map(|()| 0).map_err(|error| Fail::failed(format!("this command is for floe itself: {error}")))
+    served.map(|()| 0).map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Names from images as text. They are any bytes, and an image may wish its reader ill.
+//! Prints names from images as text. Names may contain any bytes, and may be hostile.
 
 use std::fmt;
 
-/// A name as it is shown to people: as it stands if it is plain text; otherwise quoted as shells understand it,
-/// `$'two\nlines'`, so that no name can write over the terminal or pass for another.
+/// A name for display: unchanged if it is plain text, otherwise quoted for shells, `$'two\nlines'`, so that no name can
+/// send control sequences to the terminal or imitate another name.
 pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -39,14 +39,14 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Characters that do not show themselves: controls, and those that turn the direction of the text around them.
+/// Characters that are invisible: control characters, and those that change the text direction.
 fn is_harmful(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name in JSON output: text as it is, but `%`, control characters and bytes that are not UTF-8 are `%XX`. Decoding
-/// `%XX` gives the exact bytes.
+/// A name in JSON output: text stays unchanged, but `%`, control characters and bytes that are not UTF-8 become `%XX`.
+/// Decoding `%XX` restores the exact bytes.
 pub(crate) fn json_name(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     let push_byte = |text: &mut String, byte: u8| {

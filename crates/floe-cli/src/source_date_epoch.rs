@@ -1,11 +1,12 @@
-//! The time that the environment asks builds to stay below (<https://reproducible-builds.org/specs/source-date-epoch/>).
+//! The environment variable `SOURCE_DATE_EPOCH`, an upper limit for times in builds
+//! (<https://reproducible-builds.org/specs/source-date-epoch/>).
 
 use std::env;
 
-/// What the environment variable is called.
+/// The name of the environment variable.
 const NAME: &str = "SOURCE_DATE_EPOCH";
 
-/// The time in seconds since 1970, if there is one.
+/// The time in seconds since 1970, if it is set.
 ///
 /// # Errors
 /// The variable is no decimal number.

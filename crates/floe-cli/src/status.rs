@@ -1,4 +1,4 @@
-//! How a mount does.
+//! The state of a mount.
 
 mod prometheus;
 mod report;

@@ -117,15 +117,15 @@ fn devices_are_opened_in_the_directory_that_is_given() {
     assert!(fifo.status.success(), "{fifo:?}");
     for (name, expected) in [
         ("link", "it is a symbolic link"),
-        ("folder/blob", "this name leads out of the directory"),
-        ("../blob", "this name leads out of the directory"),
-        (blob.to_str().expect("text"), "this name leads out of the directory"),
-        ("..", "this name leads out of the directory"),
-        (".", "this name leads out of the directory"),
+        ("folder/blob", "its name leads out of the device directory"),
+        ("../blob", "its name leads out of the device directory"),
+        (blob.to_str().expect("text"), "its name leads out of the device directory"),
+        ("..", "its name leads out of the device directory"),
+        (".", "its name leads out of the device directory"),
         ("fifo", "not a regular file or a block device"),
         ("directory", "is a directory"),
         ("missing", "No such file"),
-        ("", "the image gives it no name"),
+        ("", "it has no name in the image"),
     ] {
         scene.rename_device(name);
         let (code, errors) = told(&run(&mut scene.command(&["cat", "--device-directory", "inner", "image", "/file"])));

@@ -227,7 +227,7 @@ fn links_in_the_target_are_not_followed() {
     assert_eq!(output.status.code(), Some(1));
     assert!(scene.is_clean() && scene.target().join("maps").is_symlink());
     assert!(scene.target().join("records/2021.csv").is_file());
-    assert!(text(&output.stderr).contains("/README.txt: is there already; --force replaces it"));
+    assert!(text(&output.stderr).contains("/README.txt: already exists; --force replaces it"));
     // Links are replaced, not followed.
     let output = scene.extract(&demo(), &["--force"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -71,8 +71,8 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
 fn mount_tells_which_link_it_lacks() {
     // So does mount.fuse3, which mount(8) runs for types without a helper.
     let (code, errors) = told(&run(floe().args(["/images/a.erofs", "/mnt", "-o", "rw,dev,suid"])));
-    let expected = "floe: /images/a.erofs is no command: run floe mount /images/a.erofs /mnt, or, for mount -t fuse.floe, \
-                    make the link that mount looks for: ln -s ";
+    let expected = "floe: /images/a.erofs is not a command: run floe mount /images/a.erofs /mnt, or, for mount -t fuse.floe, \
+                    create the link that mount looks for: ln -s ";
     assert!(code == Some(2) && errors.starts_with(expected), "{code:?}: {errors}");
     assert!(errors.trim_end().ends_with("floe /sbin/mount.fuse.floe") && errors.lines().count() == 1, "{errors}");
 }

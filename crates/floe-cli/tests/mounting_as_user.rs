@@ -155,7 +155,7 @@ fn a_users_mount_answers_that_user_alone() {
     for arguments in [&["status"][..], &["tune", "cache=0"]] {
         let mut command = beside(pid, false);
         let output = run(command.arg(&program).arg(arguments[0]).arg(&serving.place.path).args(&arguments[1..]));
-        assert!(is_one_line(&output, "was mounted by user 65534: only that user may ask"), "{output:?}");
+        assert!(is_one_line(&output, "was mounted by user 65534: only that user can query it"), "{output:?}");
     }
     // Root may connect to any socket, but is not answered.
     let line = mount_line(pid, &serving.place).expect("it is mounted");
@@ -164,7 +164,7 @@ fn a_users_mount_answers_that_user_alone() {
     let mut connection = std::os::unix::net::UnixStream::connect(&socket).expect("root may");
     std::io::Write::write_all(&mut connection, b"\"status\"\n").expect("it is sent");
     let answer = std::io::read_to_string(&connection).expect("text");
-    assert_eq!(answer, "{\"refused\":\"only the user who mounted may ask\"}\n");
+    assert_eq!(answer, "{\"refused\":\"only the user who mounted the image can query it\"}\n");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn verity_needs_a_file_and_replaces_the_root_of_an_earlier_image() {
     assert_ne!(fs::read_to_string(&sidecar).expect("the sidecar"), before);
     let output = floe(folder.path(), &["mkfs", "/dev/null", "tree", "--verity"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(text(&output.stderr), "floe: /dev/null is no regular file: --verity appends to the image\n");
+    assert_eq!(text(&output.stderr), "floe: /dev/null is not a regular file: --verity appends to the image\n");
 }
 
 #[test]
@@ -115,7 +115,10 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let cache = ["--cache-dir", "cache"];
     let run = |arguments: &[&str]| floe(folder.path(), &[&["cache"], arguments, &cache].concat());
     let output = run(&["ls"]);
-    assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(1), "floe: cache: there is no cache here\n"));
+    assert_eq!(
+        (output.status.code(), &*text(&output.stderr)),
+        (Some(1), "floe: cache: there is no cache in this directory\n")
+    );
 
     let opened = Cache::open(CacheOptions::new(folder.path().join("cache"), Arc::new(|_| {}))).expect("a cache");
     let source = source(folder.path(), &opened);
@@ -131,18 +134,18 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let chunks = record["chunks"].as_u64().expect("a number");
     let verified = run(&["verify"]);
     assert_eq!(verified.status.code(), Some(0));
-    assert!(text(&verified.stdout).contains(&format!(": {chunks} chunks are right\n")), "{}", text(&verified.stdout));
+    assert!(text(&verified.stdout).contains(&format!(": {chunks} chunks are correct\n")), "{}", text(&verified.stdout));
     let data = folder.path().join("cache/v1/objects").join(&id[..2]).join(&id).join("data");
     File::options().write(true).open(data).expect("the data").write_all_at(b"rotten", 5000).expect("written");
     let verified = run(&["verify", &id[..6]]);
     assert_eq!(verified.status.code(), Some(4));
-    assert!(text(&verified.stdout).contains(", 1 were wrong and are removed\n"), "{}", text(&verified.stdout));
+    assert!(text(&verified.stdout).contains(", 1 were corrupt and were removed\n"), "{}", text(&verified.stdout));
 
     assert!(text(&run(&["prune", "--to", "300k"]).stdout).ends_with(" now\n"));
     let record: serde_json::Value = serde_json::from_slice(&run(&["ls", "--json"]).stdout).expect("JSON");
     assert!(record["allocated_bytes"].as_u64().is_some_and(|bytes| bytes <= 300 << 10), "{record}");
     let dropped = text(&run(&["drop", &id]).stdout);
-    assert!(dropped.ends_with(" (in use: its data are removed)\n"), "{dropped}");
+    assert!(dropped.ends_with(" (in use: only its data is removed)\n"), "{dropped}");
     drop(source);
     run(&["drop", "--all"]);
     assert_eq!(text(&run(&["ls"]).stdout), "");

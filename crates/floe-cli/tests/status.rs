@@ -298,7 +298,7 @@ fn options_change_while_the_mount_is_read() {
             "metadata-cache=single-lock:8",
             "the design of the metadata cache is fixed, and so is the size of the single-lock design",
         ),
-        ("colour=red", "there is no option colour: floe tune DIR lists them"),
+        ("colour=red", "unknown option colour: floe tune DIR lists all options"),
     ] {
         let (code, _, errors) = ask(&["tune", "cache=5M", change], directory);
         assert_eq!((code, errors), (Some(1), format!("floe: {}: {reason}\n", directory.display())));
@@ -331,7 +331,8 @@ fn what_is_no_mount_of_ours_or_not_for_us_is_told_in_one_line() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
         let output = run(command.arg(arguments[0]).arg(&serving.place.path).arg(arguments[1]));
-        let reason = format!("floe: {} was mounted by user 0: only that user may ask\n", serving.place.path.display());
+        let reason =
+            format!("floe: {} was mounted by user 0: only that user can query it\n", serving.place.path.display());
         assert_eq!((told(&output), output.stdout), ((Some(1), reason), Vec::new()));
     }
     let report = status(&serving.place.path);

@@ -20,12 +20,12 @@ use floe_image::{Finding, Severity};
 use crate::{Format, ImageFiles, OpenError, OpenOptions, devices::check_flat, memory_limit::threads_within_limit};
 use block_reader::CheckedBytes;
 
-/// How an image is checked.
+/// Options of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckOptions {
-    /// How many threads decode; at least 1.
+    /// The number of decoding threads; at least 1.
     pub jobs: usize,
-    /// Whether all data is read and decoded; if not, only metadata is checked.
+    /// Whether all data is read and decoded. If not, the check covers only metadata.
     pub data: bool,
 }
 
@@ -35,33 +35,33 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check went through, and what it found.
+/// The extent of a check and its results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckSummary {
     /// The format of the image.
     pub format: Format,
-    /// Inodes that were checked.
+    /// Checked inodes.
     pub inodes: u64,
-    /// Blocks that were decoded.
+    /// Decoded blocks.
     pub blocks: u64,
-    /// Bytes that were read for data.
+    /// Stored bytes that were read for data.
     pub stored_bytes: u64,
-    /// Bytes that they decoded to.
+    /// Bytes that the blocks decoded to.
     pub decoded_bytes: u64,
-    /// Things that cannot be read, or read wrong.
+    /// Findings that make something unreadable, or readable only with wrong content.
     pub errors: u64,
-    /// Things that are not as the image says, but do no harm.
+    /// Deviations from the format that do no harm.
     pub warnings: u64,
-    /// Whether the check was cancelled before its end.
+    /// Whether the caller cancelled the check before its end.
     pub is_cancelled: bool,
 }
 
-/// Checks the image in the file `path`: the superblock and its checksum, every inode, the order of names, the bounds and
-/// overlaps of what is stored, link counts and cycles; and that all data decodes. What is wrong is given to `tell`, from
-/// any thread, in no order. Setting `cancel` ends the check soon.
+/// Checks the image in the file `path`: the superblock and its checksum, every inode, the order of names, bounds and
+/// overlaps of stored data, link counts, cycles, and that all data decodes. Passes each finding to `tell`, from any
+/// thread, in no particular order. Setting `cancel` ends the check soon.
 ///
 /// # Errors
-/// The file cannot be read, or is no EROFS or SquashFS image. A broken image is not an error: it is a finding.
+/// The file cannot be read, or is no EROFS or SquashFS image. A broken image is a finding, not an error.
 pub fn check(
     path: &Path,
     open_options: &OpenOptions,
@@ -72,7 +72,7 @@ pub fn check(
     check_files(ImageFiles::open(path, open_options)?, &open_options.engine, options, tell, cancel)
 }
 
-/// As [`check`], of files that are open already. From here on nothing is opened.
+/// Like [`check`], for files that are already open. Opens no further files.
 ///
 /// # Errors
 /// A file cannot be read, or an extra device is missing.
@@ -84,11 +84,11 @@ pub fn check_files(
     cancel: &AtomicBool,
 ) -> Result<CheckSummary, OpenError> {
     let ImageFiles { path, source, format, devices: added, .. } = files;
-    // Metadata is read on this thread alone, and data past the engine: a check needs every block once.
+    // A check needs every block once, so it reads metadata on this thread alone, and data without the engine's caches.
     let engine_options =
         EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..engine_options.clone() };
     let mut devices = vec![source];
-    // A device table that breaks the format is for the check to find.
+    // If the device table breaks the format, the check reports it as a finding.
     if let Ok(added) = added {
         if format == Format::Erofs && added.sources.is_empty() {
             check_flat(&path, &added.slots, devices[0].len(), erofs::block_size(devices[0].as_ref()))?;
@@ -115,7 +115,7 @@ pub fn check_files(
     })
 }
 
-/// One check; shared by its threads.
+/// One check, shared by its threads.
 struct Run<'a> {
     engine: Arc<Engine>,
     options: &'a CheckOptions,
@@ -147,10 +147,10 @@ impl Run<'_> {
         self.cancel.load(Relaxed)
     }
 
-    /// Runs `work` on as many threads as there are jobs, each with its own decoder, and `meanwhile` on this one.
+    /// Runs `work` on up to `jobs` threads, each with its own decoder, and `meanwhile` on this thread.
     ///
     /// # Errors
-    /// There is not a single thread to be had; nothing was run.
+    /// Not a single thread could be started, and `work` did not run.
     fn on_all_jobs<T>(
         &self,
         work: impl Fn(&mut CheckedBytes<'_>) + Sync,
@@ -160,7 +160,7 @@ impl Run<'_> {
             for index in 0..threads_within_limit(self.options.jobs) {
                 let run = || work(&mut CheckedBytes::new(&self.engine, &self.tally));
                 let started = thread::Builder::new().name(format!("floe-check-{index}")).spawn_scoped(scope, run);
-                // With fewer threads it takes longer.
+                // With fewer threads than requested, the check takes longer.
                 if index == 0 {
                     started?;
                 }

@@ -1,4 +1,4 @@
-//! The extra devices of an EROFS image.
+//! Opens the extra devices of an EROFS image.
 
 use std::{
     fs::File,
@@ -18,20 +18,20 @@ use crate::{OpenError, OpenOptions, sources::open_file};
 /// The extra devices of an image.
 #[derive(Default)]
 pub(crate) struct AddedDevices {
-    /// What the image says of them.
+    /// The entries of the image's device table.
     pub(crate) slots: Vec<DeviceSlot>,
-    /// The files that were added, one for each slot; or none, where the devices are taken to stand in the image itself.
+    /// The added files, one for each slot; empty if the devices are expected in the image file itself.
     pub(crate) sources: Vec<Arc<dyn ImageSource>>,
     /// The paths of these files.
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Adds the extra devices of the image at `path` to its engine: the files of [`OpenOptions::devices`] for the first slots
-/// of its table, those of [`OpenOptions::device_directory`] for the others. With neither, none is added: the devices may
-/// stand in the image itself. An image alone never makes Floe open another file.
+/// Adds the extra devices of the image at `path` to its engine: the files of [`OpenOptions::devices`] for the first
+/// slots of the device table, and files from [`OpenOptions::device_directory`] for the others. With neither option,
+/// adds none, since the devices may be part of the image file. An image alone never makes Floe open another file.
 ///
 /// # Errors
-/// There are more or fewer than the image names, one cannot be opened, or the image breaks the format.
+/// There are more or fewer files than the image has devices, a file cannot be opened, or the image breaks the format.
 pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
     let OpenOptions { devices: given, device_directory, .. } = options;
     let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref())
@@ -62,19 +62,19 @@ pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptio
     Ok(AddedDevices { slots, ..added })
 }
 
-/// Opens the file in `directory` that has a device's tag as its name. The tag comes from the image, so it must be one
-/// name, and is never followed as a link: for one name `O_NOFOLLOW` ensures what `RESOLVE_BENEATH` and
-/// `RESOLVE_NO_SYMLINKS` ensure for paths, and Linux 5.4 has it.
+/// Opens the file in `directory` whose name is a device's tag. The tag comes from the image, so it must be a single
+/// name, and a symbolic link is not followed. For a single name, `O_NOFOLLOW` ensures what `RESOLVE_BENEATH` and
+/// `RESOLVE_NO_SYMLINKS` ensure for paths, and works on Linux 5.4.
 fn open_named(directory: &Path, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> {
     let refused = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason.to_owned()));
     if tag.is_empty() {
-        return refused("the image gives it no name: give its file with --device");
+        return refused("it has no name in the image: give its file with --device");
     }
     if tag == b"." || tag == b".." || tag.contains(&b'/') || tag.contains(&0) {
-        return refused("this name leads out of the directory of devices: give its file with --device");
+        return refused("its name leads out of the device directory: give its file with --device");
     }
     let directory = rustix::fs::open(directory, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // A FIFO would wait for a writer.
+    // Without NONBLOCK, opening a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(&directory, tag, flags, Mode::empty()) {
         Err(rustix::io::Errno::LOOP) => {
@@ -85,15 +85,15 @@ fn open_named(directory: &Path, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> 
     Ok(Arc::new(FileSource::new(file, 0, None)?))
 }
 
-/// The number of a device in the image; the image itself is 0.
+/// The number of a device; the image itself has number 0.
 fn slot_number(index: usize) -> u16 {
     u16::try_from(index + 1).unwrap_or(u16::MAX)
 }
 
-/// Whether an image of `image_len` bytes, without further files, is long enough to hold its devices itself.
+/// Checks that an image of `image_len` bytes, without further files, is long enough to contain its devices.
 ///
 /// # Errors
-/// It is not: the first device is missing.
+/// The image is shorter: its first device is missing.
 pub(crate) fn check_flat(path: &Path, slots: &[DeviceSlot], image_len: u64, block_size: u32) -> Result<(), OpenError> {
     let holds = |slot: &DeviceSlot| {
         let end = slot.uniaddr.checked_add(slot.blocks).and_then(|end| end.checked_mul(u64::from(block_size)));

@@ -1,28 +1,28 @@
-//! The entries of one directory.
+//! Lists one directory.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
 use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid};
 
-/// How many entries are taken from a directory at a time, so that a huge one needs little memory.
+/// How many entries are read from a directory at a time, which bounds the memory for huge directories.
 const BATCH_COUNT: usize = 512;
 
 /// One entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectoryEntry {
-    /// Its name: raw bytes, as the image has them.
+    /// The name: raw bytes as stored in the image.
     pub name: Vec<u8>,
-    /// The inode it names.
+    /// The inode.
     pub nid: Nid,
-    /// The number that `readdir` shows for that inode.
+    /// The inode number that `readdir` shows.
     pub inode_number: u64,
-    /// The type that the directory gives for it.
+    /// The file type in the directory entry.
     pub file_type: FileType,
 }
 
-/// The entries of one directory, without `.` and `..`, in the order of the image. After an error it ends.
+/// Iterates over the entries of one directory, without `.` and `..`, in the order of the image. Ends after an error.
 ///
-/// Only a corrupt image has either of the two again: that one is given like any other name.
+/// Only a corrupt image has `.` or `..` more than once; the repetitions are returned like any other name.
 pub struct ReadDir {
     file_system: Arc<dyn FileSystem>,
     directory: Nid,
@@ -33,7 +33,7 @@ pub struct ReadDir {
     dots: Dots,
 }
 
-/// Which of the two entries that every directory has were passed by.
+/// Which of the entries `.` and `..` were already skipped.
 #[derive(Clone, Copy, Default)]
 struct Dots {
     own: bool,
@@ -41,7 +41,7 @@ struct Dots {
 }
 
 impl Dots {
-    /// Whether `name` is one of them, for the first time.
+    /// Whether `name` is one of the two and occurs for the first time.
     fn take(&mut self, name: &[u8]) -> bool {
         let was_taken = match name {
             b"." => &mut self.own,

@@ -1,11 +1,12 @@
-//! How many entries a walk may find.
+//! Limits the number of entries that a walk may return.
 
 use floe_image::{Error, FileSystem, Nid, Place};
 
-/// How many entries any image may have: to find out how many one has room for takes reading.
+/// The number of entries allowed in any image. Only beyond it is the image's own limit computed, which takes reads.
 const FREE_COUNT: u64 = 1 << 16;
 
-/// How many entries a walk of a tree may find, so that it ends where directories share their content.
+/// Limits the number of entries that a walk of a tree may return, so that the walk ends even if directories share their
+/// content.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EntryLimit {
     found: u64,
@@ -16,7 +17,7 @@ impl EntryLimit {
     /// Counts an entry of `directory`.
     ///
     /// # Errors
-    /// The image has no room for so many.
+    /// The image has no room for so many entries.
     pub fn take(&mut self, file_system: &dyn FileSystem, directory: Nid) -> Result<(), Error> {
         self.found += 1;
         if self.found > FREE_COUNT && self.found > *self.max.get_or_insert_with(|| file_system.entry_count_max()) {

@@ -1,4 +1,4 @@
-//! Extraction of an image into a directory.
+//! Extracts an image into a directory.
 
 mod descriptors;
 mod ledger;
@@ -32,26 +32,26 @@ use task::Task;
 use tree::{Directories, TreeDirectory};
 use worker::Worker;
 
-/// How many tasks may wait for a worker.
+/// The maximum number of tasks that wait for a worker.
 const WAITING_TASKS_MAX: usize = 256;
 
-/// How an image is extracted.
+/// Options of an extraction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtractOptions {
-    /// How many threads decode and write; at least 1. There are fewer where the limits of open files and of
-    /// address space are too low for all.
+    /// The number of threads that decode and write; at least 1. Fewer are started if the limits of open files or of
+    /// address space are too low.
     pub jobs: usize,
-    /// Whether files that are in the way are replaced.
+    /// Whether existing files are replaced.
     pub force: bool,
     /// Whether owners and groups are set.
     pub owners: bool,
-    /// Whether modes are set; if not, they are those of the image without the bits of the umask.
+    /// Whether modes are set. If not, files get the mode of the image without the bits of the umask.
     pub modes: bool,
     /// Whether times are set.
     pub times: bool,
     /// Which extended attributes are set.
     pub xattrs: XattrSelection,
-    /// The directory of the image that is taken for its root.
+    /// The directory of the image that serves as the root of the extraction.
     pub root: Option<Nid>,
 }
 
@@ -60,7 +60,7 @@ pub struct ExtractOptions {
 pub enum XattrSelection {
     /// All of them.
     All,
-    /// Those whose names begin with `user.`.
+    /// Attributes whose names begin with `user.`.
     User,
     /// None.
     None,
@@ -73,65 +73,65 @@ impl Default for ExtractOptions {
     }
 }
 
-/// Which parts of an image are extracted. Paths are kept, so the directories that lead to a part are made too.
+/// Which parts of an image are extracted. The paths are kept, so their parent directories are created as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parts<'a> {
-    /// All of it.
+    /// The whole image.
     All,
-    /// What lies under these paths.
+    /// These paths with everything below them.
     Below(&'a [Vec<u8>]),
-    /// What these paths name, and nothing that lies below.
+    /// Only these paths, without anything below them.
     Only(&'a [Vec<u8>]),
 }
 
-/// What an extraction tells while it runs, from any of its threads.
+/// Progress of an extraction, reported from any of its threads.
 #[derive(Clone, Copy, Debug)]
 pub enum ExtractEvent<'a> {
-    /// Something was found in the image and will be made.
+    /// An entry of the image will be extracted.
     Planned {
-        /// Where in the image.
+        /// Its path in the image.
         path: &'a [u8],
-        /// What it is.
+        /// Its attributes.
         attr: &'a Attr,
     },
-    /// A file, link or special file is done.
+    /// A file, link or special file is complete.
     Made,
-    /// So many bytes of files were written.
+    /// This many bytes were written to files.
     Written(u64),
-    /// Something went wrong; the extraction goes on.
+    /// A part of the extraction failed; the rest goes on.
     Warning(&'a ExtractWarning),
 }
 
-/// Why an extraction could not begin, or broke off.
+/// Why an extraction could not start, or ended early.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExtractError {
-    /// The target directory cannot be made, opened or written to.
+    /// The target directory cannot be created, opened or written.
     Target {
         /// The directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A path that was asked for is not in the image.
+    /// A requested path is not in the image.
     Path(crate::PathError),
-    /// The extraction was cancelled; what was half written is gone.
+    /// The caller cancelled the extraction; unfinished files were removed.
     Cancelled,
 }
 
-/// Extracts `parts` of an image into the directory `target`, which is made if it is missing.
+/// Extracts `parts` of an image into the directory `target`, which is created if it is missing.
 ///
-/// Owners, modes, times to the nanosecond, extended attributes, hard links, holes and special files are kept. Nothing is
-/// ever written outside `target`: every name is looked up in a directory that this extraction made or found there as a
-/// real directory, and links are never followed. What is in the way is left alone, unless `options.force`. A file that
-/// cannot be read whole is removed again.
+/// Preserves owners, modes, times to the nanosecond, extended attributes, hard links, holes and special files. Never
+/// writes outside `target`: every name is looked up in a directory that this extraction created or found there as a
+/// real directory, and links are never followed. Existing files stay, unless `options.force` is set. A file that cannot
+/// be read completely is removed again.
 ///
-/// Files are read in the order in which they are stored, those that share a block by one thread, so that each block is
-/// decoded once. Setting `cancel` ends the extraction soon.
+/// Files are read in the order in which they are stored, and one thread reads all files that share a block, so that
+/// each block is decoded once. Setting `cancel` ends the extraction soon.
 ///
 /// # Errors
-/// The target cannot be used, a path is not in the image, or the extraction was cancelled. All else is counted in the
-/// summary and told as [`ExtractEvent::Warning`].
+/// The target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are
+/// counted in the summary and reported as [`ExtractEvent::Warning`].
 pub fn extract(
     image: &Image,
     parts: Parts<'_>,
@@ -170,7 +170,7 @@ pub fn extract(
         planner.plan(&selection, matches!(parts, Parts::Only(_)));
         Ok(planner.into_rest())
     })?;
-    // The workers are done: the rest needs the files to be there.
+    // The workers are done. Links and directory attributes need all files to exist.
     let mut worker = worker(planned.directories);
     for link in planned.links {
         worker.link(link);
@@ -193,7 +193,7 @@ impl fmt::Display for ExtractError {
         match self {
             Self::Target { path, error } => write!(formatter, "{}: {error}", path.display()),
             Self::Path(error) => error.fmt(formatter),
-            Self::Cancelled => formatter.write_str("cancelled; what was half written is removed"),
+            Self::Cancelled => formatter.write_str("cancelled; incomplete files were removed"),
         }
     }
 }

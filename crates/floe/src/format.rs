@@ -1,4 +1,4 @@
-//! An open image in the form of its format.
+//! An open image as its concrete format.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use floe_image::{BlockReader, FileSystem, Result};
 use floe_source::ImageFormat;
 use floe_squashfs::Squashfs;
 
-/// An open image in the form of its format, for what only that format has.
+/// An open image as its concrete format, for operations that only one format has.
 #[derive(Clone)]
 pub enum FormatImage {
     /// EROFS.
@@ -17,7 +17,7 @@ pub enum FormatImage {
 }
 
 impl FormatImage {
-    /// Opens the image that `reader` gives the bytes of.
+    /// Opens the image whose bytes `reader` returns.
     pub(crate) fn open(format: ImageFormat, reader: Arc<dyn BlockReader>) -> Result<Self> {
         Ok(match format {
             ImageFormat::Erofs => Self::Erofs(Arc::new(Erofs::open(reader)?)),
@@ -25,7 +25,7 @@ impl FormatImage {
         })
     }
 
-    /// Which format it has.
+    /// The format.
     pub fn format(&self) -> ImageFormat {
         match self {
             Self::Erofs(_) => ImageFormat::Erofs,
@@ -33,7 +33,7 @@ impl FormatImage {
         }
     }
 
-    /// What both formats have.
+    /// The operations that both formats have.
     pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
         match self {
             Self::Erofs(erofs) => Arc::clone(erofs) as Arc<dyn FileSystem>,

@@ -1,4 +1,4 @@
-//! One image, open for reading.
+//! An image that is open for reading.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use crate::{
     launch_ahead::stored_runs, resolve::resolve,
 };
 
-/// One image, open for reading. Clones are cheap and share its caches; it may be used from many threads at once.
+/// An image that is open for reading. May be used from many threads at once. Clones are cheap and share its caches.
 ///
 /// ```
 /// use floe::{FileType, Image, OpenOptions};
@@ -39,7 +39,7 @@ pub struct Image {
     reader: Reader,
     format_image: FormatImage,
     offset: u64,
-    /// The image itself, without its extra devices.
+    /// The image file, without extra devices.
     source: Arc<dyn ImageSource>,
     device_paths: Vec<PathBuf>,
 }
@@ -48,15 +48,15 @@ impl Image {
     /// Opens the image in the file `path`.
     ///
     /// # Errors
-    /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses what is not known here, or needs an
-    /// extra device that is not there.
+    /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses unsupported features, or needs an extra
+    /// device that is missing.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
         Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)
     }
 
     /// Opens the image at a URL: `https://…`, `s3://bucket/key`, `gs://…`, `az://…` or `oci://registry/repository`.
     ///
-    /// Its bytes are fetched by threads of this process, when they are read.
+    /// Threads of this process fetch bytes as they are read.
     ///
     /// # Errors
     /// As [`Image::open`], and if the server cannot be reached.
@@ -69,17 +69,18 @@ impl Image {
         Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
     }
 
-    /// The image in files that are open already. From here on nothing is opened.
+    /// Opens an image in files that are already open. Opens no further files.
     ///
     /// # Errors
-    /// The image is broken, uses what is not known here, or an extra device is missing.
+    /// The image is broken, uses unsupported features, or an extra device is missing.
     pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
         let ImageFiles { path, source, offset, format, devices } = files;
         let devices = devices?;
         let failed = |error| OpenError::Image { path: path.clone(), error };
         let mut options = options.clone();
         if options.spill_file_bytes > 0 && options.spill_file_directory.is_none() {
-            // What is decoded then stays on the disk of the image, whether that is encrypted, shared or removable.
+            // The decoded data then stays on the disk of the image and shares its properties: encrypted, shared or
+            // removable.
             options.spill_file_directory = directory_of(&path);
         }
         let device_paths = devices.paths;
@@ -95,28 +96,28 @@ impl Image {
         Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
     }
 
-    /// What reads it: the engine and the format together.
+    /// The reader, which combines the engine and the format.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// The format's own calls: attributes, names, xattrs, and where the bytes of a file are stored.
+    /// The format's own operations: attributes, names, xattrs, and the location of a file's bytes.
     pub fn file_system(&self) -> &Arc<dyn FileSystem> {
         self.reader.file_system()
     }
 
-    /// Which format it has.
+    /// The format.
     pub fn format(&self) -> Format {
         self.format_image.format()
     }
 
-    /// The image in the form of its format, for what only that format has.
+    /// The image as its concrete format, for operations that only one format has.
     pub fn format_image(&self) -> &FormatImage {
         &self.format_image
     }
 
-    /// Asks for the bytes that a recorded launch will need, if the image says what those are, and does not wait for
-    /// them. What cannot be found is left out.
+    /// Requests the bytes that a recorded launch will need, if the image contains a launch list, and returns without
+    /// waiting for them. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
         let wanted = stored_runs(erofs.as_ref(), &erofs.launch_list().unwrap_or_default());
@@ -125,12 +126,12 @@ impl Image {
         }
     }
 
-    /// The byte of the file at which it begins.
+    /// The offset in the file at which the image begins, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The files of its extra devices, in the order of its table.
+    /// The files of the extra devices, in the order of the device table.
     pub fn device_paths(&self) -> &[PathBuf] {
         &self.device_paths
     }
@@ -140,7 +141,7 @@ impl Image {
         self.file_system().root()
     }
 
-    /// What `stat` says of an inode.
+    /// The attributes of an inode, as `stat` returns them.
     ///
     /// # Errors
     /// The inode cannot be read or breaks the format.
@@ -148,16 +149,16 @@ impl Image {
         self.file_system().attr(nid)
     }
 
-    /// The inode under `path`, symbolic links followed. Links and `..` never lead out of the image: its root is the
-    /// world's. Whether `path` begins with a slash makes no difference.
+    /// Resolves `path` to an inode and follows symbolic links. Links and `..` never lead out of the image: absolute
+    /// links begin at its root. A leading slash of `path` makes no difference.
     ///
     /// # Errors
-    /// There is no such path, links lead nowhere, or the image is corrupt or cannot be read.
+    /// The path does not exist, links form a loop, or the image is corrupt or cannot be read.
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Nid, PathError> {
         resolve(self.file_system().as_ref(), path.as_ref(), true)
     }
 
-    /// As [`Image::resolve`], but a symbolic link at the end of the path is the answer, not followed.
+    /// Like [`Image::resolve`], but returns a symbolic link at the end of the path instead of following it.
     ///
     /// # Errors
     /// As [`Image::resolve`].
@@ -165,8 +166,8 @@ impl Image {
         resolve(self.file_system().as_ref(), path.as_ref(), false)
     }
 
-    /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
-    /// only at the end of the file.
+    /// Fills `output` with the bytes of a file from `offset` on. Returns their number, which is less than the length of
+    /// `output` only at the end of the file.
     ///
     /// # Errors
     /// The inode has no data, or the image is corrupt or cannot be read.
@@ -174,23 +175,23 @@ impl Image {
         self.reader.read(nid, offset, output)
     }
 
-    /// The entries of a directory, without `.` and `..`.
+    /// Lists a directory, without `.` and `..`.
     pub fn read_dir(&self, directory: Nid) -> ReadDir {
         ReadDir::new(Arc::clone(self.file_system()), directory)
     }
 
-    /// A walk through the whole image, from `/` on.
+    /// Walks through the whole image, starting at `/`.
     pub fn walk(&self) -> Walk {
         self.walk_from(self.root(), b"/")
     }
 
-    /// A walk from an inode on, which is shown as `path`.
+    /// Walks through the tree below an inode; the paths of entries start with `path`.
     pub fn walk_from(&self, nid: Nid, path: impl AsRef<[u8]>) -> Walk {
         Walk::new(Arc::clone(self.file_system()), nid, path.as_ref())
     }
 }
 
-/// The directory that the file `path` is in, behind symbolic links.
+/// The directory that contains the file `path`, after following symbolic links.
 fn directory_of(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok()?.parent().map(Path::to_path_buf)
 }

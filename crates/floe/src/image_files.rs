@@ -1,4 +1,4 @@
-//! The files of an image, open.
+//! The open files of an image.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,29 +14,30 @@ use crate::{
     sources,
 };
 
-/// The files of an image, open: of its content no more was read than tells which files they are. No thread was started.
+/// The open files of an image. Opening them reads only the content that identifies the files, and starts no thread.
 ///
-/// A process that is to be confined before it reads the image opens its files first: [`Image::of`](crate::Image::of) and
-/// [`check_files`](crate::check_files) open nothing any more.
+/// A process that confines itself before it reads the image opens these files first: [`Image::of`](crate::Image::of)
+/// and [`check_files`](crate::check_files) open nothing further.
 pub struct ImageFiles {
     pub(crate) path: PathBuf,
     pub(crate) source: Arc<dyn ImageSource>,
     pub(crate) offset: u64,
     pub(crate) format: Format,
-    /// The extra devices; an error where the image does not say in a sound way what they are.
+    /// The extra devices, or an error if the image's device table is invalid.
     pub(crate) devices: Result<AddedDevices, OpenError>,
 }
 
 impl ImageFiles {
-    /// Opens the file `path` and those that belong to it.
+    /// Opens the file `path` and the extra devices of the image.
     ///
     /// # Errors
-    /// A file cannot be read, is no EROFS or SquashFS image, or there are more or fewer than the image needs.
+    /// A file cannot be read or is no EROFS or SquashFS image, or there are more or fewer extra devices than the image
+    /// needs.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
         Self::found(path, sources::open_image(path, options.offset)?, options)
     }
 
-    /// As [`ImageFiles::open`], with an image that is open already. `name` is what errors call it.
+    /// Like [`ImageFiles::open`], for an image that is already open. Errors call the image `name`.
     ///
     /// # Errors
     /// As [`ImageFiles::open`].
@@ -64,7 +65,7 @@ impl ImageFiles {
     }
 }
 
-/// Reads the device table on this thread, and opens what it names.
+/// Reads the device table on this thread, and opens the devices.
 fn find_devices(path: &Path, source: &Arc<dyn ImageSource>, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
     let options_of_engine = EngineOptions {
         workers: WorkerMode::Inline,

@@ -1,23 +1,23 @@
-//! Which bytes of an image a recorded launch will need.
+//! The bytes of an image that a recorded launch will need.
 
 use floe_image::{ByteRange, DeviceId, ExtentData, FileSystem, Nid, StoredLen};
 
-/// How much is asked for in all, in bytes.
+/// The maximum number of bytes that are requested in total.
 const WANTED_BYTES_MAX: u64 = 256 << 20;
-/// What lies so close together is asked for as one, in bytes.
+/// Runs with at most this gap between them are requested as one, in bytes.
 const GAP_MAX: u64 = 64 << 10;
-/// What a block takes whose length is not known before it is read, in bytes.
+/// The assumed stored length of a block whose length is unknown before it is read, in bytes.
 const UNKNOWN_LEN: u64 = 8 << 10;
 
-/// Where in the image itself the data of `ranges` is stored, in their order: offsets and lengths. What is next to each
-/// other is joined; what cannot be found is left out.
+/// Returns where the image file stores the data of `ranges`, in their order, as offsets and lengths. Adjacent runs are
+/// joined; ranges that cannot be resolved are skipped.
 pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRange)]) -> Vec<(u64, u64)> {
     let (mut runs, mut extents, mut bytes) = (Vec::<(u64, u64)>::new(), Vec::new(), 0);
     for (nid, range) in ranges {
         extents.clear();
         let Ok(attr) = file_system.attr(*nid) else { continue };
         let range = range.intersection(ByteRange::new(0, attr.size));
-        // No list makes a mount map more than it may ask for.
+        // Bounds the mapping work that a launch list can cause.
         let range = ByteRange::new(range.offset(), range.len().min(WANTED_BYTES_MAX));
         if range.is_empty() || file_system.map(*nid, range, &mut extents).is_err() {
             continue;

@@ -1,8 +1,8 @@
 //! Reads compressed read-only images, EROFS and SquashFS, without mounting them.
 //!
-//! [`Image::open`] tells the format by the content of the file. An [`Image`] may be used from many threads at once, and its
-//! clones share its caches. [`OpenOptions`] bounds what they keep in memory, and finds images inside other files
-//! ([`Offset::Auto`]): behind the program of an AppImage, or in a part of a SIF file.
+//! [`Image::open`] recognises the format by the content of the file. An [`Image`] may be used from many threads at once,
+//! and its clones share its caches. [`OpenOptions`] limits the memory of the caches. It can also find images inside other
+//! files ([`Offset::Auto`]): behind the program of an AppImage, or in a partition of a SIF file.
 //!
 //! ```
 //! use floe::{Image, OpenOptions};
@@ -23,25 +23,26 @@
 //! | visit a tree | [`Image::walk`] |
 //! | list a directory | [`Image::read_dir`] |
 //! | read bytes of a file | [`Image::read_at`] |
-//! | read attributes, link targets, extended attributes, and where bytes are stored | [`Image::file_system`] |
+//! | read attributes, link targets and extended attributes; find where bytes are stored | [`Image::file_system`] |
 //! | write a tree into a directory | [`extract()`] |
-//! | look for faults | [`check()`] |
+//! | find faults | [`check()`] |
 //!
 //! # Hostile images
 //!
-//! Any byte of an image may be wrong. A broken rule of the format ends in [`Error::Corrupt`], which names the rule and the
+//! Any byte of an image may be wrong. A violated rule of the format is an [`Error::Corrupt`], which names the rule and the
 //! place. The options and the size of the file bound memory, and walks end after as many entries as the image has room for.
-//! The crate has no unsafe code; the libraries that decompress do. The program `floe` confines itself before it opens an
-//! image, which a library cannot do for its caller.
+//! This crate has no unsafe code, but the decompression libraries do. The program `floe` confines itself before it parses an
+//! image; a library cannot do that for its caller.
 //!
 //! # Threads
 //!
-//! An open image has threads that decompress, one for each CPU. [`WorkerMode::Inline`] starts none: the calling thread
+//! An open image has one decompression thread for each CPU. With [`WorkerMode::Inline`] it has none, and the calling thread
 //! decompresses. Calls block; there is no async interface.
 //!
 //! # Features
 //!
-//! `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built.
+//! - `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built.
+//! - `remote`: `Image::open_url`, which opens images on HTTP servers, in object stores and in registries.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,9 +1,9 @@
-//! What a file that is no image looks like.
+//! Recognises files that are not images.
 
-/// How many bytes of a file are looked at: the farthest magic is that of btrfs.
+/// How many bytes of a file are examined: the magic number of btrfs is the farthest.
 pub(crate) const HEAD_BYTES: usize = 0x1_0048;
 
-/// What a file that is no image looks like, by its magic numbers.
+/// The probable type of a file that is no image, by its magic numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Likeness {
     name: &'static str,
@@ -25,7 +25,7 @@ const fn advised(offset: usize, bytes: &'static [u8], name: &'static str, advice
     Magic { offset, bytes, name, advice: Some(advice) }
 }
 
-/// The more telling magics come first: a disk has a boot sector and, behind it, partitions.
+/// The more specific magic numbers come first: a disk has a boot sector, and behind it partitions.
 const MAGICS: &[Magic] = &[
     advised(512, b"EFI PART", "a disk with a GPT", "find its partition and give --offset"),
     magic(1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
@@ -39,7 +39,7 @@ const MAGICS: &[Magic] = &[
     magic(54, b"FAT16   ", "a FAT file system"),
     magic(3, b"NTFS    ", "an NTFS file system"),
     magic(3, b"EXFAT   ", "an exFAT file system"),
-    magic(0, b"shsq", "a SquashFS image of a vendor's own form"),
+    magic(0, b"shsq", "a vendor's variant of a SquashFS image"),
     advised(0, b"LUKS\xba\xbe", "an encrypted LUKS volume", "open it with cryptsetup first"),
     magic(0, b"verity\0\0", "a dm-verity hash tree"),
     advised(0, b"QFI\xfb", "a qcow2 disk", "convert it with `qemu-img convert -O raw` first"),
@@ -49,7 +49,7 @@ const MAGICS: &[Magic] = &[
     advised(0, b"\xfd7zXZ\0", "xz data", "decompress it first"),
     advised(0, b"BZh", "bzip2 data", "decompress it first"),
     advised(0, b"\x04\x22\x4d\x18", "LZ4 data", "decompress it first"),
-    advised(257, b"ustar", "a tar archive", "make an image of it with `floe mkfs`"),
+    advised(257, b"ustar", "a tar archive", "build an image from it with `floe mkfs`"),
     magic(0, b"PK\x03\x04", "a zip archive"),
     magic(0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     magic(0, b"\x7fELF", "an ELF program without an image in it"),
@@ -59,17 +59,17 @@ const MAGICS: &[Magic] = &[
 ];
 
 impl Likeness {
-    /// What it is, with its article: "an ext2, ext3 or ext4 file system".
+    /// The type with its article: "an ext2, ext3 or ext4 file system".
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What to do about it, where that is known.
+    /// Advice on how to use the file, if there is any.
     pub fn advice(&self) -> Option<&'static str> {
         self.advice
     }
 
-    /// What `head`, the first bytes of a file, looks like.
+    /// Recognises a file by its first bytes.
     pub(crate) fn of(head: &[u8]) -> Option<Self> {
         if head.is_empty() {
             return Some(Self { name: "an empty file", advice: None });

@@ -1,4 +1,4 @@
-//! How much memory this process may use.
+//! The memory that this process may use.
 
 use std::{
     fs,
@@ -7,16 +7,16 @@ use std::{
 
 use rustix::process::{Resource, getrlimit};
 
-/// What a thread that decodes may need: its stack, a decoded block of 12 MiB, and what is read and decoded with.
+/// The maximum memory of a decoding thread: its stack, a decoded block of 12 MiB, and its buffers.
 const THREAD_BYTES: u64 = 32 << 20;
 
-/// How many of `wanted` threads that decode the limit of the address space has room for; at least 1.
+/// How many of `wanted` decoding threads fit into the limit of the address space; at least 1.
 pub(crate) fn threads_within_limit(wanted: usize) -> usize {
     let room = address_space_left().map_or(u64::MAX, |left| left / THREAD_BYTES);
     wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
 }
 
-/// How many more bytes of address space this process may take; `None` where `RLIMIT_AS` does not limit it.
+/// How many more bytes of address space this process may take; `None` if `RLIMIT_AS` does not limit it.
 fn address_space_left() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     let said = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -24,8 +24,8 @@ fn address_space_left() -> Option<u64> {
     Some(limit.saturating_sub(taken.saturating_mul(rustix::param::page_size() as u64)))
 }
 
-/// How many bytes of memory this process, and what shares its limits, may use: the machine's memory, or less where a
-/// control group of either version, or `RLIMIT_AS`, limits it. Without `/proc`, as many as there can be.
+/// How many bytes of memory this process, and the processes that share its limits, may use: the machine's memory, or
+/// less if a control group of either version, or `RLIMIT_AS`, limits it. Without `/proc`, the result is the maximum.
 pub(crate) fn memory_limit_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let machine = memory_of_machine(&read("/proc/meminfo"));
@@ -44,11 +44,11 @@ fn memory_of_machine(meminfo: &str) -> Option<u64> {
     total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The directories of the memory control groups that this process is in, up to the root of each hierarchy.
+/// The directories of the memory control groups of this process, up to the root of each hierarchy.
 fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for line in mounts.lines() {
-        // 36 35 98:0 /root /mount/point rw,noatime master:1 - type source options
+        // For example: 36 35 98:0 /root /mount/point rw,noatime master:1 - type source options
         let Some((before, after)) = line.split_once(" - ") else { continue };
         let (mut before, mut after) = (before.split(' ').skip(3), after.split(' '));
         let (Some(root), Some(mount_point)) = (before.next(), before.next()) else { continue };
@@ -58,13 +58,13 @@ fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
             Some("cgroup2") => "",
             _ => continue,
         };
-        // 4:memory:/path, or 0::/path for the second version
+        // For example: 4:memory:/path, or 0::/path for the second version
         let of_hierarchy = own.lines().find_map(|line| {
             let (listed, path) = line.split_once(':')?.1.split_once(':')?;
             listed.split(',').any(|name| name == names).then_some(path)
         });
         let Some(path) = of_hierarchy else { continue };
-        // Inside a container only a part of the hierarchy may be mounted.
+        // Inside a container, only a part of the hierarchy may be mounted.
         let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path));
         let mount_point = Path::new(mount_point);
         let own_group = mount_point.join(inside.strip_prefix("/").unwrap_or(inside));
@@ -74,7 +74,7 @@ fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
     directories
 }
 
-/// The limit of one group; `None` where it has none, which the first version says with a very large one.
+/// The limit of one group; `None` if it has none, which the first version expresses by a very large number.
 fn limit_of(group: &Path) -> Option<u64> {
     let files = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let limits = files.iter().filter_map(|file| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok());

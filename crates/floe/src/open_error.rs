@@ -1,10 +1,10 @@
-//! Why an image could not be opened.
+//! Errors of opening an image.
 
 use std::{fmt, io, path::PathBuf};
 
 use crate::Likeness;
 
-/// Why an image could not be opened. Its text is one line that names the file and says what to do.
+/// Why an image could not be opened. The text is one line that names the file and says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -12,59 +12,59 @@ pub enum OpenError {
     File {
         /// The file: the image or one of its extra devices.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// An image that is somewhere else could not be opened.
+    /// A remote image could not be opened.
     Remote {
-        /// Why; it names the URL.
+        /// The cause, which names the URL.
         error: io::Error,
     },
-    /// There is neither an EROFS nor a SquashFS image at the place that was asked for.
+    /// There is neither an EROFS nor a SquashFS image at the requested place.
     NotAnImage {
         /// The file.
         path: PathBuf,
-        /// The byte of the file where an image was expected; `None` where it was looked for and not found.
+        /// The offset in the file where an image was expected, in bytes; `None` after an unsuccessful search.
         offset: Option<u64>,
-        /// What is there instead, as far as it is known.
+        /// The probable type of the file, if it was recognised.
         likeness: Option<Likeness>,
-        /// Where an image does begin, if it is known.
+        /// The offset at which an image does begin, if it is known.
         found_at: Option<u64>,
     },
-    /// The image is broken, or uses what this reader does not know.
+    /// The image is broken or uses unsupported features.
     Image {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the format.
         error: floe_image::Error,
     },
     /// The file of an extra device cannot be used.
     Device {
         /// The image.
         image: PathBuf,
-        /// The device's place in the table of the image; the first is 1.
+        /// The device's position in the image's device table; the first is 1.
         slot: u16,
-        /// The file, as far as its name can be printed.
+        /// The file, with unprintable parts of its name replaced.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// The image needs an extra device for which no file was given.
+    /// The image needs an extra device, but no file was given for it.
     MissingDevice {
         /// The image.
         path: PathBuf,
-        /// The device's place in the table of the image; the first is 1.
+        /// The device's position in the image's device table; the first is 1.
         index: u16,
-        /// The name that the image gives it, as far as it can be printed; often empty.
+        /// The device's name in the image, with unprintable parts replaced; often empty.
         tag: String,
     },
-    /// More extra devices were given than the image names.
+    /// More extra devices were given than the image has.
     TooManyDevices {
         /// The image.
         path: PathBuf,
         /// How many were given.
         given_count: usize,
-        /// How many the image names.
+        /// How many the image has.
         expected_count: usize,
     },
 }
@@ -85,7 +85,7 @@ impl fmt::Display for OpenError {
                     write!(formatter, "; it looks like {}", likeness.name())?;
                 }
                 match (found_at, likeness.and_then(|likeness| likeness.advice())) {
-                    (Some(0), _) => write!(formatter, "; one begins at byte 0: leave out --offset"),
+                    (Some(0), _) => write!(formatter, "; one begins at byte 0: omit --offset"),
                     (Some(at), _) => write!(formatter, "; one begins at byte {at}: give --offset {at}"),
                     (None, Some(advice)) => write!(formatter, ": {advice}"),
                     (None, None) => Ok(()),

@@ -1,4 +1,4 @@
-//! How an image is opened.
+//! Options for opening an image.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use floe_engine::EngineOptions;
 
 use crate::memory_limit::memory_limit_bytes;
 
-/// How an image is opened. The default is right for an image that begins with the file, and keeps as much in memory as
-/// the limits of this process allow.
+/// Options for opening an image. The default expects the image at the start of the file, and sizes caches by the memory
+/// limits of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// Where in the file the image begins.
+    /// The offset of the image in the file.
     pub offset: Offset,
-    /// The extra devices that an EROFS image names, in the order of its table.
+    /// The files of the extra devices of an EROFS image, in the order of its device table.
     pub devices: Vec<PathBuf>,
-    /// The directory in which extra devices are opened that are not in `devices`, under the names that the image gives
-    /// them. Symbolic links there are not followed. None: the image names no files.
+    /// The directory for extra devices that are not in `devices`: files are opened there under the names in the image's
+    /// device table. Symbolic links are not followed. With `None`, the image cannot name files.
     pub device_directory: Option<PathBuf>,
     /// The options of the read engine.
     pub engine: EngineOptions,
-    /// How images are fetched that are somewhere else.
+    /// Options for fetching remote images.
     #[cfg(feature = "remote")]
     pub remote: floe_remote::ImageOptions,
 }
@@ -38,15 +38,15 @@ impl Default for OpenOptions {
     }
 }
 
-/// Where in a file an image begins.
+/// The position of an image in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Offset {
-    /// At its first byte.
+    /// At the start of the file.
     #[default]
     None,
-    /// At this byte.
+    /// At this offset, in bytes.
     At(u64),
-    /// At its first byte if an image is there; otherwise it is looked for, behind the program of an AppImage or in the
-    /// parts of a SIF file for example.
+    /// At the start of the file if an image is there. Otherwise Floe searches for it, for example behind the program of
+    /// an AppImage or in the partitions of a SIF file.
     Auto,
 }

@@ -1,10 +1,10 @@
-//! The end of another source.
+//! A source that is the end of another source.
 
 use std::{io, sync::Arc};
 
 use floe_image::ImageSource;
 
-/// All bytes of another source from one place on.
+/// The bytes of another source from an offset on.
 pub(crate) struct PartSource {
     whole: Arc<dyn ImageSource>,
     offset: u64,
@@ -12,13 +12,13 @@ pub(crate) struct PartSource {
 }
 
 impl PartSource {
-    /// The bytes from `offset` on; `None` where the source ends before.
+    /// The bytes from `offset` on; `None` if the source is shorter.
     pub(crate) fn new(whole: Arc<dyn ImageSource>, offset: u64) -> Option<Self> {
         let len = whole.len().checked_sub(offset)?;
         Some(Self { whole, offset, len })
     }
 
-    /// Where that is in the whole.
+    /// Translates an offset to the whole source.
     fn place(&self, offset: u64, len: usize) -> io::Result<u64> {
         match u64::try_from(len).ok().and_then(|len| offset.checked_add(len)) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
@@ -26,7 +26,7 @@ impl PartSource {
         }
     }
 
-    /// As much of a hint as is about this part.
+    /// Passes on the part of a hint that concerns this source.
     fn hint(&self, offset: u64, len: u64, tell: impl Fn(u64, u64)) {
         let len = len.min(self.len.saturating_sub(offset));
         if len > 0 {

@@ -1,26 +1,26 @@
-//! Why a path in an image was not found.
+//! Errors of path lookups in an image.
 
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStringExt};
 
 use floe_image::Error;
 
-/// Why a path in an image was not found. Paths are raw bytes, as the image has them.
+/// Why a path in an image was not found. Paths are raw bytes as stored in the image.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// There is nothing under this path.
+    /// The path does not exist.
     NotFound {
-        /// The part of the path that was followed, with the name that is not there.
+        /// The path up to and including the first name that does not exist.
         path: Vec<u8>,
     },
-    /// The path goes on behind something that is not a directory.
+    /// The path continues after an inode that is not a directory.
     NotADirectory {
         /// The part of the path that is not a directory.
         path: Vec<u8>,
     },
-    /// Symbolic links lead to one another without an end.
+    /// Symbolic links form a loop, or there are too many.
     TooManyLinks {
-        /// The path that was asked for.
+        /// The requested path.
         path: Vec<u8>,
     },
     /// The image is corrupt or cannot be read.

@@ -1,4 +1,4 @@
-//! Many reads at once.
+//! Runs many reads in parallel.
 
 use std::{
     num::NonZero,
@@ -13,22 +13,22 @@ use floe_image::{Nid, Result};
 
 use crate::Image;
 
-/// One of many reads.
+/// One read.
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
     /// The file.
     pub nid: Nid,
-    /// The first byte to read.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Where the bytes go.
+    /// The destination; its length is the number of bytes to read.
     pub output: &'a mut [u8],
 }
 
 impl Image {
-    /// Performs many reads on all CPUs. Each result is the one that [`Image::read_at`] gives, in the order of the
-    /// requests.
+    /// Runs many reads on all CPUs. Returns a result for each, in the order of the requests, equal to the result of
+    /// [`Image::read_at`].
     ///
-    /// Reads of neighbouring bytes share their decoded blocks through the block cache, so sorting them by file and
+    /// Reads of neighbouring bytes share their decoded blocks through the block cache, so sorting requests by file and
     /// offset makes them cheaper.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Vec<Result<usize>> {
         let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(requests.len());
@@ -39,7 +39,7 @@ impl Image {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(slot) = slots.get(next.fetch_add(1, Relaxed)) {
-                // Each slot is locked once; the lock only tells the compiler so.
+                // Each slot is locked only once. The lock exists for the borrow checker.
                 let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
                 let (request, result) = &mut *slot;
                 *result = self.perform(request);
@@ -47,7 +47,7 @@ impl Image {
         };
         thread::scope(|scope| {
             for _ in 1..thread_count {
-                // Without another thread, this one does it all.
+                // If no thread can be started, this thread does all the work.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -76,7 +76,7 @@ mod tests {
             wanted.extend((0..entry.attr.size + 5000).step_by(3000).filter(|_| is_file).map(|at| (entry.attr.nid, at)));
         }
         assert!(wanted.len() > 100);
-        // A directory has no data: its read fails, the others do not.
+        // A directory has no data: its read fails, and the others succeed.
         wanted.insert(50, (image.root(), 0));
         let mut buffers = vec![[0; 4096]; wanted.len()];
         let mut requests: Vec<ReadRequest<'_>> = buffers

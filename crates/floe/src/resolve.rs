@@ -1,19 +1,19 @@
-//! Path lookup inside an image.
+//! Resolves paths inside an image.
 
 use floe_image::{Error, FileSystem, FileType, Nid};
 
 use crate::PathError;
 
-/// How many symbolic links one path may lead through, as in Linux.
+/// The maximum number of symbolic links in one path, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// The inode under `path`. The image is taken as a whole world: an absolute link begins at its root, and `..` never
-/// leads out of it. `follow_last` says whether a symbolic link at the end of the path is followed as well.
+/// Resolves `path` to an inode. The image is a closed world: an absolute link begins at its root, and `..` never leads
+/// out of it. `follow_last` decides whether a symbolic link at the end of the path is followed.
 pub(crate) fn resolve(file_system: &dyn FileSystem, path: &[u8], follow_last: bool) -> Result<Nid, PathError> {
     let root = file_system.root();
-    // The directories from the root down to where we stand, each with its name.
+    // The directories from the root down to the current one, each with its name.
     let mut chain: Vec<(Nid, Vec<u8>)> = Vec::new();
-    // The names that are still to be looked up, the next one last.
+    // The names that are not resolved yet, the next one last.
     let mut names = names_reversed(path);
     let mut links_count = 0;
     let mut last = FileType::Directory;
@@ -55,7 +55,7 @@ pub(crate) fn resolve(file_system: &dyn FileSystem, path: &[u8], follow_last: bo
     Ok(chain.last().map_or(root, |(nid, _)| *nid))
 }
 
-/// The names of a path, last one first. A slash at the end asks for a directory, as `.` does.
+/// The names of a path, last one first. A slash at the end requires a directory, as `.` does.
 fn names_reversed(path: &[u8]) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     if path.ends_with(b"/") {

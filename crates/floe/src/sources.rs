@@ -1,4 +1,4 @@
-//! The files that an image is in.
+//! Opens files as sources and finds images in them.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -7,12 +7,12 @@ use floe_source::{FileSource, ImageFormat, locate};
 
 use crate::{Likeness, Offset, OpenError, likeness::HEAD_BYTES, part_source::PartSource};
 
-/// The bytes of the image in a file, the byte of the file at which it begins, and its format.
+/// Opens a file and finds the image in it. Returns the image's bytes, its offset in the file, and its format.
 pub(crate) fn open_image(path: &Path, offset: Offset) -> Result<(Arc<dyn ImageSource>, u64, ImageFormat), OpenError> {
     find_image(path, offset, |at| open_file(path, at))
 }
 
-/// As [`open_image`], in bytes that are open already and are called `name`.
+/// Like [`open_image`], for a source that is already open; errors call it `name`.
 pub(crate) fn image_in(
     name: &Path,
     whole: &Arc<dyn ImageSource>,
@@ -24,12 +24,12 @@ pub(crate) fn image_in(
         }
         let part = PartSource::new(Arc::clone(whole), at);
         let past_end =
-            || io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before, after {} bytes", whole.len()));
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("it ends before that, after {} bytes", whole.len()));
         Ok(Arc::new(part.ok_or_else(past_end)?))
     })
 }
 
-/// The bytes of the image; `open` gives those from a place on.
+/// Finds the image; `open` returns a source that begins at an offset of the file.
 fn find_image(
     name: &Path,
     offset: Offset,
@@ -69,7 +69,7 @@ fn not_an_image(
 ) -> OpenError {
     let mut head = vec![0; source.len().min(HEAD_BYTES as u64) as usize];
     let likeness = source.read_at(0, &mut head).ok().and_then(|()| Likeness::of(&head));
-    // To look where it was not asked to look is worth it only for the advice.
+    // Searching in places that the caller did not name only serves the advice in the error.
     let found_at = offset.and_then(|_| {
         let whole = open(0).ok()?;
         locate(whole.as_ref()).ok()?.map(|location| location.offset)

@@ -1,4 +1,4 @@
-//! Reading an image back that was just built.
+//! Reads a newly built image back and compares it with its sources.
 
 use std::{
     num::NonZeroUsize,
@@ -19,23 +19,23 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{Image, Offset, OpenError, OpenOptions};
 
-/// How much of two files that should be the same is compared at once, in bytes.
+/// How many bytes of two files that should be equal are compared at once.
 const DUPLICATE_STEP_LEN: u64 = 8 << 20;
 
-/// How much of the data is read back as a sample, in bytes.
+/// How many bytes of data a sample has.
 const SAMPLE_BYTES: u64 = 64 << 20;
-/// From how many places of an image the sample comes.
+/// The number of places in the image from which the sample is taken.
 const SAMPLE_PLACES: u64 = 32;
-/// How many pieces or inodes a thread takes at a time: those that stand together are often in the same block.
+/// How many pieces or inodes a thread takes at a time. Adjacent ones are often in the same block.
 const BATCH_COUNT: usize = 32;
-/// What a piece of a hole counts for in a sample, in bytes, and how much of it is looked at at either end.
+/// The weight of a hole in a sample, in bytes; also how much of it is read at either end.
 const HOLE_WEIGHT: u64 = 4096;
 const HOLE_SAMPLE_LEN: usize = 1 << 20;
-/// How much of a hole is looked at at once, in bytes.
+/// How much of a hole is read at once, in bytes.
 const HOLE_STEP_LEN: u64 = 64 << 20;
-/// How often progress is told.
+/// The interval of progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// How many inodes are compared between two looks at whether to go on.
+/// How many inodes are compared between two checks for cancellation.
 const INODE_INTERVAL: usize = 4096;
 
 /// How much is read back.
@@ -44,16 +44,16 @@ pub enum Thoroughness {
     /// All metadata, and up to 64 MiB of the data, from places all over the image.
     #[default]
     Sample,
-    /// All.
+    /// All metadata and all data.
     Full,
 }
 
-/// Reads an image back through [`Image`] and compares it with what it was made of.
+/// Reads an image back through [`Image`] and compares it with its sources.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageVerifier {
     /// How much is read back.
     pub thoroughness: Thoroughness,
-    /// How many threads read.
+    /// The number of reading threads.
     pub jobs: NonZeroUsize,
 }
 
@@ -91,9 +91,9 @@ impl Verifier for ImageVerifier {
     }
 }
 
-/// Pieces from all over the image, some megabytes together at each place.
+/// Selects pieces from all over the image, some megabytes at each place.
 fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
-    // What a hole costs does not depend on its length.
+    // The cost of a hole does not depend on its length.
     let len = |piece: &PieceDigest| if piece.hash.is_some() { piece.len as u64 } else { HOLE_WEIGHT };
     let total: u64 = pieces.iter().map(len).sum();
     if total <= SAMPLE_BYTES {
@@ -115,15 +115,15 @@ fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
     chosen
 }
 
-/// All that is not data.
+/// The metadata of an image.
 struct Metadata<'a> {
     image: &'a Image,
     expected: &'a Expected<'a>,
 }
 
 impl Metadata<'_> {
-    /// Compares it; gives where each inode is: directories one after the other, as they tell where the others are, and
-    /// then those on several threads.
+    /// Compares the metadata and returns the nid of each inode. Directories are compared one after the other, because
+    /// they determine the nids of the others; other inodes are compared on several threads.
     fn compare(&self, jobs: NonZeroUsize, progress: &mut dyn Progress) -> Result<Vec<Nid>, VerifyError> {
         let mut nids: Vec<Option<Nid>> = vec![None; self.expected.inode_count()];
         nids[0] = Some(self.image.root());
@@ -132,7 +132,7 @@ impl Metadata<'_> {
             if number.is_multiple_of(INODE_INTERVAL) {
                 report(progress, 0, 0)?;
             }
-            let nid = nids[number].ok_or_else(|| self.fault(number, "no directory before it names it"))?;
+            let nid = nids[number].ok_or_else(|| self.fault(number, "no earlier directory has an entry for it"))?;
             if self.expected.inode(number).size.is_none() {
                 self.compare_inode(number, nid)?;
                 self.compare_directory(number, nid, &mut nids)?;
@@ -148,7 +148,7 @@ impl Metadata<'_> {
         let failed = |error: floe_image::Error| self.fault(number, &error.to_string());
         let expected = self.expected.inode(number);
         let attr = self.image.attr(nid).map_err(failed)?;
-        let differs = |what: &str| Err(self.fault(number, &format!("its {what} is another one")));
+        let differs = |what: &str| Err(self.fault(number, &format!("its {what} differs")));
         if attr.file_type != expected.file_type {
             return differs("type");
         }
@@ -193,16 +193,16 @@ impl Metadata<'_> {
     fn compare_directory(&self, number: usize, nid: Nid, nids: &mut [Option<Nid>]) -> Result<(), VerifyError> {
         let mut found = self.image.read_dir(nid);
         for (name, inode) in self.expected.entries(number) {
-            let entry = found.next().ok_or_else(|| self.fault(inode, "its directory does not name it"))?;
+            let entry = found.next().ok_or_else(|| self.fault(inode, "its directory has no entry for it"))?;
             let entry = entry.map_err(|error| self.fault(number, &error.to_string()))?;
             let is_same = entry.name == name && entry.file_type == self.expected.inode(inode).file_type;
             if !is_same || *nids[inode].get_or_insert(entry.nid) != entry.nid {
-                return Err(self.fault(inode, "its directory has another entry in its place"));
+                return Err(self.fault(inode, "its directory has another entry at its position"));
             }
         }
         match found.next() {
             None => Ok(()),
-            Some(_) => Err(self.fault(number, "it has an entry too many")),
+            Some(_) => Err(self.fault(number, "it has too many entries")),
         }
     }
 
@@ -216,12 +216,12 @@ struct Content<'a> {
     image: &'a Image,
     expected: &'a Expected<'a>,
     nids: &'a [Nid],
-    /// How much of a hole is looked at from its beginning, and up to its end.
+    /// How many bytes of a hole are read at its start and at its end.
     hole_part_len: usize,
 }
 
 impl Content<'_> {
-    /// Compares pieces on several threads; gives how many bytes they have.
+    /// Compares pieces on several threads. Returns how many bytes they have.
     fn compare(
         &self,
         pieces: &[&PieceDigest],
@@ -239,27 +239,27 @@ impl Content<'_> {
         };
         let Some(hash) = piece.hash else { return self.compare_hole(piece, &failed) };
         let missing_len = piece.len.saturating_sub(buffer.len());
-        let no_memory = |_| VerifyError::Unread(format!("there is no memory for {} bytes", piece.len));
+        let no_memory = |_| VerifyError::Unread(format!("not enough memory for {} bytes", piece.len));
         buffer.try_reserve_exact(missing_len).map_err(no_memory)?;
         buffer.resize(piece.len, 0);
         let read = self.image.read_at(self.nids[piece.inode], piece.offset, buffer);
         let len = read.map_err(|error| failed(&error.to_string()))?;
         if len != piece.len || xxh64(buffer, 0) != hash {
-            return Err(failed("the data is not what was read from the source"));
+            return Err(failed("the data differs from the source"));
         }
         Ok(())
     }
 }
 
 impl Content<'_> {
-    /// Compares a file with the earlier one whose content it should have: where their bytes stand, and the bytes where they
-    /// do not stand in the same place.
+    /// Compares a file with the earlier file whose content it shares: first where their bytes are stored, then the
+    /// bytes themselves if they are stored in different places.
     fn compare_duplicate(&self, pair: (usize, usize), buffer: &mut Vec<u8>) -> Result<(), VerifyError> {
         let (number, earlier) = pair;
         let failed = |what: &str| fault(self.expected, number, what);
         let size = self.expected.inode(number).size.unwrap_or(0);
         if self.expected.inode(earlier).size != Some(size) {
-            return Err(failed("it was taken for the same as a file of another size"));
+            return Err(failed("it shares the content of a file of another size"));
         }
         let (mut extents, mut earlier_extents) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -286,20 +286,20 @@ impl Content<'_> {
     ) -> Result<(), VerifyError> {
         let failed = |what: &str| fault(self.expected, number, what);
         let len = range.len() as usize;
-        let no_memory = |_| VerifyError::Unread(format!("there is no memory for {} bytes", 2 * len));
+        let no_memory = |_| VerifyError::Unread(format!("not enough memory for {} bytes", 2 * len));
         buffer.try_reserve_exact((2 * len).saturating_sub(buffer.len())).map_err(no_memory)?;
         buffer.resize(2 * len, 0);
         let (own, other) = buffer.split_at_mut(len);
         for (number, part) in [(number, &mut *own), (earlier, &mut *other)] {
             let read = self.image.read_at(self.nids[number], range.offset(), part);
             if read.map_err(|error| failed(&error.to_string()))? != len {
-                return Err(failed("it is shorter than it should be"));
+                return Err(failed("it is too short"));
             }
         }
-        if own == other { Ok(()) } else { Err(failed("it is not the same as the file that it was taken for")) }
+        if own == other { Ok(()) } else { Err(failed("it differs from the file whose content it shares")) }
     }
 
-    /// Looks whether the image has nothing where a hole is.
+    /// Checks that the image has no data where the source has a hole.
     fn compare_hole(&self, piece: &PieceDigest, failed: &dyn Fn(&str) -> VerifyError) -> Result<(), VerifyError> {
         let end = piece.offset + piece.len as u64;
         let part_len = self.hole_part_len.min(piece.len) as u64;
@@ -321,7 +321,7 @@ impl Content<'_> {
     }
 }
 
-/// Compares items on several threads, each with a buffer of its own; gives how many bytes they have, as `len` tells.
+/// Compares items on several threads, each with its own buffer. Returns how many bytes they have, according to `len`.
 fn on_threads<Item: Sync>(
     jobs: NonZeroUsize,
     items: &[Item],
@@ -358,7 +358,7 @@ fn on_threads<Item: Sync>(
                 Err(error) if threads.is_empty() => {
                     return Err(VerifyError::Unread(format!("cannot start a thread: {error}")));
                 }
-                // The others do its part.
+                // The other threads do the work of one that cannot start.
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-//! A walk through a tree.
+//! Walks through a tree.
 
 use std::{collections::HashSet, ffi::OsStr, fmt, os::unix::ffi::OsStrExt, sync::Arc};
 
@@ -6,14 +6,14 @@ use floe_image::{Attr, Error, FileSystem, FileType, Nid, Place};
 
 use crate::{EntryLimit, ReadDir};
 
-/// How deep directories may lie in one another. A path that `open` takes has at most 2,048 names.
+/// The maximum nesting of directories. A path for `open` has at most 2,048 names.
 const DEPTH_MAX: usize = 4096;
 
-/// Visits an inode and all that lies below it, directories before their content, in the order of the image.
+/// Iterates over an inode and everything below it, directories before their content, in the order of the image.
 ///
-/// Each directory is entered once: one that is found again, be it in itself or elsewhere, is an error and is passed by.
-/// The walk ends where there are more entries than the image has room for ([`EntryLimit`]).
-/// After an error the walk goes on with what follows.
+/// Each directory is entered once: if it is found again, in itself or elsewhere, the walk returns an error for it and
+/// does not enter it. The walk ends if it finds more entries than the image has room for ([`EntryLimit`]). After an
+/// error, the walk continues with the next entry.
 pub struct Walk {
     file_system: Arc<dyn FileSystem>,
     start: Option<Result<WalkEntry, WalkError>>,
@@ -23,23 +23,23 @@ pub struct Walk {
     limit: EntryLimit,
 }
 
-/// What a [`Walk`] found.
+/// An entry of a [`Walk`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WalkEntry {
-    /// Where: raw bytes, beginning with the path that the walk began at; below the root `/` it is `/name/name`.
+    /// The path: raw bytes, beginning with the path at which the walk started; below the root `/` it is `/name/name`.
     pub path: Vec<u8>,
-    /// How many directories lie between it and where the walk began; 0 is the beginning itself.
+    /// The number of directories between the start of the walk and the entry; 0 is the start itself.
     pub depth: usize,
-    /// What is there.
+    /// The attributes.
     pub attr: Attr,
 }
 
-/// What a [`Walk`] could not visit.
+/// An entry that a [`Walk`] could not visit.
 #[derive(Clone, Debug)]
 pub struct WalkError {
-    /// Where: the entry whose inode cannot be read, or the directory that has a fault.
+    /// The path of the entry whose inode cannot be read, or of the directory that is faulty.
     pub path: Vec<u8>,
-    /// Why.
+    /// The cause.
     pub error: Error,
 }
 
@@ -63,7 +63,7 @@ impl Walk {
         walk
     }
 
-    /// Leaves out the content of the directory that came last. Nothing else may have come since.
+    /// Skips the content of the directory that was returned last. The caller must not have called `next` since.
     pub fn skip_directory(&mut self) {
         self.levels.pop();
     }
@@ -119,7 +119,7 @@ impl Iterator for Walk {
 }
 
 impl WalkEntry {
-    /// Its last name; empty for the root.
+    /// The last name of the path; empty for the root.
     pub fn name(&self) -> &[u8] {
         self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! 24 combinations of the switches read the reference images exactly, by the way that reads of a mount go.
+//! Reads the reference images with 24 combinations of switches, on the path of a mount's reads, and compares every
+//! byte.
 
 use std::{
     fs,
@@ -20,13 +21,13 @@ use floe_testkit::{
     walk,
 };
 
-/// How long a request of the kernel is at most, in bytes.
+/// The maximum length of a request of the kernel, in bytes.
 const REQUEST_BYTES: u64 = 128 << 10;
 
-/// In the short test each image is read with so many of the combinations, in turn.
+/// The short test reads each image with this many of the combinations, in turn.
 const SAMPLE_COUNT: usize = 2;
 
-/// All combinations of what changes the way of a read.
+/// All combinations of options that change the path of a read.
 fn combinations() -> Vec<EngineOptions> {
     let mut all = Vec::new();
     for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
@@ -51,7 +52,7 @@ fn combinations() -> Vec<EngineOptions> {
     all
 }
 
-/// Reads a range of a file in requests as the kernel makes them, all at once.
+/// Reads a range of a file in requests like the kernel's, all at once.
 fn read(reader: &Reader, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
     let (sender, answers) = mpsc::channel();
     let starts: Vec<u64> = (range.offset()..range.end()).step_by(REQUEST_BYTES as usize).collect();
@@ -73,7 +74,7 @@ fn read(reader: &Reader, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// What is wrong with an image, read with these switches.
+/// The faults of an image that is read with these switches.
 fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> Vec<String> {
     let files = corpus.materialise(record);
     let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
@@ -85,7 +86,7 @@ fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> 
     told
 }
 
-/// In what a reader of an image gives something else than its manifest says.
+/// The differences between an image and its manifest.
 fn differences_of(reader: &Reader, corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
     let found = walk::image(reader.file_system().as_ref(), &|nid, range| read(reader, nid, range));
     match found {
@@ -98,7 +99,7 @@ fn differences_of(reader: &Reader, corpus: &Corpus, record: &ImageRecord) -> Vec
     }
 }
 
-/// What is wrong with an image of which half has to be waited for, whatever is asked of it.
+/// The faults of an image of which half of all requests must wait.
 fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
     let files = corpus.materialise(record);
     let mut bytes = fs::read(&files.path).expect("an image");

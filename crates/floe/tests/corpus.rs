@@ -1,4 +1,4 @@
-//! The reference images, through the library: read as they are, and extracted.
+//! The reference images through the library: every byte is compared, and extracted trees are compared.
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
@@ -42,7 +42,7 @@ fn images_read_as_their_manifests_say() {
             };
             match walk::image(image.file_system().as_ref(), &read) {
                 Ok(found) => {
-                    // Where the kernel cannot mount the image, directories are those that a tool made elsewhere.
+                    // For images that the kernel cannot mount, other tools produced the expected directories.
                     let directory_shape_is_free = !record.kernel_is_truth();
                     let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
                     differences(&corpus.manifest(record), &found, &comparison)
@@ -64,7 +64,7 @@ fn images_extract_as_their_manifests_say() {
         |record| record.name.clone(),
         |record| {
             let image = open(&corpus.materialise(record));
-            // Memory holds attributes of any size, where ext4 has one block for them.
+            // `/dev/shm` holds attributes of any size; ext4 has one block for them.
             let memory = Path::new("/dev/shm");
             let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
             let folder = tempfile::tempdir_in(scratch).expect("a scratch folder");
@@ -90,8 +90,8 @@ fn images_extract_as_their_manifests_say() {
     );
 }
 
-/// Corrupted images that hold nothing wrong: chunks may be as large as that; a Zstandard frame without a checksum decodes to
-/// something else; a file without data needs no place for it.
+/// Corrupted images that are nevertheless valid: chunks may have that size; a Zstandard frame without a checksum
+/// decodes to other bytes; a file without data needs no location.
 const HARMLESS: &[&str] = &["erofs-chunk-bits-31", "erofs-zstd-flip", "sqfs-file-start"];
 
 fn findings(path: &Path, open: &OpenOptions) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Generated trees, made into images by the reference tools, read as they were.
+//! Generated trees that the reference tools make into images are read back unchanged.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 
-/// What mkfs.erofs is asked for.
+/// Options for mkfs.erofs.
 const EROFS_OPTIONS: [&str; 14] = [
     "",
     "-b512",
@@ -45,7 +45,7 @@ fn trees_made_into_images_are_read_as_they_were() {
         |options| {
             let path = folder.path().join(format!("image {options}"));
             let mut command = Command::new(&mkfs);
-            // Nanoseconds need inodes of the larger form.
+            // Only the larger form of inodes has nanoseconds.
             command.args(["--quiet", "-Eforce-inode-extended"]).args(options.split_whitespace());
             let output = command.arg(&path).arg(&source).output().expect("mkfs.erofs runs");
             if !output.status.success() {

@@ -1,4 +1,4 @@
-//! What verification costs on this machine: how fast it is, and which part of a cold read's CPU time it takes.
+//! Measures verification on this machine: its speed, and its share of a cold read's CPU time.
 
 use std::{error::Error, fs::File, io, os::unix::fs::FileExt, sync::Arc, time::Duration};
 
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let key = ObjectKey { trust, len: bytes.len() as u64 };
         let mut output = vec![0; READ_BYTES];
         for pass in ["cold", "warm, another process", "warm"] {
-            // "warm" goes on with the source of the pass before.
+            // "warm" uses the source of the pass before.
             let fetcher = Arc::new(Memory(bytes.clone()));
             let source = CachedSource::open(Some(&cache), key.clone(), fetcher, SourceOptions::default())?;
             let read = |output: &mut [u8]| {
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How much CPU time this process has taken.
+/// The CPU time of this process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

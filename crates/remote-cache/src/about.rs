@@ -1,4 +1,4 @@
-//! The file in an object's directory that says what the object is.
+//! The file in an object's directory that describes the object.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use crate::{Digest, OBJECT_BYTES_MAX, ObjectKey, VerityRoot, layout::ChunkLayout
 /// The file's name.
 const FILE: &str = "about";
 
-/// The most bytes of it that are read.
+/// The maximum number of its bytes that are read.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What an object's directory says of the object. The first line is the text of its key, whose digest is the name of the
-/// directory; the second is what people call the object.
+/// The description of an object in its directory. The first line is the text of the object's key, whose digest is the
+/// name of the directory; the second is the name for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct About {
     pub(crate) key: String,
@@ -24,7 +24,7 @@ pub(crate) struct About {
     pub(crate) layout: ChunkLayout,
 }
 
-/// What the object is held against.
+/// The kind of verification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AboutRoot {
     Verity(VerityRoot),
@@ -33,12 +33,12 @@ pub(crate) enum AboutRoot {
 }
 
 impl About {
-    /// What the directory of an object says.
+    /// The description for the directory of an object.
     pub(crate) fn of(key: &ObjectKey, name: &str) -> Option<Self> {
         Self::parse(&format!("{key}\n{}\n", name.escape_debug()), &key.id())
     }
 
-    /// What the directory of the object `id` says; `None` where the file is torn or another's.
+    /// Reads the description of the object `id`; `None` if the file is torn or describes another object.
     pub(crate) fn read(directory: &Path, id: &Digest) -> Option<Self> {
         let path = directory.join(FILE);
         if fs::metadata(&path).ok()?.len() > BYTES_MAX {
@@ -47,7 +47,8 @@ impl About {
         Self::parse(&fs::read_to_string(path).ok()?, id)
     }
 
-    /// Writes the file, unless it says the same already. A crash leaves the old or the new one, or one that does not parse.
+    /// Writes the file, unless its content is unchanged. A crash leaves the old file, the new file, or one that does
+    /// not parse.
     pub(crate) fn write(&self, directory: &Path, id: &Digest) -> io::Result<()> {
         if Self::read(directory, id).as_ref() == Some(self) {
             return Ok(());
@@ -57,7 +58,7 @@ impl About {
         fs::rename(file.0, directory.join(FILE))
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     pub(crate) fn parse(text: &str, id: &Digest) -> Option<Self> {
         let (key, rest) = text.split_once('\n')?;
         let name = rest.strip_suffix('\n')?;
@@ -80,7 +81,7 @@ impl About {
     }
 }
 
-/// A new file in a directory, under a name that no other thread or process uses.
+/// Creates a file in a directory, under a name that no other thread or process uses.
 pub(crate) fn tempfile_in(directory: &Path) -> io::Result<(std::path::PathBuf, fs::File)> {
     use std::{
         os::unix::fs::OpenOptionsExt,

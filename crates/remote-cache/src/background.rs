@@ -1,4 +1,4 @@
-//! The threads of the cache: prefetch, and fetches beside fetches. Nothing else here spawns any.
+//! The threads of the cache, for prefetch and for parallel fetches. No other module starts threads.
 
 use std::{
     collections::VecDeque,
@@ -9,16 +9,16 @@ use std::{
 
 use crate::{Cause, flights::Boarding, layout::ChunkIndex, object::RemoteObject, verity::Attempt};
 
-/// How many hints wait at most; further ones are dropped.
+/// The maximum number of waiting hints; further hints are dropped.
 const HINTS_MAX: usize = 4096;
 
-/// The most threads that prefetch.
+/// The maximum number of prefetch threads.
 const THREADS_MAX: usize = 16;
 
 /// How long a thread waits for further hints before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Gets chunks before anybody asks for them, on threads that exist while there is work.
+/// Fetches chunks ahead of demand, on threads that exist only while there is work.
 pub(crate) struct Prefetch {
     hints: Arc<Hints>,
 }
@@ -43,7 +43,7 @@ impl Prefetch {
         Self { hints: Arc::new(Hints { object, queue: Mutex::default(), has_work: Condvar::new() }) }
     }
 
-    /// Gets the chunks from `first` to `last` soon.
+    /// Queues the chunks from `first` to `last` for prefetch.
     pub(crate) fn add(&self, first: ChunkIndex, last: ChunkIndex) {
         let mut queue = self.hints.lock();
         if queue.hints.len() < HINTS_MAX && queue.hints.back() != Some(&(first, last)) {
@@ -54,7 +54,7 @@ impl Prefetch {
 }
 
 impl Drop for Prefetch {
-    /// Threads end after the request that they wait for. They are not waited for: that may be an outage.
+    /// The threads end after their current request. Waiting for them could take as long as an outage.
     fn drop(&mut self) {
         let mut queue = self.hints.lock();
         queue.is_closed = true;
@@ -70,7 +70,8 @@ impl Hints {
         let threads_max = self.object.fetcher.connections().clamp(1, THREADS_MAX);
         if queue.idle == 0 && queue.threads < threads_max {
             let hints = Arc::clone(self);
-            // Without a thread the hint waits for the next one; it is only a hint.
+            // If no thread can be started, the hint waits for the next one to start. Losing time here is acceptable for
+            // a hint.
             let spawned = thread::Builder::new().name("floe-prefetch".to_owned()).spawn(move || hints.serve());
             queue.threads += usize::from(spawned.is_ok());
         }
@@ -87,7 +88,8 @@ impl Hints {
                 Boarding::Lead(leads) => leads,
                 Boarding::Join(_) => Vec::new(),
             };
-            // The chunk that another thread gets counts as done. The rest may be taken by others meanwhile.
+            // A chunk that another thread fetches counts as done. The rest goes back to the queue, where other threads
+            // can take it.
             self.put_back(index + (leads.len() as u64).max(1), last);
             object.fill(leads, Cause::Prefetch, Attempt::First);
         }
@@ -101,7 +103,7 @@ impl Hints {
         }
     }
 
-    /// The next hint; `None` once there has been none for a while, or the object is closed.
+    /// The next hint; `None` if none arrived for a while, or the object is closed.
     fn next(&self) -> Option<(ChunkIndex, ChunkIndex)> {
         let mut queue = self.lock();
         loop {
@@ -128,7 +130,7 @@ impl Hints {
     }
 }
 
-/// Runs `beside` on a thread of its own while `main` runs here; before it, where no thread is to be had.
+/// Runs `beside` on another thread while `main` runs on this one. If no thread can be started, runs `beside` first.
 pub(crate) fn alongside<T>(beside: impl Fn() + Sync, main: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         if thread::Builder::new().name("floe-tree".to_owned()).spawn_scoped(scope, &beside).is_err() {

@@ -1,4 +1,4 @@
-//! Which start of the machine this is.
+//! Identifies a boot of the machine.
 
 use std::{
     fs, process,
@@ -7,12 +7,13 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// One start of the machine, from boot to power-off. What was written during it is in the page cache at least.
+/// A boot of the machine: the time from start to power-off. Bytes that were written during the current boot are at
+/// least in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BootId(u64);
 
 impl BootId {
-    /// This one. Where the kernel does not tell, an id that no other process has.
+    /// The current boot. If the kernel does not report it, the id is unique to this process.
     pub fn current() -> Self {
         fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(
             |_| {
@@ -23,7 +24,7 @@ impl BootId {
         )
     }
 
-    /// The one that the kernel names so.
+    /// The boot with this id of the kernel.
     pub fn of(text: &str) -> Self {
         Self(xxh3_64(text.as_bytes()))
     }

@@ -1,4 +1,4 @@
-//! The limit of the cache, which all processes keep together.
+//! The size limit of the cache, which all processes share.
 
 use std::{
     fs::File,
@@ -21,31 +21,31 @@ use crate::{
     sweep::{Hand, allocated_bytes, sweep},
 };
 
-/// The bytes of the state file that are locked: for its content, and for evicting.
+/// The bytes of the state file that serve as locks: one for its content, one for evicting.
 const CONTENT_BYTE: u64 = 0;
 const EVICTION_BYTE: u64 = 1;
 
-/// How long the state, or another process's eviction, is waited for.
+/// How long a process waits for the state, or for another process's eviction.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long after an eviction that freed too little the next one is not tried.
+/// The pause after an eviction that freed too little, in milliseconds.
 const FRUITLESS_PAUSE_MS: u64 = 1000;
 
-/// How much of the limit an eviction frees beyond what is needed: a sixteenth.
+/// An eviction frees this part of the limit beyond what is needed, as a negative power of two: a sixteenth.
 const SLACK_LOG2: u32 = 4;
 
-/// How many bytes the state has: the bytes in use, the hand of the clock (chunk and object), and a sum over them.
+/// The size of the state in bytes: the bytes in use, the hand of the clock (chunk and object), and a checksum of them.
 const STATE_BYTES: usize = 8 + 8 + DIGEST_BYTES + 8;
 
-/// The limit of the cache. A process reserves bytes before it writes them; where the limit is reached, it evicts first. The
-/// limit can be exceeded by what other processes have reserved but not yet written during an eviction.
+/// The size limit of the cache. A process reserves bytes before it writes them. At the limit, it evicts first. During
+/// an eviction, other processes can exceed the limit by bytes that they have reserved but not yet written.
 #[derive(Debug)]
 pub(crate) struct Budget {
     root: PathBuf,
     size_bytes_max: u64,
     boot: BootId,
     state: Arc<File>,
-    /// Locks of files do not exclude threads of one process.
+    /// File locks do not exclude threads of one process, so these need a mutex.
     content: Mutex<()>,
     eviction: Mutex<()>,
     opened: Instant,
@@ -76,7 +76,7 @@ impl Budget {
         })
     }
 
-    /// Makes room for `bytes`, by evicting where that is needed; `false` if there is none to be had now.
+    /// Reserves `bytes` and evicts if necessary. Returns `false` if the space is not available now.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<bool> {
         if self.try_reserve(bytes)? {
             return Ok(true);
@@ -93,12 +93,12 @@ impl Budget {
         Ok(is_reserved)
     }
 
-    /// Gives back what was reserved and not written.
+    /// Releases bytes that were reserved but not written.
     pub(crate) fn release(&self, bytes: u64) {
         let _ = self.change(|state| state.used_bytes = state.used_bytes.saturating_sub(bytes));
     }
 
-    /// Evicts until no more than `goal_bytes` are in use, or nothing is left that can go. Gives the bytes in use.
+    /// Evicts until at most `goal_bytes` are in use, or nothing more can be evicted. Returns the bytes in use.
     pub(crate) fn shrink_to(&self, goal_bytes: u64) -> io::Result<u64> {
         let _alone = self.eviction.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
@@ -128,7 +128,7 @@ impl Budget {
         Ok(())
     }
 
-    /// As [`Budget::shrink_to`], for a caller who holds the lock of evictions.
+    /// Like [`Budget::shrink_to`], for a caller that holds the eviction lock.
     fn shrink(&self, goal_bytes: u64) -> io::Result<u64> {
         let before = self.change(|_| {})?;
         let used_bytes = allocated_bytes(&self.root);
@@ -138,15 +138,15 @@ impl Budget {
         self.evicted_chunks.add(swept.chunks);
         let left = used_bytes.saturating_sub(swept.bytes);
         self.change(|state| {
-            // What was reserved meanwhile stays reserved.
+            // Bytes that were reserved during the eviction stay reserved.
             let reserved = before.map_or(0, |before| state.used_bytes.saturating_sub(before.used_bytes));
             *state = State { used_bytes: left.saturating_add(reserved), hand: swept.hand.unwrap_or(hand) };
         })?;
         Ok(left)
     }
 
-    /// Changes the state, which is made anew where it is not sound, and gives what it was; `None` if its lock is not to be had,
-    /// as when its holder was stopped.
+    /// Changes the state and returns its previous value. An invalid state is created anew. Returns `None` if the lock
+    /// is not available, for example because its holder was stopped.
     fn change(&self, change: impl FnOnce(&mut State)) -> io::Result<Option<State>> {
         let _alone = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = FileLock::wait(&self.state, CONTENT_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
@@ -170,7 +170,7 @@ impl Budget {
         (self.encode(&state) == bytes).then_some(state)
     }
 
-    /// The sum is over the boot, too: after a power loss the state is made anew.
+    /// The checksum includes the boot, so the state is created anew after a power loss.
     fn encode(&self, state: &State) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
         bytes[..8].copy_from_slice(&state.used_bytes.to_le_bytes());

@@ -23,43 +23,43 @@ use crate::{
     stored_object::StoredObject,
 };
 
-/// The version of what is in the directory. Another version keeps its own.
+/// The version of the directory's content. Other versions use other subdirectories.
 const VERSION: &str = "v1";
 
-/// The most bytes that are remembered of a name.
+/// The maximum number of bytes that are remembered for a name.
 const MEMORY_BYTES_MAX: u64 = 64 << 10;
 
-/// How long after a write to the cache failed the next one is tried.
+/// The pause after a failed write to the cache, in milliseconds.
 const FAILURE_PAUSE_MS: u64 = 10_000;
 
-/// The default limit: a tenth of the file system, and no more than 16 GiB.
+/// The default size limit: a tenth of the file system, and at most 16 GiB.
 const DEFAULT_SHARE: u64 = 10;
 const DEFAULT_BYTES_MAX: u64 = 16 << 30;
 
-/// Takes the few messages that the cache has for people.
+/// Receives the few messages of the cache for users.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Which cache is opened, and how.
+/// Options for opening a cache.
 #[derive(Clone)]
 pub struct CacheOptions {
-    /// The directory; it is made if it is not there.
+    /// The directory, which is created if it is missing.
     pub directory: PathBuf,
-    /// The most bytes it may take on the disk; `None` for a tenth of the file system, and no more than 16 GiB.
+    /// The size limit on disk, in bytes; `None` for a tenth of the file system, and at most 16 GiB.
     pub size_bytes_max: Option<u64>,
-    /// Which start of the machine this is; [`BootId::current`] but in tests.
+    /// The boot of the machine; [`BootId::current`] except in tests.
     pub boot: BootId,
-    /// Takes messages for people, such as that the disk is full.
+    /// Receives messages for users, such as that the disk is full.
     pub notice: Notice,
 }
 
 impl CacheOptions {
-    /// The cache in this directory, with the defaults of all else.
+    /// A cache in this directory, with default options.
     pub fn new(directory: impl Into<PathBuf>, notice: Notice) -> Self {
         Self { directory: directory.into(), size_bytes_max: None, boot: BootId::current(), notice }
     }
 
-    /// Where the cache is unless told otherwise: `/var/cache/floe` for root, `$XDG_CACHE_HOME/floe` or `~/.cache/floe` for
-    /// others; `None` for users without a home.
+    /// The default directory: `/var/cache/floe` for root, `$XDG_CACHE_HOME/floe` or `~/.cache/floe` for others; `None`
+    /// for users without a home directory.
     pub fn default_directory() -> Option<PathBuf> {
         if rustix::process::geteuid().is_root() {
             return Some("/var/cache/floe".into());
@@ -80,9 +80,9 @@ impl fmt::Debug for CacheOptions {
 /// A cache on disk that any number of processes use at once.
 ///
 /// ```text
-/// v1/objects/ab/<id>/     about (what it is), data (sparse), map (which chunks are there), usage (for eviction)
-/// v1/blobs/ab/<digest>    small things with a digest: manifests, digest tables, profiles
-/// v1/names/ab/<digest>    what a name, such as a URL, was last resolved to
+/// v1/objects/ab/<id>/     about (description), data (sparse), map (present chunks), usage (for eviction)
+/// v1/blobs/ab/<digest>    small files with a digest: manifests, digest tables, profiles
+/// v1/names/ab/<digest>    the last resolution of a name, such as a URL
 /// v1/state                bytes in use, the hand of the clock; its first bytes are also locks
 /// ```
 pub struct Cache {
@@ -100,14 +100,14 @@ impl Cache {
     /// Opens the cache.
     ///
     /// # Errors
-    /// The directory cannot be made or written, or its file system has no locks.
+    /// The directory cannot be created or written, or its file system does not support locks.
     pub fn open(options: CacheOptions) -> io::Result<Arc<Self>> {
         let CacheOptions { directory, size_bytes_max, boot, notice } = options;
         let root = directory.join(VERSION);
         for folder in ["objects", "blobs", "names"] {
             DirBuilder::new().recursive(true).mode(0o700).create(root.join(folder))?;
         }
-        // What a removal that was killed has left.
+        // Leftovers of removals whose process was killed.
         let _ = fs::remove_dir_all(root.join("trash"));
         let size_bytes_max = match size_bytes_max {
             Some(bytes) => bytes,
@@ -122,17 +122,17 @@ impl Cache {
         Ok(Arc::new(Self { root, boot, notice, budget, size_bytes_max, opened, failing_until_ms, has_told }))
     }
 
-    /// The most bytes that the cache may take on the disk.
+    /// The size limit on disk, in bytes.
     pub const fn size_bytes_max(&self) -> u64 {
         self.size_bytes_max
     }
 
-    /// How many chunks this process has evicted.
+    /// The number of chunks that this process has evicted.
     pub fn evicted_chunks(&self) -> u64 {
         self.budget.evicted_chunks.total()
     }
 
-    /// The bytes with this digest, at most `bytes_max` of them, if they are in the cache and right.
+    /// The bytes with this digest, if they are in the cache, match the digest and are at most `bytes_max`.
     pub fn blob(&self, digest: &Digest, bytes_max: u64) -> Option<Bytes> {
         let path = self.path("blobs", digest);
         let bytes = read_at_most(&path, bytes_max)?;
@@ -143,12 +143,12 @@ impl Cache {
         Some(bytes.into())
     }
 
-    /// Keeps `bytes`, whose digest is `digest`. If that fails, it says so and goes on.
+    /// Stores `bytes`, whose digest is `digest`. A failure is reported as a notice.
     pub fn keep_blob(&self, digest: &Digest, bytes: &[u8]) {
         self.keep(&self.path("blobs", digest), bytes);
     }
 
-    /// What was last remembered of `name`.
+    /// The text that was last remembered for `name`.
     pub fn recall(&self, name: &str) -> Option<String> {
         let path = self.path("names", &Digest::of(name.as_bytes()));
         let text = String::from_utf8(read_at_most(&path, MEMORY_BYTES_MAX)?).ok()?;
@@ -156,7 +156,8 @@ impl Cache {
         (digest.parse() == Ok(digest_of_memory(name, memory))).then(|| memory.to_owned())
     }
 
-    /// Remembers what `name` was resolved to, such as a URL to a digest and a length, for the time when it cannot be.
+    /// Remembers the resolution of `name`, such as the digest and length for a URL, for use while it cannot be
+    /// resolved.
     pub fn remember(&self, name: &str, memory: &str) {
         let text = format!("{}\n{memory}", digest_of_memory(name, memory));
         self.keep(&self.path("names", &Digest::of(name.as_bytes())), text.as_bytes());
@@ -174,25 +175,25 @@ impl Cache {
         &self.budget
     }
 
-    /// Opens an object, called `name` for people, and keeps it from being removed.
+    /// Opens an object and protects it from removal. `name` is its name for users.
     pub(crate) fn object(&self, key: &ObjectKey, name: &str) -> io::Result<StoredObject> {
         let id = key.id();
         let about = About::of(key, name).ok_or(io::ErrorKind::InvalidInput)?;
         StoredObject::open(&self.path("objects", &id), &about, id, self.boot)
     }
 
-    /// Whether chunks are stored at present; after a failure they are not, for some seconds.
+    /// Whether chunks are being stored; after a failure they are not, for some seconds.
     pub(crate) fn is_storing(&self) -> bool {
         self.now_ms() >= self.failing_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Notes that something could not be stored, and tells people the first time.
+    /// Records a failure to store, and reports the first one to users.
     pub(crate) fn store_failed(&self, error: &io::Error) {
         self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
         if !self.has_told.swap(true, Ordering::Relaxed) {
             let root = self.root.display();
             (self.notice)(&format!(
-                "cannot write to the cache {root}: {error}; going on without caching while that lasts"
+                "cannot write to the cache {root}: {error}; continuing without the cache while this lasts"
             ));
         }
     }
@@ -234,7 +235,7 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// Reads a file that is not longer than that, and notes that it was used.
+/// Reads a file of at most `bytes_max` bytes, and marks it as used.
 fn read_at_most(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
     let file = File::open(path).ok()?;
     let len = file.metadata().ok().filter(|metadata| metadata.is_file())?.len();

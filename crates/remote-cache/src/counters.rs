@@ -1,4 +1,4 @@
-//! What was counted.
+//! Counters of the cache and its objects.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,39 +6,39 @@ use serde::Serialize;
 
 use crate::Cause;
 
-/// What one open object, and its cache, has done so far.
+/// Counters of an open object and of its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CacheCounts {
-    /// Reads of chunks that were in the cache.
+    /// Reads of cached chunks.
     pub hits: u64,
     /// Reads of chunks that had to be fetched.
     pub misses: u64,
-    /// Reads that waited for a fetch of another thread or process.
+    /// Reads that waited for a fetch by another thread or process.
     pub joined: u64,
     /// Requests, by cause.
     pub requests: ByCause,
     /// Bytes fetched, by cause.
     pub bytes: ByCause,
-    /// Chunks that this process evicted from the cache, of whatever object.
+    /// Chunks that this process evicted from the cache, of any object.
     pub evicted_chunks: u64,
-    /// Fetched chunks that did not verify.
+    /// Fetched chunks that failed verification.
     pub verification_failures: u64,
-    /// Chunks of the cache that were not what was stored, and were fetched again.
+    /// Cached chunks that had changed since they were stored, and were fetched again.
     pub corrupt_chunks: u64,
     /// Chunks that were served without being stored.
     pub uncached_chunks: u64,
-    /// Bytes that were hashed by SHA-256.
+    /// Bytes hashed with SHA-256.
     pub hashed_bytes: u64,
-    /// How much CPU time that took.
+    /// The CPU time for that, in nanoseconds.
     pub hashed_ns: u64,
 }
 
 /// A number for each cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct ByCause {
-    /// For readers that waited.
+    /// For requests that wait.
     pub demand: u64,
-    /// Ahead of readers.
+    /// Ahead of demand.
     pub prefetch: u64,
     /// For metadata.
     pub metadata: u64,
@@ -47,13 +47,13 @@ pub struct ByCause {
 }
 
 impl ByCause {
-    /// All of them.
+    /// The sum over all causes.
     pub const fn total(self) -> u64 {
         self.demand + self.prefetch + self.metadata + self.tree
     }
 }
 
-/// Counts of one open object.
+/// Counters of one open object.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) hits: Counter,
@@ -69,13 +69,13 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts a request that brought `bytes`.
+    /// Counts a fetch that returned `bytes`.
     pub(crate) fn fetched(&self, cause: Cause, bytes: u64) {
         self.requests[cause.index()].add(1);
         self.bytes[cause.index()].add(bytes);
     }
 
-    /// What was counted; the cache counts evictions.
+    /// The counters so far; the cache counts evictions.
     pub(crate) fn counts(&self, evicted_chunks: u64) -> CacheCounts {
         CacheCounts {
             hits: self.hits.total(),
@@ -98,7 +98,7 @@ fn by_cause(counters: &[Counter; 4]) -> ByCause {
     ByCause { demand, prefetch, metadata, tree }
 }
 
-/// A number that only grows.
+/// A counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

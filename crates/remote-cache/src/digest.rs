@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use sha2::{Digest as _, Sha256};
 
-/// How many bytes a digest has.
+/// The size of a digest, in bytes.
 pub const DIGEST_BYTES: usize = 32;
 
 /// A SHA-256 digest.
@@ -36,7 +36,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Text that is no SHA-256 digest.
+/// The text is not a SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoDigest;
 
@@ -51,7 +51,7 @@ impl std::error::Error for NoDigest {}
 impl FromStr for Digest {
     type Err = NoDigest;
 
-    /// Takes 64 hexadecimal digits, with or without `sha256:` before them.
+    /// Parses 64 hexadecimal digits, with or without the prefix `sha256:`.
     fn from_str(text: &str) -> Result<Self, NoDigest> {
         let digits = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
         let mut bytes = [0; DIGEST_BYTES];

@@ -1,4 +1,4 @@
-//! The table of digests that is published beside an image: one SHA-256 for each 256 KiB.
+//! The digest table that is published beside an image: one SHA-256 for each 256 KiB.
 
 use std::{
     fmt,
@@ -7,16 +7,16 @@ use std::{
 
 use crate::{DIGEST_BYTES, Digest, OBJECT_BYTES_MAX};
 
-/// What a table begins with.
+/// The magic number of a table.
 const MAGIC: [u8; 8] = *b"FLOETBL1";
 
-/// How many bytes of the object one digest covers, as a power of two: 256 KiB.
+/// The log2 of the number of object bytes that one digest covers: 256 KiB.
 const PIECE_BYTES_LOG2: u32 = 18;
 
-/// How many bytes of the object one digest covers; the last piece of the object may be shorter.
+/// The number of object bytes that one digest covers; the last piece of the object may be shorter.
 pub const PIECE_BYTES: u64 = 1 << PIECE_BYTES_LOG2;
 
-/// How many bytes precede the digests: the magic, the size of pieces, four bytes of zero, the length of the object.
+/// The size of the header in bytes: the magic number, the size of pieces, four zero bytes, the length of the object.
 const HEADER_BYTES: usize = 24;
 
 /// The digest of each piece of an object. All integers are little-endian:
@@ -35,10 +35,10 @@ pub struct DigestTable {
     pieces: Vec<Digest>,
 }
 
-/// What is wrong with a table.
+/// Why a table is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadTable {
-    /// The rule it breaks.
+    /// The violated rule.
     pub rule: &'static str,
 }
 
@@ -54,15 +54,15 @@ impl DigestTable {
     /// The media type of a table in a registry.
     pub const MEDIA_TYPE: &str = "application/vnd.floe.digest-table.v1";
 
-    /// How many bytes the table of an object of `object_len` bytes has. A fetcher refuses a longer one.
+    /// The size of the table for an object of `object_len` bytes. A fetcher refuses longer tables.
     pub const fn bytes_for(object_len: u64) -> u64 {
         HEADER_BYTES as u64 + object_len.div_ceil(PIECE_BYTES) * DIGEST_BYTES as u64
     }
 
-    /// Reads a table that must have this digest.
+    /// Parses a table with an expected digest.
     ///
     /// # Errors
-    /// Which rule the bytes break.
+    /// The violated rule.
     pub fn parse(bytes: &[u8], digest: &Digest) -> Result<Self, BadTable> {
         let bad = |rule| Err(BadTable { rule });
         if Digest::of(bytes) != *digest {
@@ -91,7 +91,7 @@ impl DigestTable {
         Ok(Self { digest: *digest, object_len, pieces: pieces.iter().copied().map(Digest).collect() })
     }
 
-    /// Makes the table of an object that is read to its end.
+    /// Computes the table of an object by reading all of it.
     ///
     /// # Errors
     /// The object cannot be read, or is longer than 4 TiB.
@@ -116,7 +116,7 @@ impl DigestTable {
         Ok(table)
     }
 
-    /// What is published: [`DigestTable::parse`] reads it.
+    /// The published form, which [`DigestTable::parse`] parses.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.pieces.len() * DIGEST_BYTES);
         bytes.extend_from_slice(&MAGIC);
@@ -132,12 +132,12 @@ impl DigestTable {
         &self.digest
     }
 
-    /// How many bytes the object has.
+    /// The length of the object in bytes.
     pub const fn object_len(&self) -> u64 {
         self.object_len
     }
 
-    /// The digest of the piece with this number.
+    /// The digest of the piece with this index.
     pub fn piece(&self, index: u64) -> Option<&Digest> {
         self.pieces.get(usize::try_from(index).ok()?)
     }

@@ -1,22 +1,22 @@
-//! One entry of a map: that a chunk is in the data file.
+//! An entry of a map: states that a chunk is in the data file.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::{BootId, DIGEST_BYTES, Digest};
 
-/// How many bytes an entry has in the map. Sixty-four entries fill a page, so none spans two.
+/// The size of an entry in the map. 64 entries fill a page, so no entry spans two pages.
 pub const ENTRY_BYTES: usize = 64;
 
-/// That a chunk is in the data file, and what proves it. Bytes that do not check as the entry of this chunk of this object,
-/// whatever they are, say that the chunk is absent; so do zeros.
+/// States that a chunk is in the data file, with data to verify it. Bytes that are not a valid entry of this chunk of
+/// this object, including zeros, mean that the chunk is absent.
 ///
 /// | bytes | what, little-endian |
 /// | --- | --- |
 /// | 8 | the boot during which the chunk was verified |
-/// | 8 | when, in nanoseconds since that boot; no two entries of one chunk have the same |
+/// | 8 | the time in nanoseconds since that boot; different for all entries of one chunk |
 /// | 8 | XXH3 of the chunk |
-/// | 8 | XXH3 of the object's id, the number of the chunk and all else in the entry |
-/// | 32 | SHA-256 of the chunk where nothing else tells after a restart what it must be; else zero |
+/// | 8 | XXH3 of the object's id, the index of the chunk and the other fields of the entry |
+/// | 32 | SHA-256 of the chunk if there is no other way to verify it after a reboot; else zero |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapEntry {
     pub(crate) boot: u64,
@@ -26,13 +26,13 @@ pub struct MapEntry {
 }
 
 impl MapEntry {
-    /// The entry of a chunk with these bytes, verified now.
+    /// Creates the entry of a chunk with these bytes, verified now.
     pub(crate) fn new(boot: BootId, stamp_ns: u64, bytes: &[u8], digest: Option<Digest>) -> Self {
         let digest = digest.unwrap_or(Digest([0; DIGEST_BYTES]));
         Self { boot: boot.to_bits(), stamp_ns, sum: xxh3_64(bytes), digest }
     }
 
-    /// The entry in these bytes, if they are one of chunk `index` of `object`.
+    /// Decodes an entry; `None` if the bytes are not a valid entry of chunk `index` of `object`.
     pub fn decode(bytes: &[u8; ENTRY_BYTES], object: &Digest, index: u64) -> Option<Self> {
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let digest = Digest(bytes[32..].try_into().ok()?);
@@ -40,7 +40,7 @@ impl MapEntry {
         (word(24) == entry.check(object, index)).then_some(entry)
     }
 
-    /// What [`MapEntry::decode`] reads.
+    /// Encodes the entry for [`MapEntry::decode`].
     pub fn encode(&self, object: &Digest, index: u64) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let words = [self.boot, self.stamp_ns, self.sum, self.check(object, index)];
@@ -51,7 +51,7 @@ impl MapEntry {
         bytes
     }
 
-    /// Whether a chunk of these bytes is the one that the entry was made for.
+    /// Whether these bytes are those of the chunk for which the entry was created.
     pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
         xxh3_64(bytes) == self.sum
     }

@@ -1,37 +1,38 @@
-//! Where bytes come from that the cache does not hold.
+//! The interface for fetching bytes that are not in the cache.
 
 use std::{error::Error, fmt, io};
 
 use bytes::Bytes;
 use floe_image::ByteRange;
 
-/// The most bytes that one request asks for, whatever a fetcher wishes.
+/// The maximum number of bytes in one request, whatever a fetcher prefers.
 pub const REQUEST_BYTES_MAX: u64 = 8 << 20;
 
-/// Random access to one remote object. Many threads call it at once; it does its own retries, timeouts and limits.
+/// Random access to one remote object. Many threads call it at the same time. It handles retries, timeouts and limits
+/// itself.
 ///
 /// An object does not change while it is open. A fetcher that finds it replaced fails with [`FetchFault::Gone`].
 pub trait RangeFetcher: Send + Sync {
-    /// How many bytes the object has.
+    /// The length of the object in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there is no byte.
+    /// Whether the object has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What errors and status call the object: its URL, without credentials.
+    /// The name of the object in errors and status: its URL, without credentials.
     fn name(&self) -> String;
 
-    /// The bytes of `range`, all of them. May wait.
+    /// Fetches all bytes of `range`. May block.
     ///
     /// # Errors
-    /// A [`FetchError`] inside an [`io::Error`] (made by `From`), which says what kind of failure it is. Any
-    /// other error counts as [`FetchFault::Outage`].
+    /// A [`FetchError`] inside an [`io::Error`] (converted by `From`), which states the kind of failure. Any other
+    /// error counts as [`FetchFault::Outage`].
     fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes>;
 
-    /// As [`RangeFetcher::fetch`], from another mirror than the last time, if there is one: the bytes of `range` that came
-    /// last were wrong.
+    /// Like [`RangeFetcher::fetch`], from another mirror than the last time, if there is one, because the bytes of
+    /// `range` were wrong.
     ///
     /// # Errors
     /// As [`RangeFetcher::fetch`].
@@ -39,36 +40,36 @@ pub trait RangeFetcher: Send + Sync {
         self.fetch(range, cause)
     }
 
-    /// Says that `range` will be fetched soon, so that connections may be opened. A hint: it does not wait and cannot fail.
+    /// A hint that `range` will be fetched soon, so that connections can be opened. Neither blocks nor fails.
     fn expect(&self, range: ByteRange) {
         let _ = range;
     }
 
-    /// Says that a reader now waits for `range`, which is being fetched for [`Cause::Prefetch`]. A hint, as
-    /// [`RangeFetcher::expect`].
+    /// A hint that a reader now waits for `range`, which is already being fetched for [`Cause::Prefetch`]. Neither
+    /// blocks nor fails.
     fn hurry(&self, range: ByteRange) {
         let _ = range;
     }
 
-    /// How many bytes a request for `cause` should ask for at present, where more than one chunk is missing. The answer may
-    /// change as bandwidth and round trips are measured. At most [`REQUEST_BYTES_MAX`] are asked for.
+    /// The preferred size of a request for `cause`, in bytes, when several chunks are missing. It may change as
+    /// bandwidth and latency are measured. At most [`REQUEST_BYTES_MAX`] are requested.
     fn request_bytes(&self, cause: Cause) -> u64 {
         let _ = cause;
         1 << 20
     }
 
-    /// How many requests may be under way in the background at present.
+    /// How many background requests may be in flight at present.
     fn connections(&self) -> usize {
         4
     }
 }
 
-/// The fetcher of an object that is not to be reached: what the cache holds of it can be read.
+/// The fetcher of an unreachable object, whose cached part can still be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offline {
-    /// What errors and status call the object.
+    /// The name of the object in errors and status.
     pub name: String,
-    /// How many bytes it has.
+    /// The length of the object in bytes.
     pub len: u64,
 }
 
@@ -92,7 +93,7 @@ impl RangeFetcher for Offline {
 pub enum Cause {
     /// A reader waits for them.
     Demand,
-    /// Somebody will probably want them.
+    /// A reader will probably need them.
     Prefetch,
     /// They describe the image, and many reads will need them.
     Metadata,
@@ -104,7 +105,7 @@ impl Cause {
     /// All causes, in the order of [`Cause::index`].
     pub const ALL: [Self; 4] = [Self::Demand, Self::Prefetch, Self::Metadata, Self::Tree];
 
-    /// Its place in [`Cause::ALL`].
+    /// The index in [`Cause::ALL`].
     pub const fn index(self) -> usize {
         match self {
             Self::Demand => 0,
@@ -114,7 +115,7 @@ impl Cause {
         }
     }
 
-    /// Its name in counters: one lower-case word.
+    /// The name in counters: one lower-case word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Demand => "demand",
@@ -125,18 +126,18 @@ impl Cause {
     }
 }
 
-/// What kind of failure a fetch met.
+/// The kind of a failed fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FetchFault {
-    /// The object cannot be reached at present, or not by these credentials. The same fetch may succeed later.
+    /// The object cannot be reached at present, or not with these credentials. The same fetch may succeed later.
     Outage,
-    /// The bytes that came are not those of the object: a wrong digest, a wrong length, another range.
+    /// The answer does not contain the bytes of the object: a wrong digest, a wrong length, another range.
     WrongBytes,
-    /// The object is no longer there, or another one is in its place. No fetch of it will succeed again.
+    /// The object no longer exists, or was replaced. No fetch of it will succeed again.
     Gone,
 }
 
-/// A fetch that failed, with the kind of failure. It travels inside an [`io::Error`].
+/// A failed fetch with the kind of failure. It is transported inside an [`io::Error`].
 #[derive(Clone, Debug)]
 pub struct FetchError {
     fault: FetchFault,
@@ -144,22 +145,22 @@ pub struct FetchError {
 }
 
 impl FetchError {
-    /// A failure of this kind; `message` names the URL, the place and what is wrong.
+    /// Creates an error of this kind; `message` names the URL, the place and the fault.
     pub fn new(fault: FetchFault, message: impl Into<String>) -> Self {
         Self { fault, message: message.into() }
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub const fn fault(&self) -> FetchFault {
         self.fault
     }
 
-    /// The kind of failure inside `error`; [`FetchFault::Outage`] where it does not say.
+    /// The kind of failure inside `error`; [`FetchFault::Outage`] if it states none.
     pub fn fault_of(error: &io::Error) -> FetchFault {
         Self::inside(error).map_or(FetchFault::Outage, |error| error.fault)
     }
 
-    /// The fetch error that `error` carries.
+    /// The fetch error inside `error`, if there is one.
     pub fn inside(error: &io::Error) -> Option<&Self> {
         error.get_ref().and_then(|error| error.downcast_ref())
     }

@@ -1,4 +1,4 @@
-//! How missing chunks are got: locked against other processes, fetched, verified, stored.
+//! Fills missing chunks: locks them against other processes, fetches, verifies and stores them.
 
 use std::{io, sync::Arc};
 
@@ -17,12 +17,12 @@ use crate::{
     verity::{Attempt, VerifyError},
 };
 
-/// Chunks in a row that one request gets. A chunk without a lock is not stored.
+/// Consecutive chunks that one request fetches. A chunk without a lock is not stored.
 type Run = Vec<(Lead, Option<FileLock>)>;
 
 impl RemoteObject {
-    /// Gets the chunks of these leads, which are in a row, and ends their flights. It waits for other processes only while it
-    /// holds no lock, but for chunks of the hash tree, which wait for nothing but chunks nearer to the root.
+    /// Fetches the chunks of these leads, which are consecutive, and ends their flights. Waits for other processes only
+    /// while it holds no lock. Chunks of the hash tree are an exception: they wait only for chunks nearer to the root.
     pub(crate) fn fill(&self, leads: Vec<Lead>, cause: Cause, attempt: Attempt) {
         let mut run = Run::new();
         for lead in leads {
@@ -35,7 +35,8 @@ impl RemoteObject {
             let lock = if is_patient { stored.lock(index, self.flight_patience) } else { stored.try_lock(index) };
             let lock = match lock {
                 Ok(None) if cause == Cause::Prefetch => {
-                    // Another process gets it. The flight ends here, so that a reader who joined it waits for that process.
+                    // Another process fetches the chunk. The flight ends here, so that a reader who joined it waits for
+                    // that process instead.
                     self.get(std::mem::take(&mut run), cause, attempt);
                     continue;
                 }
@@ -54,7 +55,8 @@ impl RemoteObject {
                         self.get(std::mem::take(&mut run), cause, attempt);
                     }
                 },
-                // Another process has it, or is stuck. Then this one goes on without it.
+                // Another process has stored the chunk, or is stuck. In the latter case this process continues without
+                // a lock.
                 Ok(None) => match stored.prove(index) {
                     Some(chunk) => lead.land(Landing::Bytes(chunk)),
                     None => run.push((lead, None)),
@@ -68,7 +70,8 @@ impl RemoteObject {
         self.get(run, cause, attempt);
     }
 
-    /// The bytes of a locked chunk, if they are present and right after all; if they are present and wrong, they go.
+    /// Returns the bytes of a locked chunk if another process has stored them correctly meanwhile. Removes the chunk if
+    /// its bytes are wrong.
     fn recover(&self, stored: &StoredObject, index: ChunkIndex, attempt: Attempt) -> Option<Bytes> {
         let entry = stored.look(index)?;
         if attempt == Attempt::First {
@@ -84,7 +87,7 @@ impl RemoteObject {
                         let _ = stamped.inspect_err(|error| self.store_failed(error));
                         return Some(chunk);
                     }
-                    // What proves it cannot be had now; that says nothing about the chunk.
+                    // The data to verify the chunk cannot be read now. That does not make the chunk wrong.
                     Err(VerifyError::Io(_)) => return None,
                     Err(VerifyError::Wrong { .. }) => {}
                 }
@@ -112,7 +115,7 @@ impl RemoteObject {
                 }
                 Err(error) => Err(Arc::clone(error)),
             };
-            // Free before the flight ends: see `Lead::land`.
+            // The lock must be free before the flight ends: see `Lead::land`.
             drop(lock);
             match outcome {
                 Ok((chunk, is_stored)) => {
@@ -131,7 +134,7 @@ impl RemoteObject {
         }
     }
 
-    /// Verifies a chunk that came, and stores it if its lock is held; whether it is stored.
+    /// Verifies a fetched chunk, and stores it if its lock is held. Returns whether it was stored.
     fn admit(
         &self,
         index: ChunkIndex,
@@ -175,7 +178,7 @@ impl RemoteObject {
         Ok((chunk, is_stored))
     }
 
-    /// Fetches `range`, and at the same time the part of the hash tree that verifies it.
+    /// Fetches `range` and, in parallel, the part of the hash tree that verifies it.
     fn fetch_with_hashes(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
         let Some(Verifier::Verity(tree)) = self.verifier.get().filter(|_| cause != Cause::Tree) else {
             return self.fetch_whole(range, cause, attempt);
@@ -188,7 +191,7 @@ impl RemoteObject {
         if is_at_hand {
             return self.fetch_whole(range, cause, attempt);
         }
-        // Verification reads the tree again and sees its errors; here they only cost the time that was to be saved.
+        // Errors are ignored here: verification reads the tree again and reports them.
         let fetch_hashes = || {
             let mut hashes = vec![0; usize::try_from(leaves.len()).unwrap_or(0)];
             let _ = self.read(leaves, &mut hashes, Cause::Tree);
@@ -196,7 +199,7 @@ impl RemoteObject {
         alongside(fetch_hashes, || self.fetch_whole(range, cause, attempt))
     }
 
-    /// Fetches exactly `range`; a wrong number of bytes once again, from elsewhere.
+    /// Fetches exactly `range`. After an answer of a wrong length, tries another mirror once.
     fn fetch_whole(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
         let fetch = |attempt| {
             let bytes = match attempt {
@@ -224,7 +227,7 @@ impl RemoteObject {
 
     fn verify(&self, index: ChunkIndex, chunk: &[u8]) -> Result<Option<crate::Digest>, VerifyError> {
         match self.verifier.get() {
-            // Chunks of a hash tree are stored as they come; a hash block is verified each time it enters memory.
+            // Chunks of a hash tree are stored unverified; a hash block is verified each time it is loaded into memory.
             _ if self.layout.is_tree(index) => Ok(None),
             Some(verifier) => verifier.verify((index, self.layout.range(index)), chunk, self, &self.counters),
             None => Err(VerifyError::Io(io::Error::other("the object is not open yet"))),

@@ -1,4 +1,4 @@
-//! Chunks on their way: one thread of the process gets a chunk, and the others that want it wait.
+//! Single flight for chunks: one thread of the process fetches a chunk, and others wait for it.
 
 use std::{
     collections::HashMap,
@@ -10,13 +10,13 @@ use bytes::Bytes;
 
 use crate::{Cause, FetchError, layout::ChunkIndex};
 
-/// The chunks on their way.
+/// The chunks in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     table: Mutex<HashMap<ChunkIndex, Arc<Flight>>>,
 }
 
-/// One chunk on its way.
+/// The flight of one chunk.
 #[derive(Debug)]
 pub(crate) struct Flight {
     cause: Cause,
@@ -24,27 +24,27 @@ pub(crate) struct Flight {
     has_landed: Condvar,
 }
 
-/// How a flight ended.
+/// The result of a flight.
 #[derive(Clone, Debug)]
 pub(crate) enum Landing {
-    /// With the bytes of the chunk, verified.
+    /// The verified bytes of the chunk.
     Bytes(Bytes),
     /// With an error.
     Failed(Arc<io::Error>),
-    /// Without either: whoever wants the chunk asks again.
+    /// Neither: threads that need the chunk must look it up again.
     Abandoned,
 }
 
-/// What a thread that wants a chunk does.
+/// The role of a thread that needs a chunk.
 #[derive(Debug)]
 pub(crate) enum Boarding {
-    /// It gets this chunk, and those that follow.
+    /// It fetches this chunk, and those that follow.
     Lead(Vec<Lead>),
     /// It waits for another thread.
     Join(Arc<Flight>),
 }
 
-/// A chunk that this thread gets. Dropping it abandons the flight.
+/// A chunk that this thread must fetch. Dropping it abandons the flight.
 #[derive(Debug)]
 pub(crate) struct Lead {
     flights: Arc<Flights>,
@@ -53,8 +53,8 @@ pub(crate) struct Lead {
 }
 
 impl Flights {
-    /// Joins the flight of chunk `first`, or leads it, and with it as many of the `count` chunks from there as are on no
-    /// flight.
+    /// Joins the flight of chunk `first`, or leads it. A leader also leads the following chunks, up to `count`, that
+    /// are not in flight.
     pub(crate) fn board(self: &Arc<Self>, first: ChunkIndex, count: u64, cause: Cause) -> Boarding {
         let mut table = self.lock();
         if let Some(flight) = table.get(&first) {
@@ -78,7 +78,7 @@ impl Flights {
 }
 
 impl Flight {
-    /// Why the chunk was asked for first.
+    /// The cause of the first request for the chunk.
     pub(crate) const fn cause(&self) -> Cause {
         self.cause
     }
@@ -108,7 +108,8 @@ impl Lead {
         &self.flight
     }
 
-    /// Ends the flight. The lock of the chunk must be free by now: the next leader in this process would take it to be its own.
+    /// Ends the flight. The chunk's lock must be released before, because the next leader in this process would take it
+    /// for its own.
     pub(crate) fn land(self, landing: Landing) {
         self.flight.land(landing);
     }
@@ -121,7 +122,7 @@ impl Drop for Lead {
     }
 }
 
-/// The error of a flight, for one of those that waited.
+/// A copy of a flight's error for one of the waiting threads.
 pub(crate) fn copy_of(error: &Arc<io::Error>) -> io::Error {
     match (FetchError::inside(error), error.raw_os_error()) {
         (Some(error), _) => error.clone().into(),

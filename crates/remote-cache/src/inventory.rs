@@ -1,4 +1,4 @@
-//! What is in the cache, for people: lists, checks, and what they remove.
+//! Lists, checks and removes objects of the cache on behalf of users.
 
 use std::{
     fs, io,
@@ -21,47 +21,47 @@ use crate::{
     verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
 };
 
-/// How long blobs and names are kept that nobody asks for.
+/// How long unused blobs and names are kept.
 const UNUSED_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long the chunks of an object that is checked or dropped are waited for.
+/// How long a check or a removal waits for chunks that are in use.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One object of the cache.
+/// A report about one object of the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectReport {
-    /// The name of its directory.
+    /// The name of the object's directory.
     pub id: Digest,
-    /// What it is held against, and its length.
+    /// The kind of verification, and the length of the object.
     pub key: String,
-    /// The URL that it was last opened by, without credentials.
+    /// The URL that it was last opened with, without credentials.
     pub name: String,
-    /// Whether its bytes are verified by a root that its user trusts.
+    /// Whether its bytes are verified against a root that its user trusts.
     pub is_verified: bool,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub len: u64,
-    /// How many bytes of the disk its data take.
+    /// The space of the data on disk, in bytes.
     pub allocated_bytes: u64,
-    /// How many chunks it has.
+    /// The number of chunks.
     pub chunks: u64,
-    /// How many of them are present.
+    /// The number of cached chunks.
     pub present_chunks: u64,
-    /// How many of these are pinned.
+    /// The number of pinned chunks among them.
     pub pinned_chunks: u64,
-    /// Whether a process has it open.
+    /// Whether a process has the object open.
     pub is_open: bool,
-    /// When it was last used, to some seconds.
+    /// The time of the last use, accurate to some seconds.
     pub used: Option<SystemTime>,
 }
 
-/// What a check of an object found.
+/// The results of checking an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
-    /// Chunks that are what they should be.
+    /// Chunks that are correct.
     pub sound_chunks: u64,
-    /// Chunks that were not, and are gone now.
+    /// Chunks that were corrupt and have been removed.
     pub removed_chunks: u64,
-    /// Chunks that are as they were stored, but whose hashes are not in the cache.
+    /// Chunks that are unchanged since they were stored, but whose hashes are not in the cache.
     pub unproven_chunks: u64,
 }
 
@@ -72,8 +72,8 @@ impl Cache {
         objects.filter_map(|(id, directory)| self.report(id, &directory).ok().flatten()).collect()
     }
 
-    /// Reads all chunks of an object that are present, holds them against its root, and removes what is wrong; `None` if there
-    /// is no such object.
+    /// Reads all cached chunks of an object, verifies them against its root, and removes corrupt ones. Returns `None`
+    /// if the object does not exist.
     ///
     /// # Errors
     /// The object cannot be opened.
@@ -93,8 +93,8 @@ impl Cache {
         Ok(Some(report))
     }
 
-    /// Evicts until the cache takes no more than `goal_bytes`, and removes what killed processes have left, and blobs and names
-    /// that nobody has asked for in 30 days. Gives the bytes before and after.
+    /// Evicts until the cache takes at most `goal_bytes`. Also removes leftovers of killed processes, and blobs and
+    /// names that were not used for 30 days. Returns the bytes before and after.
     ///
     /// # Errors
     /// The state of the cache cannot be read or written.
@@ -108,8 +108,8 @@ impl Cache {
         Ok((before, crate::sweep::allocated_bytes(self.root())))
     }
 
-    /// Removes all chunks of an object, and then the object, unless a process has it open; whether it is gone. `None` if there
-    /// is no such object.
+    /// Removes all chunks of an object, and the object itself unless a process has it open. Returns whether the object
+    /// is gone, or `None` if it does not exist.
     ///
     /// # Errors
     /// The object cannot be opened, or a chunk cannot be removed.
@@ -117,7 +117,8 @@ impl Cache {
         let Some((directory, _)) = self.find(id) else { return Ok(None) };
         let object = open(&directory, *id, self.boot())?;
         for index in object.allocated_chunks() {
-            // A second lock of the same description would end the first when it is dropped, so it is only tried without one.
+            // `try_lock` only if `lock` returned none: dropping a second lock of the same file description would release
+            // the first one.
             let lock = match object.lock(index, PATIENCE)? {
                 Some(lock) => Some(lock),
                 None => object.try_lock(index)?,
@@ -157,7 +158,7 @@ impl Cache {
         }))
     }
 
-    /// What the object is held against; `None` where the cache does not have it.
+    /// The verifier of an object; `None` if the cache lacks its data.
     fn verifier_of(&self, about: &About, object: &StoredObject) -> Option<Verifier> {
         match about.root {
             AboutRoot::Location => Some(Verifier::FirstSeen),
@@ -183,14 +184,14 @@ enum Soundness {
     Wrong,
 }
 
-/// How a chunk is; `None` if it is absent. A wrong one is removed.
+/// Checks a chunk and removes it if it is corrupt. Returns `None` if it is absent.
 fn check_chunk(object: &StoredObject, index: ChunkIndex, verifier: Option<&Verifier>) -> Option<Soundness> {
     let entry = object.look(index)?;
     let range = object.layout().range(index);
     let chunk = object.read_whole(index, &entry).filter(|chunk| entry.fits(chunk));
     let outcome = match (chunk, verifier) {
-        // It went while it was read, or it is wrong.
-        (None, _) => Err(VerifyError::Wrong { rule: "a chunk is not as it was stored", offset: range.offset() }),
+        // The chunk was evicted during the read, or it is corrupt.
+        (None, _) => Err(VerifyError::Wrong { rule: "a chunk changed after it was stored", offset: range.offset() }),
         (Some(_), _) if object.layout().is_tree(index) => Ok(()),
         (Some(_), None) => return Some(Soundness::Unproven),
         (Some(chunk), Some(verifier)) => {
@@ -202,7 +203,7 @@ fn check_chunk(object: &StoredObject, index: ChunkIndex, verifier: Option<&Verif
         Err(VerifyError::Io(_)) => Some(Soundness::Unproven),
         Err(VerifyError::Wrong { .. }) => {
             let _lock = object.try_lock(index).ok().flatten()?;
-            // Somebody else may have put it right, or evicted it.
+            // Another process may have replaced or evicted it.
             object.look(index).filter(|now| *now == entry)?;
             object.clear(index).ok().map(|()| Soundness::Wrong)
         }
@@ -210,7 +211,7 @@ fn check_chunk(object: &StoredObject, index: ChunkIndex, verifier: Option<&Verif
 }
 
 impl TreeBlocks for StoredObject {
-    /// Only what is in the cache.
+    /// Reads only cached bytes.
     fn tree_block(&self, range: ByteRange, _attempt: Attempt) -> io::Result<Bytes> {
         let index = self.layout().index_of(range.offset());
         let chunk = self.look(index).and_then(|entry| self.read_whole(index, &entry).filter(|chunk| entry.fits(chunk)));
@@ -224,7 +225,7 @@ impl TreeBlocks for StoredObject {
     }
 }
 
-/// Removes the files of a folder's folders that were not used for long.
+/// Removes files in the subdirectories of a directory that were not used for a long time.
 fn remove_unused(folder: &Path) {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries(folder).flat_map(|folder| entries(&folder).collect::<Vec<_>>()) {

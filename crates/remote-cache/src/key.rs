@@ -1,49 +1,49 @@
-//! Which object something in the cache belongs to.
+//! Keys of cached objects.
 
 use std::{fmt, sync::Arc};
 
 use crate::{Digest, DigestTable};
 
-/// The most bytes an object may have: 4 TiB. It bounds what a server's word about a length can cost.
+/// The maximum size of an object: 4 TiB. It bounds the cost of a false length from a server.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 42;
 
-/// What the bytes of an object are held against. It is also the object's name in the cache: bytes that were verified against
-/// one root never answer a reader who trusts another.
+/// The root of trust of an object. It is also part of the object's name in the cache: bytes that were verified against
+/// one root never answer a reader that trusts another.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// A dm-verity hash tree at the end of the object.
     Verity(VerityRoot),
     /// A table with the SHA-256 of each 256 KiB.
     Table(Arc<DigestTable>),
-    /// Nothing but the place. The bytes are unverified; a changed object is noticed by its ETag and its length.
+    /// Only the location. The bytes are not verified; a changed object is noticed by its ETag and its length.
     Location(Location),
 }
 
-/// The root of a dm-verity hash tree, as containerd records it beside a layer. Both values come from a trusted place, such as
-/// a manifest with a known digest.
+/// The root of a dm-verity hash tree, as containerd records it beside a layer. Both values must come from a trusted
+/// place, such as a manifest with a known digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VerityRoot {
     /// The digest of the topmost hash block.
     pub root_hash: Digest,
-    /// Where in the object the dm-verity superblock is, which is also where the image ends, in bytes.
+    /// The offset of the dm-verity superblock in the object, in bytes; the image ends there.
     pub hash_offset: u64,
 }
 
-/// Where an unverified object is, and which version of it.
+/// The location of an unverified object, and its version.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Location {
     /// Its URL, without credentials.
     pub url: String,
-    /// Its strong ETag, or another word that changes whenever the object does.
+    /// Its strong ETag, or another text that changes whenever the object does.
     pub etag: String,
 }
 
-/// An object: what it is held against, and how many bytes it has.
+/// An object: its root of trust and its length.
 #[derive(Clone, Debug)]
 pub struct ObjectKey {
-    /// What its bytes are held against.
+    /// The root of trust.
     pub trust: Trust,
-    /// How many bytes it has, the hash tree included, in bytes.
+    /// The length in bytes, including the hash tree.
     pub len: u64,
 }
 
@@ -58,7 +58,7 @@ impl ObjectKey {
         !matches!(self.trust, Trust::Location(_))
     }
 
-    /// How many bytes of the object a reader may read: all before the hash tree.
+    /// How many bytes of the object a reader may read: all bytes before the hash tree.
     pub fn data_len(&self) -> u64 {
         match &self.trust {
             Trust::Verity(root) => root.hash_offset.min(self.len),
@@ -68,7 +68,7 @@ impl ObjectKey {
 }
 
 impl fmt::Display for ObjectKey {
-    /// What `floe status` calls it, too.
+    /// `floe status` uses this form too.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trust {
             Trust::Verity(VerityRoot { root_hash, hash_offset }) => {

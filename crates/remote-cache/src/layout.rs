@@ -1,53 +1,53 @@
-//! Into which chunks an object is divided.
+//! The division of an object into chunks.
 
 use floe_image::ByteRange;
 
 use crate::PIECE_BYTES;
 
-/// How many bytes of data a chunk has: as many as one digest of a table covers.
+/// The size of a data chunk in bytes: as many as one digest of a table covers.
 pub const CHUNK_BYTES: u64 = PIECE_BYTES;
 
-/// How many bytes of a hash tree a chunk has. They verify 4 MiB of data where blocks have 4 KiB.
+/// The size of a hash tree chunk in bytes. With blocks of 4 KiB, it verifies 4 MiB of data.
 pub const TREE_CHUNK_BYTES: u64 = 32 << 10;
 
-/// The chunks of an object: those of its data first, then those of its hash tree. Chunks keep their place in the object, so
-/// the data file is a sparse copy of it.
+/// The chunks of an object: first those of its data, then those of its hash tree. Chunks keep their position in the
+/// object, so the data file is a sparse copy of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkLayout {
     data_len: u64,
     object_len: u64,
 }
 
-/// The number of a chunk in its object.
+/// The index of a chunk in its object.
 pub(crate) type ChunkIndex = u64;
 
 impl ChunkLayout {
-    /// The chunks of an object whose data end at `data_len`, where its hash tree begins, if it has one.
+    /// The chunks of an object whose data ends at `data_len`, where its hash tree begins, if it has one.
     pub(crate) fn new(data_len: u64, object_len: u64) -> Self {
         Self { data_len: data_len.min(object_len), object_len }
     }
 
-    /// How many bytes a reader may read.
+    /// The number of bytes that a reader may read.
     pub(crate) const fn data_len(self) -> u64 {
         self.data_len
     }
 
-    /// How many chunks of data there are.
+    /// The number of data chunks.
     pub(crate) const fn data_chunks(self) -> u64 {
         self.data_len.div_ceil(CHUNK_BYTES)
     }
 
-    /// How many chunks there are in all.
+    /// The number of all chunks.
     pub(crate) const fn chunks(self) -> u64 {
         self.data_chunks() + (self.object_len - self.data_len).div_ceil(TREE_CHUNK_BYTES)
     }
 
-    /// Whether the chunk is a part of the hash tree.
+    /// Whether the chunk is part of the hash tree.
     pub(crate) const fn is_tree(self, index: ChunkIndex) -> bool {
         index >= self.data_chunks()
     }
 
-    /// The chunk that holds the byte at `offset`, which is less than the length of the object.
+    /// The chunk with the byte at `offset`, which must be less than the length of the object.
     pub(crate) const fn index_of(self, offset: u64) -> ChunkIndex {
         match offset.checked_sub(self.data_len) {
             None => offset / CHUNK_BYTES,
@@ -55,7 +55,7 @@ impl ChunkLayout {
         }
     }
 
-    /// The bytes of a chunk.
+    /// The byte range of a chunk.
     pub(crate) fn range(self, index: ChunkIndex) -> ByteRange {
         match index.checked_sub(self.data_chunks()) {
             None => ByteRange::between(index * CHUNK_BYTES, ((index + 1) * CHUNK_BYTES).min(self.data_len)),
@@ -66,12 +66,12 @@ impl ChunkLayout {
         }
     }
 
-    /// The byte after the last chunk.
+    /// The end of the last chunk.
     pub(crate) const fn end(self) -> u64 {
         self.object_len
     }
 
-    /// The bytes of the chunks from `first` on, `count` of them, which are all data or all tree.
+    /// The byte range of `count` chunks from `first` on, which are all data or all tree.
     pub(crate) fn run(self, first: ChunkIndex, count: u64) -> ByteRange {
         ByteRange::between(self.range(first).offset(), self.range(first + count - 1).end())
     }

@@ -1,5 +1,6 @@
-//! The disk cache of remote images, and their verification. No network and no async here: bytes come from a
-//! [`RangeFetcher`].
+//! The disk cache of remote images, and the verification of their bytes.
+//!
+//! The crate contains no network code and no async code: it fetches bytes through a [`RangeFetcher`].
 #![deny(unsafe_code)]
 
 mod about;

@@ -1,4 +1,4 @@
-//! Locks on ranges of a file, which the kernel frees when their holder ends: open file description locks.
+//! Locks on ranges of a file that the kernel releases when their holder ends: open file description locks.
 
 use std::{
     fs::File,
@@ -8,20 +8,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a waiter sleeps at first before it looks at a lock again, and at most.
+/// The first and the maximum interval at which a waiter polls a lock.
 const POLL: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(5));
 
 /// How a lock excludes others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exclusion {
-    /// It excludes exclusive locks.
+    /// Excludes exclusive locks.
     Shared,
-    /// It excludes all others.
+    /// Excludes all other locks.
     Exclusive,
 }
 
-/// One byte of a file, locked until this is dropped. It belongs to the open file description: two threads that lock the same
-/// byte through one [`File`] do not exclude each other.
+/// A locked byte of a file, released on drop. The lock belongs to the open file description: two threads that lock the
+/// same byte through one [`File`] do not exclude each other.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     file: Arc<File>,
@@ -29,7 +29,7 @@ pub(crate) struct FileLock {
 }
 
 impl FileLock {
-    /// Locks the byte, if nobody holds it; `None` if somebody does.
+    /// Locks the byte if it is free; otherwise returns `None`.
     pub(crate) fn try_new(file: &Arc<File>, byte: u64, exclusion: Exclusion) -> io::Result<Option<Self>> {
         let kind = match exclusion {
             Exclusion::Shared => libc::F_RDLCK,
@@ -47,8 +47,8 @@ impl FileLock {
         }
     }
 
-    /// Locks the byte, or gives up after `patience` or as soon as `is_moot` says that the lock is no longer wanted. It polls,
-    /// since a wait in the kernel has no limit and its holder may have been stopped.
+    /// Locks the byte. Gives up after `patience`, or when `is_moot` returns true because the lock is no longer needed.
+    /// Polls, because a wait in the kernel has no timeout and the holder may have been stopped.
     pub(crate) fn wait(
         file: &Arc<File>,
         byte: u64,
@@ -73,7 +73,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // It cannot fail on a byte that is locked.
+        // Unlocking a locked byte cannot fail.
         let _ = set(&self.file, self.byte, libc::F_UNLCK);
     }
 }

@@ -1,4 +1,4 @@
-//! One remote object that is open: reads of its chunks.
+//! Reads of the chunks of an open remote object.
 
 use std::{
     collections::VecDeque,
@@ -21,10 +21,10 @@ use crate::{
     verity::{Attempt, TreeBlocks},
 };
 
-/// How often a chunk is tried that others give up again and again.
+/// How often a read retries a chunk whose flights are abandoned again and again.
 const ATTEMPTS_MAX: usize = 64;
 
-/// One remote object that is open: what its readers and its prefetch share.
+/// An open remote object: the state that its readers and its prefetch share.
 pub(crate) struct RemoteObject {
     pub(crate) key: ObjectKey,
     pub(crate) layout: ChunkLayout,
@@ -34,9 +34,9 @@ pub(crate) struct RemoteObject {
     pub(crate) flights: Arc<Flights>,
     pub(crate) recent: RecentChunks,
     pub(crate) counters: Counters,
-    /// Set once the object is open; until then only chunks of the hash tree are read.
+    /// Set once the object is open. Before that, only chunks of the hash tree are read.
     pub(crate) verifier: OnceLock<Verifier>,
-    /// How long another process that gets a chunk is waited for.
+    /// How long a read waits for another process that fetches a chunk.
     pub(crate) flight_patience: Duration,
 }
 
@@ -61,7 +61,7 @@ impl RemoteObject {
         Ok(())
     }
 
-    /// Fills `output` if all of it is in memory and proven by this process.
+    /// Fills `output` if all of it is in memory and was proven by this process.
     pub(crate) fn try_read_at(&self, range: ByteRange, output: &mut [u8]) -> bool {
         if range.is_empty() {
             return true;
@@ -82,8 +82,8 @@ impl RemoteObject {
         true
     }
 
-    /// Fills `output` with the bytes of `part`, which lie in one chunk. What is missing is fetched, and with it what is missing
-    /// of the chunks up to `last`.
+    /// Fills `output` with the bytes of `part`, which are in one chunk. Fetches the chunk if it is missing, together
+    /// with missing chunks up to `last`.
     fn read_part(
         &self,
         index: ChunkIndex,
@@ -129,7 +129,7 @@ impl RemoteObject {
                     within(&chunk, output);
                     return Ok(());
                 }
-                // A reader that waits has more patience than a prefetch.
+                // A reader that waits retries longer than a prefetch.
                 Landing::Failed(_) if !is_own && flight.cause() == Cause::Prefetch => {}
                 Landing::Failed(error) => return Err(copy_of(&error)),
                 Landing::Abandoned => {}
@@ -139,7 +139,7 @@ impl RemoteObject {
         Err(FetchError::new(FetchFault::Outage, message).into())
     }
 
-    /// Reads from what is present; `false` if the chunk has to be got.
+    /// Reads from a present chunk; returns `false` if the chunk must be fetched.
     fn read_present(
         &self,
         index: ChunkIndex,
@@ -161,7 +161,8 @@ impl RemoteObject {
         self.recent.find(index).inspect(|chunk| within(chunk, output)).is_some()
     }
 
-    /// How many chunks from `first`, which is missing, to `last` are missing in a row, as far as one request goes.
+    /// How many consecutive chunks from `first` to `last` are missing and fit into one request. `first` is known to be
+    /// missing.
     pub(crate) fn missing(&self, first: ChunkIndex, last: ChunkIndex, cause: Cause) -> u64 {
         let chunk_bytes = self.layout.range(first).len().max(1);
         let wish = self.fetcher.request_bytes(cause).min(crate::REQUEST_BYTES_MAX);

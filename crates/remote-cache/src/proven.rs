@@ -1,4 +1,4 @@
-//! What this process knows about chunks: which it has proven, and when it last said that they are used.
+//! Notes of this process about chunks: which of them it has proven, and when it last marked them as used.
 
 use std::sync::{
     OnceLock,
@@ -10,7 +10,7 @@ use crate::layout::ChunkIndex;
 /// How many chunks one page of notes covers.
 const PAGE_CHUNKS: u64 = 256;
 
-/// Notes on each chunk of an object, which take memory only for the parts of the object that are read.
+/// Notes about each chunk of an object. They take memory only for the parts of the object that are read.
 #[derive(Debug)]
 pub(crate) struct ProvenChunks {
     pages: Box<[OnceLock<Page>]>,
@@ -20,14 +20,14 @@ type Page = Box<[Note; PAGE_CHUNKS as usize]>;
 
 #[derive(Debug, Default)]
 struct Note {
-    /// The stamp of the map entry under which the chunk was proven, plus one; 0 if it was not.
+    /// The stamp of the map entry under which the chunk was proven, plus one; 0 if it was not proven.
     stamp: AtomicU64,
-    /// When the chunk was last marked as used.
+    /// When the chunk was last marked as used, in nanoseconds.
     marked_ns: AtomicU64,
 }
 
 impl ProvenChunks {
-    /// Nothing is proven of an object with this many chunks.
+    /// Notes about an object with this many chunks, none of which is proven.
     pub(crate) fn new(chunks: u64) -> Self {
         Self { pages: (0..chunks.div_ceil(PAGE_CHUNKS)).map(|_| OnceLock::new()).collect() }
     }
@@ -44,7 +44,7 @@ impl ProvenChunks {
         }
     }
 
-    /// Whether the chunk was not marked within `interval_ns`; then it counts as marked now.
+    /// Whether the chunk was not marked within `interval_ns`. If so, it now counts as marked.
     pub(crate) fn wants_mark(&self, index: ChunkIndex, now_ns: u64, interval_ns: u64) -> bool {
         let Some(note) = self.note(index) else { return false };
         let marked = note.marked_ns.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Chunks that could not be stored, kept in memory for a moment: a reader comes back for the rest of a chunk.
+//! Keeps chunks that could not be stored in memory for a moment, because readers often return for the rest of a chunk.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::layout::ChunkIndex;
 
-/// How many chunks are kept: 8 MiB.
+/// The number of kept chunks: 8 MiB.
 const CHUNKS_MAX: usize = 32;
 
 /// The last chunks that could not be stored.
@@ -24,7 +24,7 @@ impl RecentChunks {
         chunks.iter().find(|(kept, _)| *kept == index).map(|(_, bytes)| bytes.clone())
     }
 
-    /// Keeps a copy, so that one chunk does not keep a whole request in memory.
+    /// Stores a copy, so that one chunk does not keep a whole request in memory.
     pub(crate) fn keep(&self, index: ChunkIndex, bytes: &[u8]) {
         let bytes = Bytes::copy_from_slice(bytes);
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,18 +20,19 @@ use crate::{
     verity::{Attempt, Geometry, TreeBlocks, VerityTree},
 };
 
-/// How much of a hash tree is fetched when an object is opened: its upper levels, and all of it for images of up to 30 MiB.
+/// How many bytes of a hash tree are fetched when an object is opened: its upper levels, or all of it for images of up
+/// to 30 MiB.
 const TREE_START_BYTES: u64 = 256 << 10;
 
-/// How much of a hash tree is read for its superblock.
+/// How many bytes of a hash tree are read for its superblock.
 const SUPERBLOCK_BYTES: u64 = 512;
 
-/// How an object is opened.
+/// Options for opening an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceOptions {
-    /// Whether an object whose bytes nothing verifies is refused.
+    /// Whether an object without verification is refused.
     pub require_verified: bool,
-    /// How long another process that gets a chunk is waited for, before this one gets it too.
+    /// How long a read waits for another process that fetches the same chunk, before it fetches the chunk itself.
     pub flight_patience: Duration,
 }
 
@@ -41,10 +42,10 @@ impl Default for SourceOptions {
     }
 }
 
-/// A remote object as the source of an image: what the cache holds comes from there, the rest from a [`RangeFetcher`]. No byte
-/// reaches a reader before it was held against the root of the object's [`Trust`].
+/// A remote object as the source of an image: cached bytes come from the cache, all others from a [`RangeFetcher`]. A
+/// reader gets only bytes that were verified against the root of the object's [`Trust`].
 ///
-/// Clones share all but their [`Cause`].
+/// Clones share everything except their [`Cause`].
 #[derive(Clone)]
 pub struct CachedSource {
     object: Arc<RemoteObject>,
@@ -53,11 +54,12 @@ pub struct CachedSource {
 }
 
 impl CachedSource {
-    /// Opens an object. Without a cache, each read fetches. If the whole object is in the cache, the fetcher is never asked.
+    /// Opens an object. Without a cache, each read fetches. If the whole object is in the cache, the fetcher is never
+    /// called.
     ///
     /// # Errors
-    /// The object is unverified and must not be, the fetcher's object has another length, or the hash tree cannot be had or is
-    /// wrong.
+    /// The object is unverified but verification is required, the fetcher reports another length, or the hash tree
+    /// cannot be read or is invalid.
     pub fn open(
         cache: Option<&Arc<Cache>>,
         key: ObjectKey,
@@ -66,7 +68,7 @@ impl CachedSource {
     ) -> io::Result<Self> {
         let name = fetcher.name();
         if options.require_verified && !key.is_verified() {
-            let message = format!("{name}: nothing verifies its bytes, and verification is required");
+            let message = format!("{name}: its bytes cannot be verified, but verification is required");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         if key.len > OBJECT_BYTES_MAX {
@@ -105,22 +107,22 @@ impl CachedSource {
         Ok(Self { object, prefetch, cause: Cause::Demand })
     }
 
-    /// The same object, whose reads count as of this cause and are fetched so.
+    /// The same object, with this cause for its reads.
     pub fn for_cause(&self, cause: Cause) -> Self {
         Self { cause, ..self.clone() }
     }
 
-    /// What the object's bytes are held against, and its length.
+    /// The object's root of trust and its length.
     pub fn key(&self) -> &ObjectKey {
         &self.object.key
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> CacheCounts {
         self.object.counters.counts(self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks()))
     }
 
-    /// Makes the chunks of these ranges the last to be evicted: those of a launch profile.
+    /// Pins the chunks of these ranges, so that they are evicted last. Used for launch profiles.
     pub fn pin(&self, ranges: &[ByteRange]) {
         let Some(stored) = &self.object.stored else { return };
         let data = ByteRange::new(0, self.len());
@@ -130,7 +132,7 @@ impl CachedSource {
         }
     }
 
-    /// Whether every byte that a reader may read is in the cache, so that no network is needed.
+    /// Whether the cache has every byte that a reader may read, so that no network is needed.
     pub fn is_whole(&self) -> bool {
         let layout = self.object.layout;
         (0..layout.data_chunks()).all(|index| self.object.is_present(index))
@@ -156,7 +158,7 @@ impl ImageSource for CachedSource {
         Ok(self.object.try_read_at(self.range(offset, output.len())?, output))
     }
 
-    /// Fetches what is missing in the background. Nothing is fetched that cannot be stored.
+    /// Fetches missing chunks in the background. Does nothing if they cannot be stored.
     fn will_need(&self, offset: u64, len: u64) {
         let range = ByteRange::new(offset, len).intersection(ByteRange::new(0, self.len()));
         let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
@@ -179,7 +181,7 @@ const fn is_verity(key: &ObjectKey) -> bool {
     matches!(key.trust, Trust::Verity(_))
 }
 
-/// Reads the superblock of a hash tree, a wrong one once again from elsewhere.
+/// Reads the superblock of a hash tree. If it is invalid, tries another mirror once.
 fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree> {
     let wrong = |rule: &dyn fmt::Display| {
         let message = format!("{}, byte {}: {rule} ({})", object.fetcher.name(), root.hash_offset, object.key);
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
     use crate::{BootId, CacheOptions, DigestTable, Location, Offline};
 
-    /// A server that has only what is asked of it.
+    /// A server without faults.
     struct Memory(Vec<u8>);
 
     impl RangeFetcher for Memory {
@@ -240,7 +242,7 @@ mod tests {
                     (options.boot, options.size_bytes_max) = (BootId::of(boot), Some(1 << 30));
                     Cache::open(options).expect("it opens")
                 };
-                // The sum in the entry fits the chunk: only the root tells that it is wrong.
+                // The checksum in the entry matches the chunk, so only the root reveals the wrong bytes.
                 let stored = cache("first").object(&key, "memory").expect("an object");
                 let lock = stored.try_lock(0).expect("locks work");
                 stored.store(0, chunk, digest).expect("stored");

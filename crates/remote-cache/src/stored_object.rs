@@ -1,4 +1,4 @@
-//! One object in the cache directory: its data, its map, and who uses what.
+//! One object in the cache directory: its data, its map, and notes on its use.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -25,27 +25,28 @@ use crate::{
     proven::ProvenChunks,
 };
 
-/// The byte of the map that all who have the object open have locked. Bytes below are the locks of chunks.
+/// The byte of the map that every process with the object open has locked. Lower bytes are the locks of chunks.
 const OPEN_BYTE: u64 = 1 << 40;
 
 /// How long opening waits for a process that removes the object.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often opening begins anew when the object is removed meanwhile.
+/// How often opening retries if the object is removed meanwhile.
 const OPEN_ATTEMPTS_MAX: usize = 16;
 
-/// How long a mark of use is taken to stand, before it is set again.
+/// How long a mark of use stays valid before it is set again, in nanoseconds.
 const MARK_INTERVAL_NS: u64 = 16_000_000_000;
 
-/// How many bytes of notes on its use a chunk has: whether it was used since the clock's hand passed, and whether it is pinned.
+/// The number of bytes of use notes per chunk: whether it was used since the clock's hand passed, and whether it is
+/// pinned.
 const USE_BYTES: u64 = 2;
 
 /// One object in the cache directory.
 ///
-/// **Invariant of chunks.** A map entry is written after all bytes of its chunk, and made absent before any of them goes; both
-/// only under the chunk's exclusive lock. A reader looks at the entry, reads the bytes, and looks again: if both looks gave
-/// the same entry (no two of one chunk have the same stamp), no byte had gone when it was read. A process that dies between
-/// two steps leaves an absent chunk, never a wrong one.
+/// **Invariant of chunks.** A map entry is written after all bytes of its chunk, and cleared before any of them is
+/// removed, both only under the chunk's exclusive lock. A reader reads the entry, then the bytes, then the entry again.
+/// If both times the entry was the same (no two entries of a chunk have the same stamp), all bytes were present during
+/// the read. A process that dies between two steps leaves an absent chunk, never a wrong one.
 #[derive(Debug)]
 pub(crate) struct StoredObject {
     id: Digest,
@@ -55,12 +56,12 @@ pub(crate) struct StoredObject {
     map: Arc<File>,
     usage: File,
     proven: ProvenChunks,
-    /// Keeps others from removing the object.
+    /// Protects the object from removal.
     _open: Option<FileLock>,
 }
 
 impl StoredObject {
-    /// Opens the object in `directory`, which is made if it is not there, and keeps it from being removed.
+    /// Opens the object in `directory`, which is created if it is missing, and protects it from removal.
     pub(crate) fn open(directory: &Path, about: &About, id: Digest, boot: BootId) -> io::Result<Self> {
         for _ in 0..OPEN_ATTEMPTS_MAX {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -78,7 +79,7 @@ impl StoredObject {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "the object is removed from the cache again and again"))
     }
 
-    /// Opens what is there, without keeping it from being removed.
+    /// Opens an existing object without protecting it from removal.
     pub(crate) fn inspect(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId) -> io::Result<Self> {
         Self::open_files(directory, layout, id, boot, false)
     }
@@ -97,7 +98,7 @@ impl StoredObject {
         self.layout
     }
 
-    /// The entry of a chunk, if it is present. A map that cannot be read says that it is not.
+    /// The entry of a chunk, if the chunk is present. If the map cannot be read, the chunk counts as absent.
     pub(crate) fn look(&self, index: ChunkIndex) -> Option<MapEntry> {
         self.look_how(index, Wait::Allowed)
     }
@@ -108,7 +109,7 @@ impl StoredObject {
         is_read.then(|| MapEntry::decode(&bytes, &self.id, index)).flatten()
     }
 
-    /// When the chunks were last noted to be used.
+    /// When a use of the chunks was last noted.
     pub(crate) fn used(&self) -> Option<SystemTime> {
         self.usage.metadata().and_then(|metadata| metadata.modified()).ok()
     }
@@ -129,7 +130,7 @@ impl StoredObject {
         (first..).zip(entries).map(|(index, entry)| MapEntry::decode(entry, &self.id, index).is_some()).collect()
     }
 
-    /// Whether the chunk is present and was verified since the machine started.
+    /// Whether the chunk is present and was verified during the current boot.
     pub(crate) fn is_current(&self, index: ChunkIndex) -> bool {
         self.look(index).is_some_and(|entry| self.is_of_this_boot(&entry))
     }
@@ -138,12 +139,13 @@ impl StoredObject {
         entry.boot == self.boot.to_bits()
     }
 
-    /// Reads bytes of a chunk that this process has proven; `false` if it is not present, not proven, or goes meanwhile.
+    /// Reads bytes of a chunk that this process has proven. Returns `false` if the chunk is absent, not proven, or
+    /// evicted during the read.
     pub(crate) fn read_proven(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
         self.read_how(index, offset, output, Wait::Allowed)
     }
 
-    /// As [`StoredObject::read_proven`], but only what is in memory.
+    /// Like [`StoredObject::read_proven`], but only from memory.
     pub(crate) fn try_read_at(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
         self.read_how(index, offset, output, Wait::Never)
     }
@@ -155,7 +157,8 @@ impl StoredObject {
             && self.look_how(index, wait) == Some(entry)
     }
 
-    /// All of a chunk that is present under `entry`; `None` if it goes meanwhile. The bytes are not checked.
+    /// Reads the whole chunk that is present under `entry`; `None` if it is evicted during the read. Does not verify
+    /// the bytes.
     pub(crate) fn read_whole(&self, index: ChunkIndex, entry: &MapEntry) -> Option<Bytes> {
         let range = self.layout.range(index);
         let mut bytes = vec![0; usize::try_from(range.len()).ok()?];
@@ -163,7 +166,7 @@ impl StoredObject {
         (is_read && self.look(index).as_ref() == Some(entry)).then(|| bytes.into())
     }
 
-    /// Proves a chunk that was verified since the machine started, by its sum, and gives its bytes.
+    /// Proves a chunk that was verified during the current boot, by its checksum, and returns its bytes.
     pub(crate) fn prove(&self, index: ChunkIndex) -> Option<Bytes> {
         let entry = self.look(index).filter(|entry| self.is_of_this_boot(entry))?;
         let bytes = self.read_whole(index, &entry)?;
@@ -174,26 +177,26 @@ impl StoredObject {
         Some(bytes)
     }
 
-    /// Locks a chunk, if it is free.
+    /// Locks a chunk if its lock is free.
     pub(crate) fn try_lock(&self, index: ChunkIndex) -> io::Result<Option<FileLock>> {
         FileLock::try_new(&self.map, index, Exclusion::Exclusive)
     }
 
-    /// Locks a chunk; `None` once another process has made it current, or after `patience`.
+    /// Locks a chunk; `None` after `patience`, or once another process has stored it during this boot.
     pub(crate) fn lock(&self, index: ChunkIndex, patience: Duration) -> io::Result<Option<FileLock>> {
         FileLock::wait(&self.map, index, Exclusion::Exclusive, patience, || self.is_current(index))
     }
 
-    /// Stores a verified chunk, whose lock the caller holds. If it fails, the chunk is absent.
+    /// Stores a verified chunk. The caller holds its lock. If storing fails, the chunk is absent.
     pub(crate) fn store(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
         let stored = self.data.write_all_at(bytes, self.layout.range(index).offset());
         stored.and_then(|()| self.stamp(index, bytes, digest)).inspect_err(|_| {
-            // The chunk is absent already; this gives its space back.
+            // The chunk is already absent; this frees its space.
             let _ = self.clear(index);
         })
     }
 
-    /// Writes the entry of a chunk whose verified bytes are stored, and whose lock the caller holds.
+    /// Writes the entry of a chunk whose verified bytes are stored. The caller holds its lock.
     pub(crate) fn stamp(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
         let entry = MapEntry::new(self.boot, now_ns(), bytes, digest);
         self.map.write_all_at(&entry.encode(&self.id, index), index * ENTRY_BYTES as u64)?;
@@ -202,7 +205,7 @@ impl StoredObject {
         Ok(())
     }
 
-    /// Makes a chunk absent and gives its space back. The caller holds its lock.
+    /// Makes a chunk absent and frees its space. The caller holds its lock.
     pub(crate) fn clear(&self, index: ChunkIndex) -> io::Result<()> {
         let place = index * ENTRY_BYTES as u64;
         if place < self.map.metadata()?.len() {
@@ -216,19 +219,19 @@ impl StoredObject {
         Ok(fallocate(&self.data, flags, range.offset(), range.len())?)
     }
 
-    /// Notes that the chunk is used. The note may get lost.
+    /// Notes a use of the chunk. The note may be lost.
     pub(crate) fn mark_used(&self, index: ChunkIndex) {
         if self.proven.wants_mark(index, now_ns(), MARK_INTERVAL_NS) {
             let _ = self.usage.write_all_at(&[1], index * USE_BYTES);
         }
     }
 
-    /// Makes the chunk one of the last to be evicted. The note may get lost.
+    /// Pins the chunk, so that it is evicted last. The note may be lost.
     pub(crate) fn pin(&self, index: ChunkIndex) {
         let _ = self.usage.write_all_at(&[1], index * USE_BYTES + 1);
     }
 
-    /// Whether the chunk was used since this was last asked, and whether it is pinned.
+    /// Returns whether the chunk was used since the last call, and whether it is pinned.
     pub(crate) fn take_use(&self, index: ChunkIndex) -> (bool, bool) {
         let mut notes = [0; USE_BYTES as usize];
         let _ = self.usage.read_at(&mut notes, index * USE_BYTES);
@@ -245,12 +248,12 @@ impl StoredObject {
         note[0] != 0
     }
 
-    /// How many bytes of the disk the data take.
+    /// The space of the data on disk, in bytes.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.data.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
-    /// The chunks that have space on the disk, though some of them may be absent.
+    /// The chunks with space on disk, some of which may be absent.
     pub(crate) fn allocated_chunks(&self) -> Vec<ChunkIndex> {
         use rustix::fs::{SeekFrom, seek};
         let object_end = self.layout.end();
@@ -269,7 +272,7 @@ impl StoredObject {
         chunks
     }
 
-    /// Keeps all others from opening the object, if nobody has it open.
+    /// Prevents other processes from opening the object, if no process has it open.
     pub(crate) fn try_exclude_all(&self) -> io::Result<Option<FileLock>> {
         FileLock::try_new(&self.map, OPEN_BYTE, Exclusion::Exclusive)
     }
@@ -282,7 +285,7 @@ enum Wait {
     Never,
 }
 
-/// Fills `output`; `false` if that fails, or would have to wait and may not.
+/// Fills `output`; returns `false` after a failure, or if the read would block and must not.
 fn read_all(file: &File, mut offset: u64, output: &mut [u8], wait: Wait) -> bool {
     if wait == Wait::Allowed {
         return file.read_exact_at(output, offset).is_ok();
@@ -302,7 +305,7 @@ fn read_all(file: &File, mut offset: u64, output: &mut [u8], wait: Wait) -> bool
     true
 }
 
-/// What was found; `None` where something is missing that was there before.
+/// Converts the error for a missing file to `None`.
 fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -310,7 +313,8 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Nanoseconds since the machine started. Two entries of one chunk are written under its lock, with a write of data between.
+/// Nanoseconds since the machine started. Entries of one chunk always differ, because they are written under its lock
+/// with a write of data between them.
 fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The clock that chooses what is evicted, over the chunks of all objects of the cache.
+//! The clock that selects chunks for eviction, over all objects of the cache.
 
 use std::{
     fs, io,
@@ -13,10 +13,10 @@ use crate::{
     stored_object::StoredObject,
 };
 
-/// How many chunks are looked at in one read of a map.
+/// How many chunks are examined per read of a map.
 const LOOK_CHUNKS: u64 = 1024;
 
-/// Where the hand of the clock points.
+/// The position of the clock's hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hand {
     pub(crate) object: Digest,
@@ -27,19 +27,20 @@ impl Hand {
     pub(crate) const START: Self = Self { object: Digest([0; DIGEST_BYTES]), chunk: 0 };
 }
 
-/// What a sweep did.
+/// The results of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Swept {
-    /// How many bytes of the disk it freed.
+    /// The space that was freed on disk, in bytes.
     pub(crate) bytes: u64,
-    /// How many chunks it evicted.
+    /// The number of evicted chunks.
     pub(crate) chunks: u64,
-    /// Where the hand stopped.
+    /// The final position of the hand.
     pub(crate) hand: Option<Hand>,
 }
 
-/// Which chunks a round of the hand spares. The first two rounds are those of an ordinary clock: what was used since the hand
-/// last passed gets a second chance. Pinned chunks go in the third, and in the fourth all that is not locked.
+/// The chunks that a round of the hand spares. The first two rounds are those of an ordinary clock: a chunk that was
+/// used since the hand last passed gets a second chance. The third round evicts pinned chunks, and the fourth every
+/// chunk that is not locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Round {
     spares_present: bool,
@@ -54,7 +55,7 @@ const ROUNDS: [Round; 4] = [
     Round { spares_present: false, spares_used: false, spares_pinned: false },
 ];
 
-/// Evicts chunks from where the hand points until `excess` bytes are free. The caller holds the lock of evictions.
+/// Evicts chunks from the position of the hand until `excess` bytes are freed. The caller holds the eviction lock.
 pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept {
     let mut swept = Swept::default();
     let mut objects = objects(root);
@@ -80,7 +81,7 @@ pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept
     swept
 }
 
-/// Gives back the space of all chunks without an entry, which killed processes have left, and removes what nobody can read.
+/// Frees the space of chunks without an entry, which killed processes have left, and removes unreadable objects.
 pub(crate) fn tidy(root: &Path, boot: BootId) -> Swept {
     let mut swept = Swept::default();
     let round = Round { spares_present: true, spares_used: true, spares_pinned: true };
@@ -96,7 +97,7 @@ pub(crate) fn tidy(root: &Path, boot: BootId) -> Swept {
     swept
 }
 
-/// Evicts from one object; gives where it stopped, if enough is free.
+/// Evicts chunks of one object. Returns the position of the hand once enough space is free.
 fn sweep_object(
     object: &StoredObject,
     round: Round,
@@ -106,7 +107,7 @@ fn sweep_object(
 ) -> Option<ChunkIndex> {
     let freed_before = swept.bytes;
     let allocated = object.allocated_bytes();
-    // Chunks with space, not those with an entry: space without an entry is what a killed process has left.
+    // Iterates over chunks with space, not over entries, because killed processes leave space without an entry.
     for index in object.allocated_chunks().into_iter().filter(|index| *index >= from) {
         let is_present = object.look(index).is_some();
         if is_present && round.spares_present {
@@ -127,14 +128,14 @@ fn sweep_object(
     None
 }
 
-/// Evicts one chunk, unless somebody has it locked.
+/// Evicts one chunk, unless its lock is taken.
 fn evict(object: &StoredObject, index: ChunkIndex) -> io::Result<bool> {
     let Some(_lock) = object.try_lock(index)? else { return Ok(false) };
     object.clear(index)?;
     Ok(true)
 }
 
-/// Removes the directory of an object without chunks that nobody has open; whether it did.
+/// Removes the directory of an object that has no chunks and is not open. Returns whether it did.
 pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObject) -> io::Result<bool> {
     let chunks = object.layout().chunks();
     let is_empty = (0..chunks).step_by(LOOK_CHUNKS as usize).all(|first| {
@@ -149,7 +150,7 @@ pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObje
     Ok(true)
 }
 
-/// Removes the directory of an object whose description or files are torn, unless somebody has it open.
+/// Removes the directory of an object whose description or files are torn, unless a process has it open.
 fn remove_unknown(root: &Path, directory: &Path, id: Digest, boot: BootId) -> io::Result<()> {
     match StoredObject::inspect(directory, ChunkLayout::new(0, 0), id, boot) {
         Ok(object) => remove_if_empty(root, directory, &object).map(drop),
@@ -163,7 +164,7 @@ fn remove(root: &Path, directory: &Path) -> io::Result<()> {
     let name = format!("{}-{}", directory.file_name().unwrap_or_default().display(), std::process::id());
     fs::rename(directory, trash.join(&name))?;
     match fs::remove_dir_all(trash.join(name)) {
-        // A process that opened the cache meanwhile has done it.
+        // A process that opened the cache meanwhile has already removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
@@ -175,7 +176,7 @@ pub(crate) fn open(directory: &Path, id: Digest, boot: BootId) -> io::Result<Sto
     StoredObject::inspect(directory, about.layout, id, boot)
 }
 
-/// All objects of the cache and their directories, by id.
+/// The ids of all objects of the cache with their directories, sorted by id.
 pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
     let folders = entries(&root.join("objects")).into_iter().flat_map(|folder| entries(&folder));
     let mut objects: Vec<_> =
@@ -184,7 +185,7 @@ pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
     objects
 }
 
-/// How many bytes of the disk all files of the cache take.
+/// The space of all files of the cache on disk, in bytes.
 pub(crate) fn allocated_bytes(root: &Path) -> u64 {
     let files = |folder: PathBuf| entries(&folder).into_iter();
     let in_objects = objects(root).into_iter().flat_map(|(_, directory)| files(directory));

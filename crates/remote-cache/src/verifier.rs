@@ -1,4 +1,4 @@
-//! Whether bytes are those that a trusted root says.
+//! Verifies bytes against a trusted root.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::{
     verity::{TreeBlocks, VerifyError, VerityTree},
 };
 
-/// What the chunks of an object are held against.
+/// The root against which the chunks of an object are verified.
 #[derive(Debug)]
 pub(crate) enum Verifier {
     Verity(Box<VerityTree>),
     Table(Arc<DigestTable>),
-    /// Nothing: the first bytes that come are taken to be right, and later ones are held against their digest.
+    /// No root: the first bytes that arrive are trusted, and later ones must match their digest.
     FirstSeen,
 }
 
 impl Verifier {
-    /// Verifies a chunk of data, and gives the digest that its map entry keeps, if it needs one.
+    /// Verifies a data chunk. Returns the digest for its map entry, if the entry needs one.
     pub(crate) fn verify(
         &self,
         (index, range): (ChunkIndex, ByteRange),
@@ -47,7 +47,7 @@ impl Verifier {
         outcome
     }
 
-    /// Whether a chunk that was stored before the machine last started still is what it was.
+    /// Verifies a chunk that was stored before the current boot.
     pub(crate) fn verify_again(
         &self,
         (index, range): (ChunkIndex, ByteRange),
@@ -58,7 +58,7 @@ impl Verifier {
     ) -> Result<(), VerifyError> {
         match self.verify((index, range), bytes, blocks, counters)? {
             Some(digest) if digest != entry.digest => {
-                let rule = "a chunk of the cache does not have the digest that it had when it came";
+                let rule = "a cached chunk does not have the digest that it had when it was fetched";
                 Err(VerifyError::Wrong { rule, offset: range.offset() })
             }
             _ => Ok(()),
@@ -66,7 +66,7 @@ impl Verifier {
     }
 }
 
-/// How much CPU time this thread has taken, which leaves out waits for hash blocks.
+/// The CPU time of this thread in nanoseconds, which excludes waits for hash blocks.
 fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()

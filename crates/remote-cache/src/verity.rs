@@ -1,4 +1,4 @@
-//! dm-verity: hash trees over the blocks of an image, as the kernel, veritysetup and containerd lay them out.
+//! dm-verity: hash trees over the blocks of an image, in the layout of the kernel, veritysetup and containerd.
 
 mod append;
 mod geometry;

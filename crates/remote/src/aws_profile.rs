@@ -1,11 +1,11 @@
-//! A profile of `~/.aws/credentials` and `~/.aws/config`.
+//! Reads profiles from `~/.aws/credentials` and `~/.aws/config`.
 
 use std::{fs, io, path::PathBuf};
 
-/// The longest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A profile of `~/.aws/credentials` and `~/.aws/config`: what it sets of what is used here.
+/// The supported settings of a profile in `~/.aws/credentials` and `~/.aws/config`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AwsProfile {
     pub(crate) access_key_id: Option<String>,
@@ -16,10 +16,11 @@ pub(crate) struct AwsProfile {
 }
 
 impl AwsProfile {
-    /// Reads the profile of this name, or the one called `default`. `variable` gives the value of an environment variable.
+    /// Reads the profile with this name, or the profile `default`. `variable` returns the value of an environment
+    /// variable.
     ///
     /// # Errors
-    /// A file cannot be read, or the profile was asked for and is in neither.
+    /// A file cannot be read, or the named profile is in neither file.
     pub(crate) fn load(variable: impl Fn(&str) -> Option<PathBuf>, name: Option<String>) -> Result<Self, String> {
         let home = variable("HOME").map(|home| home.join(".aws"));
         let file = |name: &str, default: &str| variable(name).or_else(|| home.as_ref().map(|home| home.join(default)));
@@ -27,7 +28,7 @@ impl AwsProfile {
         let config = text(file("AWS_CONFIG_FILE", "config"))?;
         let wanted = name.as_deref().unwrap_or("default");
         let mut profile = Self::default();
-        // The file of credentials comes last: there, its word counts.
+        // The credentials file is read last, because it takes precedence.
         let in_config = profile.take(&config, |section| {
             section == wanted && wanted == "default" || section.strip_prefix("profile ").map(str::trim) == Some(wanted)
         });
@@ -38,7 +39,7 @@ impl AwsProfile {
         }
     }
 
-    /// Takes over what the sections that fit set; says whether there are any.
+    /// Applies the settings of all matching sections. Returns whether there are any.
     fn take(&mut self, text: &str, fits: impl Fn(&str) -> bool) -> bool {
         let (mut is_within, mut is_found) = (false, false);
         for line in text.lines() {
@@ -52,7 +53,7 @@ impl AwsProfile {
                 is_found |= is_within;
                 continue;
             }
-            // Indented lines belong to the value before them.
+            // Indented lines belong to the preceding value.
             let Some((key, value)) = line.split_once('=').filter(|_| is_within && !is_indented) else { continue };
             let place = match key.trim() {
                 "aws_access_key_id" => &mut self.access_key_id,

@@ -1,26 +1,26 @@
-//! The `Content-Range` of a response.
+//! Parses the `Content-Range` header of a response.
 
-/// What a `Content-Range` in bytes says.
+/// A parsed `Content-Range` in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ContentRange {
     /// `bytes FIRST-LAST/LENGTH`.
     Part {
-        /// The first byte.
+        /// The offset of the first byte.
         first: u64,
-        /// The last byte.
+        /// The offset of the last byte.
         last: u64,
-        /// How many bytes the object has.
+        /// The length of the object in bytes.
         object_len: u64,
     },
-    /// `bytes */LENGTH`: the range that was asked for is not in the object.
+    /// `bytes */LENGTH`: the requested range is outside the object.
     Outside {
-        /// How many bytes the object has.
+        /// The length of the object in bytes.
         object_len: u64,
     },
 }
 
 impl ContentRange {
-    /// Reads the value of the header; `None` where it breaks the grammar, contradicts itself, or hides the length.
+    /// Parses the value of the header; `None` if it is malformed, contradicts itself, or lacks the length.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let (unit, rest) = value.split_once(' ')?;
         if !unit.eq_ignore_ascii_case("bytes") {

@@ -1,4 +1,4 @@
-//! What was fetched, how long it took, and what went wrong.
+//! Counters and latencies of requests.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -8,15 +8,15 @@ use std::{
 use floe_remote_cache::Cause;
 use serde::{Deserialize, Serialize};
 
-/// How many buckets a histogram has: up to 1 µs, 2 µs, 4 µs, … about 36 minutes, and beyond.
+/// The number of buckets of a histogram: up to 1 µs, 2 µs, 4 µs, … about 36 minutes, and more.
 const BUCKET_COUNT: usize = 32;
 
 /// A stage of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// Learning where the bytes are: tokens, redirects, signatures.
+    /// Finding the location of the bytes: tokens, redirects, signatures.
     Resolve,
-    /// Waiting for a place among the requests to the host.
+    /// Waiting for a slot among the requests to the host.
     Queue,
     /// From the request to the first byte of the answer.
     FirstByte,
@@ -24,7 +24,7 @@ pub(crate) enum Stage {
     Transfer,
 }
 
-/// Counts of one remote image. They only grow, but for the outage.
+/// Counters of one remote image. They only grow, except for the outage.
 #[derive(Debug)]
 pub(crate) struct Counters {
     began: Instant,
@@ -36,46 +36,46 @@ pub(crate) struct Counters {
     made_way: AtomicU64,
     wrong: AtomicU64,
     failed: AtomicU64,
-    /// When an outage began, in nanoseconds since `began` and one; zero: there is none.
+    /// The start of the current outage, in nanoseconds since `began` plus one; zero without an outage.
     outage_since_ns: AtomicU64,
     outages: AtomicU64,
     stages: [[AtomicU64; BUCKET_COUNT]; 4],
     stages_us: [AtomicU64; 4],
 }
 
-/// The counts of a remote image at one moment.
+/// A snapshot of the counters of a remote image.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RemoteCounts {
     /// Requests and bytes by cause, in the order of [`Cause::ALL`].
     pub causes: Vec<CauseCounts>,
-    /// Requests that were sent again.
+    /// Repeated requests.
     pub retries: u64,
-    /// Answers that asked for fewer requests.
+    /// Answers that asked for a lower rate.
     pub throttled: u64,
-    /// How often credentials, signatures or redirects had to be had again.
+    /// How often credentials, signatures or redirects were renewed.
     pub resolved_again: u64,
-    /// Background requests that made way for demand.
+    /// Background requests that were cancelled in favour of demand.
     pub made_way: u64,
-    /// Answers with other bytes than were asked for.
+    /// Answers that did not match the request.
     pub wrong: u64,
-    /// Fetches that failed in the end.
+    /// Fetches that failed after all retries.
     pub failed: u64,
-    /// Outages so far.
+    /// The number of outages.
     pub outages: u64,
-    /// How long the present outage lasts, in milliseconds; `None`: there is none.
+    /// The duration of the current outage, in milliseconds; `None` without an outage.
     pub outage_ms: Option<u64>,
-    /// Latency of each stage.
+    /// The latency of each stage.
     pub stages: Vec<StageCounts>,
 }
 
-/// What was fetched for one cause.
+/// Requests and bytes of one cause.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CauseCounts {
     /// The cause's name.
     pub cause: String,
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// Bytes that came.
+    /// Received bytes.
     pub bytes: u64,
 }
 
@@ -84,9 +84,9 @@ pub struct CauseCounts {
 pub struct StageCounts {
     /// The stage's name.
     pub stage: String,
-    /// How many times it took up to 1 µs, 2 µs, 4 µs, …; the last bucket is everything beyond.
+    /// How many times the stage took up to 1 µs, 2 µs, 4 µs, …; the last bucket counts everything above.
     pub buckets: Vec<u64>,
-    /// How long it took in all, in microseconds.
+    /// The total time, in microseconds.
     pub total_us: u64,
 }
 
@@ -122,7 +122,7 @@ impl Counters {
         self.stages[stage as usize][bucket.min(BUCKET_COUNT - 1)].fetch_add(1, Relaxed);
     }
 
-    /// The server cannot be reached.
+    /// Records that the server cannot be reached.
     pub(crate) fn out_of_reach(&self) {
         let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
         if self.outage_since_ns.compare_exchange(0, now_ns, Relaxed, Relaxed).is_ok() {

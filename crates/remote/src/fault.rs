@@ -1,4 +1,4 @@
-//! Why a request failed, and what follows from that.
+//! Failures of requests, and how to react to them.
 
 use std::{error::Error, fmt, io, time::Duration};
 
@@ -8,32 +8,32 @@ use floe_remote_cache::{FetchError, FetchFault};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// What is wrong, without the URL.
+    /// The description, without the URL.
     pub(crate) message: String,
 }
 
-/// What follows from a failure.
+/// The kind of a failure, which determines the reaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
     /// The same request may succeed later.
     Transient {
-        /// How long the server wants to be left alone.
+        /// How long the server asks the client to wait.
         retry_after: Option<Duration>,
-        /// Whether the server or the network has too much to do, so that fewer requests should be under way.
+        /// Whether the server or the network is overloaded, so that fewer requests should be in flight.
         is_congestion: bool,
     },
-    /// The credentials are missing, wrong or expired. `challenge` is the server's `WWW-Authenticate`.
+    /// Credentials are missing, wrong or expired. `challenge` is the server's `WWW-Authenticate`.
     Unauthorized {
-        /// What the server wants.
+        /// The authentication that the server requires.
         challenge: Option<String>,
     },
-    /// The server will not do it, however often it is asked.
+    /// The server refuses, and will refuse again.
     Refused,
-    /// What came is not what was asked for.
+    /// The answer does not match the request.
     WrongBytes,
-    /// The object is no longer there, or another one is in its place.
+    /// The object no longer exists, or was replaced.
     Gone,
-    /// Whoever asked has gone.
+    /// The caller has closed the network.
     Closed,
 }
 
@@ -62,7 +62,7 @@ impl Fault {
         Self { kind: FaultKind::Closed, message: "given up before it was done".to_owned() }
     }
 
-    /// What a request met that got no answer.
+    /// Converts the error of a request without an answer.
     pub(crate) fn of_request(error: &reqwest::Error) -> Self {
         let message = chain(error);
         let is_distrust = message.contains("invalid peer certificate") || message.contains("no native root CA");
@@ -72,13 +72,13 @@ impl Fault {
         if error.is_timeout() { Self::congestion(message, None) } else { Self::transient(message) }
     }
 
-    /// The error that a caller outside of this crate gets; `place` names the URL and the bytes.
+    /// Converts to the error that callers outside this crate get; `place` names the URL and the bytes.
     pub(crate) fn at(self, place: impl fmt::Display) -> io::Error {
         let message = format!("{place}: {}", self.message);
         let fault = match self.kind {
             FaultKind::WrongBytes => FetchFault::WrongBytes,
             FaultKind::Gone => FetchFault::Gone,
-            // No outage: what is in a cache must not hide it.
+            // Not an outage: a cached copy must not hide this error.
             FaultKind::Refused => return io::Error::other(message),
             FaultKind::Closed => return io::Error::new(io::ErrorKind::Interrupted, message),
             _ => FetchFault::Outage,
@@ -87,7 +87,8 @@ impl Fault {
     }
 }
 
-/// What was wrong, from the outside in; the outermost error only says that a request failed, and names its URL.
+/// The chain of causes from the outside in. The outermost error is omitted, because it only says that a request failed,
+/// and names its URL.
 fn chain(error: &reqwest::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut inner = error.source();

@@ -1,4 +1,4 @@
-//! How many requests may be under way to one host.
+//! Limits the number of requests in flight to one host.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -9,23 +9,23 @@ use std::{
 
 use tokio::{sync::Notify, time::sleep_until};
 
-/// How many requests a host gets at first.
+/// The initial number of requests to a host.
 const WINDOW_AT_FIRST: f64 = 4.0;
 
-/// After a decrease, further signs of congestion are taken for the same one for so long.
+/// After a decrease, further signs of congestion within this time count as the same congestion.
 const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest time that a `Retry-After` holds back all requests to a host.
+/// The maximum pause that a `Retry-After` causes for all requests to a host.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// How much a new measurement counts.
+/// The weight of a new measurement in the moving average.
 const MEASUREMENT_WEIGHT: f64 = 0.2;
 
-/// The least and the most bytes that a request is worth.
+/// The minimum and the maximum size of a request, in bytes.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
 pub(crate) const REQUEST_BYTES_MAX: u64 = 8 << 20;
 
-/// A request takes so many times as long as the wait for its first byte, if bandwidth allows: a fifth is waiting.
+/// The intended ratio of transfer time to the wait for the first byte: a fifth of the time is waiting.
 const TRANSFER_TO_WAIT: f64 = 4.0;
 
 /// The limits of all hosts.
@@ -34,8 +34,8 @@ pub(crate) struct HostLimits {
     window_max: usize,
 }
 
-/// How many requests may be under way to one host: additive increase, multiplicative decrease. Demand goes first, and takes
-/// the place of a request that nobody waits for.
+/// Limits the number of requests in flight to one host by additive increase, multiplicative decrease. Demand goes
+/// first, and can cancel a background request to take its slot.
 pub(crate) struct HostLimit {
     state: Mutex<State>,
     changed: Notify,
@@ -47,16 +47,16 @@ struct State {
     next_id: u64,
     urgent: VecDeque<u64>,
     background: VecDeque<u64>,
-    /// The requests under way; those in the background with what tells them to make way.
+    /// The requests in flight; background requests have a handle that cancels them.
     running: BTreeMap<u64, Option<Arc<Notify>>>,
     decreased: Option<Instant>,
     paused_until: Option<Instant>,
-    /// The wait for the first byte, and the bytes of one connection in a second after it.
+    /// The average wait for the first byte, and the average transfer rate of one connection after it.
     first_byte_s: Option<f64>,
     bytes_per_s: Option<f64>,
 }
 
-/// A request that waits or is under way. Dropped, it makes room.
+/// A request that waits or is in flight. Dropping it frees the slot.
 pub(crate) struct Slot {
     limit: Arc<HostLimit>,
     id: u64,
@@ -92,7 +92,7 @@ impl HostLimit {
         Self { state: Mutex::new(state), changed: Notify::new(), window_max }
     }
 
-    /// Waits for a place. Somebody waits for an urgent request.
+    /// Waits for a slot. Urgent requests are those that a reader waits for.
     pub(crate) async fn acquire(self: &Arc<Self>, is_urgent: bool) -> Slot {
         let slot = self.queue(is_urgent);
         loop {
@@ -110,13 +110,13 @@ impl HostLimit {
         }
     }
 
-    /// The host answered as it should.
+    /// Records a successful answer.
     pub(crate) fn went_well(&self, first_byte: Duration, transfer: Duration, bytes: u64) {
         let mut state = self.lock();
         state.window = (state.window + 1.0 / state.window).min(self.window_max);
         let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + MEASUREMENT_WEIGHT * (new - old)));
         state.first_byte_s = mean(state.first_byte_s, first_byte.as_secs_f64());
-        // Small answers arrive with their first byte.
+        // Small answers arrive with their first byte, so they do not show the transfer rate.
         if bytes >= REQUEST_BYTES_MIN / 4 {
             state.bytes_per_s = mean(state.bytes_per_s, bytes as f64 / transfer.as_secs_f64().max(1e-4));
         }
@@ -124,7 +124,7 @@ impl HostLimit {
         self.changed.notify_waiters();
     }
 
-    /// The host, or the way to it, has too much to do.
+    /// Records that the host or the network is overloaded.
     pub(crate) fn is_congested(&self, retry_after: Option<Duration>) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -138,7 +138,7 @@ impl HostLimit {
         }
     }
 
-    /// How many bytes a request is worth, so that most of its time is not waiting.
+    /// The size of requests, in bytes, at which most of their time is not waiting.
     pub(crate) fn request_bytes(&self) -> u64 {
         let state = self.lock();
         let (Some(first_byte_s), Some(bytes_per_s)) = (state.first_byte_s, state.bytes_per_s) else {
@@ -148,7 +148,7 @@ impl HostLimit {
         bytes.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX).next_power_of_two().min(REQUEST_BYTES_MAX)
     }
 
-    /// How many requests may be under way at present.
+    /// The current limit of requests in flight.
     pub(crate) fn window(&self) -> usize {
         self.lock().window as usize
     }
@@ -177,7 +177,7 @@ impl HostLimit {
         let window = state.window as usize;
         let is_next = if make_way.is_none() {
             if state.running.len() >= window {
-                // Of those that nobody waits for, the youngest has the least to lose.
+                // The youngest background request loses the least work.
                 if let Some(youngest) = state.running.values().rev().flatten().next() {
                     youngest.notify_one();
                 }
@@ -185,7 +185,7 @@ impl HostLimit {
             }
             state.urgent.front() == Some(&id)
         } else {
-            // One place is left for demand.
+            // One slot is reserved for demand.
             let room = window.saturating_sub(1).max(1);
             state.urgent.is_empty() && state.running.len() < room && state.background.front() == Some(&id)
         };
@@ -215,7 +215,7 @@ enum Start {
 }
 
 impl Slot {
-    /// Ends when demand wants the place of this request; never for demand itself.
+    /// Completes when demand needs the slot of this request; never for demand itself.
     pub(crate) async fn wanted_by_demand(&self) {
         match &self.make_way {
             Some(notify) => notify.notified().await,
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// The slot if it is there without waiting.
+    /// Polls for the slot once, without waiting.
     fn poll(future: &mut (impl Future<Output = Slot> + Unpin)) -> Option<Slot> {
         match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(slot) => Some(slot),

@@ -1,4 +1,4 @@
-//! Requests over HTTP: one at a time, with redirects that never carry credentials to another host.
+//! Sends single HTTP requests, with redirects that never pass credentials to another host.
 
 use std::{io, time::Duration};
 
@@ -10,22 +10,22 @@ use url::Url;
 
 use crate::{fault::Fault, location::shown};
 
-/// How many redirects are followed in a row.
+/// The maximum number of consecutive redirects.
 const REDIRECTS_MAX: usize = 5;
 
-/// How long a connection may take to be made.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server must take at least so many bytes in a second.
+/// The minimum rate at which a server must accept bytes, per second.
 const SENT_BYTES_PER_S_MIN: u64 = 64 << 10;
 
-/// How many headers an answer may have.
+/// The maximum number of headers in an answer.
 const HEADERS_MAX: usize = 128;
 
-/// A connection that is not in use is kept for so long.
+/// How long an idle connection is kept.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 
-/// Speaks HTTP/1.1, over TLS too, directly or through the proxies of the environment.
+/// An HTTP/1.1 client, with TLS, which connects directly or through the proxies of the environment.
 #[derive(Clone)]
 pub(crate) struct HttpClient {
     client: Client,
@@ -36,14 +36,14 @@ pub(crate) struct HttpClient {
 pub(crate) struct Request {
     pub(crate) method: Method,
     pub(crate) url: Url,
-    /// What every host may see.
+    /// Headers for every host.
     pub(crate) headers: HeaderMap,
-    /// What only the host of `url` may see.
+    /// Headers only for the host of `url`.
     pub(crate) secrets: HeaderMap,
     pub(crate) body: Option<Bytes>,
 }
 
-/// The head of an answer, and where it came from after redirects.
+/// The head of an answer, with its URL after redirects.
 pub(crate) struct Answer {
     pub(crate) response: Response,
     pub(crate) url: Url,
@@ -51,9 +51,9 @@ pub(crate) struct Answer {
 
 impl HttpClient {
     /// # Errors
-    /// The certificates or the proxies that the environment names cannot be used.
+    /// The certificates or proxies that the environment names cannot be used.
     pub(crate) fn new(stall: Duration) -> io::Result<Self> {
-        // Another provider that the program has chosen is as good.
+        // This fails only if the program has already chosen another provider, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .user_agent(concat!("floe/", env!("CARGO_PKG_VERSION")))
@@ -78,10 +78,10 @@ impl HttpClient {
         self.stall
     }
 
-    /// Sends a request, and follows redirects if it only reads. Whatever the status, the answer is given.
+    /// Sends a request, and follows redirects of requests that only read. Returns the answer with any status.
     ///
     /// # Errors
-    /// There is no answer, or it redirects to where it must not.
+    /// There is no answer, or it redirects to a forbidden target.
     pub(crate) async fn send(&self, request: Request) -> Result<Answer, Fault> {
         let Request { method, mut url, headers, secrets, body } = request;
         let follows = method == Method::GET || method == Method::HEAD;
@@ -114,7 +114,7 @@ impl HttpClient {
         Err(Fault::refused(format!("more than {REDIRECTS_MAX} redirects")))
     }
 
-    /// All of a body that has at most `bytes_max` bytes.
+    /// Reads a whole body of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// The body is longer, or ends early.
@@ -131,7 +131,7 @@ impl HttpClient {
     }
 }
 
-/// A body, piece by piece.
+/// A body, read piece by piece.
 pub(crate) struct Body {
     response: Response,
     stall: Duration,

@@ -1,7 +1,8 @@
-//! Images that are somewhere else: on HTTP servers, in object stores, in OCI registries.
+//! Remote images: on HTTP servers, in object stores and in OCI registries.
 //!
-//! A [`RemoteLocation`] is the URL that a user writes. [`Network::open`] finds what is there, and a [`RemoteObject`] fetches
-//! ranges of it, with retries, limits and checks of each answer. All of async stays in this crate: what it offers blocks.
+//! A [`RemoteLocation`] is the URL that a user writes. [`Network::open`] opens the object at a location, and a
+//! [`RemoteObject`] fetches ranges of it, with retries, limits and checks of each answer. All async code stays in this
+//! crate: its public functions block.
 #![forbid(unsafe_code)]
 
 mod aws_profile;

@@ -1,27 +1,27 @@
-//! Where a remote image is: the URL that a user writes.
+//! Parses the URLs of remote images.
 
 use std::{fmt, str::FromStr};
 
 use floe_remote_cache::Digest;
 use url::{Host, Url};
 
-/// Where a remote image is. Parsed once; [`fmt::Display`] shows it without credentials.
+/// The location of a remote image. Parsed once; [`fmt::Display`] prints it without credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RemoteLocation {
     /// `https://…` or `http://…`.
     Web {
         /// The URL, without its fragment.
         url: Url,
-        /// The digest of the table of digests that is published beside the image: `#table=sha256:…`.
+        /// The digest of the digest table that is published beside the image: `#table=sha256:…`.
         table: Option<Digest>,
     },
     /// `s3://bucket/key`, `gs://bucket/key` or `az://container/key`.
     Object {
-        /// Which service has it.
+        /// The service.
         service: ObjectService,
         /// The bucket, or the container.
         bucket: String,
-        /// The key of the object in it.
+        /// The key of the object in the bucket.
         key: String,
         /// As for [`RemoteLocation::Web`].
         table: Option<Digest>,
@@ -30,10 +30,10 @@ pub enum RemoteLocation {
     Registry(ImageReference),
 }
 
-/// A service that stores objects.
+/// An object store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectService {
-    /// Amazon S3, and what speaks its protocol.
+    /// Amazon S3, and servers with its protocol.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -44,52 +44,52 @@ pub enum ObjectService {
 /// An image or an artifact in an OCI registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageReference {
-    /// The host, with its port where one is given.
+    /// The host, with its port if one is given.
     pub registry: String,
     /// The repository in the registry.
     pub repository: String,
-    /// Which manifest of the repository.
+    /// The version of the manifest.
     pub version: Version,
-    /// Which layer of the manifest, where one was chosen.
+    /// The layer of the manifest, if one was chosen.
     pub layer: Option<LayerChoice>,
 }
 
-/// Which manifest of a repository.
+/// The version of a manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Version {
-    /// The manifest that has this tag now.
+    /// The manifest that currently has this tag.
     Tag(String),
     /// The manifest with this digest.
     Digest(Digest),
 }
 
-/// Which layer of an image.
+/// The choice of a layer in an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LayerChoice {
-    /// The layer in this place; the lowest is 0.
+    /// The layer with this index; the lowest layer has index 0.
     Index(usize),
     /// The layer with this digest.
     Digest(Digest),
 }
 
-/// Text that is no location of a remote image. Its text says what is wrong and what is expected.
+/// The text is no location of a remote image. The message says what is wrong and what is expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadLocation(String);
 
-/// What a location begins with.
+/// The supported URL schemes.
 const SCHEMES: [&str; 6] = ["https", "http", "s3", "gs", "az", "oci"];
 
-/// The longest location that is looked at, in bytes.
+/// The maximum length of a location, in bytes.
 const LOCATION_BYTES_MAX: usize = 8 << 10;
 
-/// The longest tag, as the distribution specification has it.
+/// The maximum length of a tag, according to the distribution specification.
 const TAG_BYTES_MAX: usize = 128;
 
-/// The longest name of a repository, as the distribution specification has it.
+/// The maximum length of a repository name, according to the distribution specification.
 const REPOSITORY_BYTES_MAX: usize = 255;
 
 impl RemoteLocation {
-    /// Whether `text` is meant as a location: it begins with `https://`, `oci://` or another scheme that is known here.
+    /// Whether `text` is intended as a location: it begins with `https://`, `oci://` or another supported scheme.
     pub fn is_meant_by(text: &str) -> bool {
         text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()))
     }
@@ -131,7 +131,7 @@ impl ImageReference {
         if registry.contains('@') {
             return Err("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE".to_owned());
         }
-        // What is no host must not get into the URLs of requests.
+        // An invalid host must not get into the URLs of requests.
         let is_host = Url::parse(&format!("https://{registry}/"))
             .is_ok_and(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.has_host());
         if !is_host || registry.contains(['\\', '%', '?']) {
@@ -143,7 +143,7 @@ impl ImageReference {
         if let Some(tag) = tag {
             check_tag(tag)?;
         }
-        // As other tools have it: of a tag and a digest the digest counts.
+        // If both a tag and a digest are given, the digest takes precedence, as in other tools.
         let version = match digest {
             Some(digest) => Version::Digest(sha256(digest)?),
             None => Version::Tag(tag.unwrap_or("latest").to_owned()),
@@ -168,7 +168,7 @@ impl FromStr for LayerChoice {
     }
 }
 
-/// Whether a host, perhaps with a port, is this machine.
+/// Whether a host, possibly with a port, is this machine.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let Ok(url) = Url::parse(&format!("https://{host}/")) else { return false };
     match url.host() {
@@ -235,7 +235,7 @@ fn check_tag(tag: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A URL without the user and the password in it.
+/// Removes user and password from a URL.
 fn without_user(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let authority_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -244,7 +244,7 @@ fn without_user(text: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// A URL as it may be shown: without user, password, and the query, in which signatures stand.
+/// A URL for display: without user, password, and the query, which may contain signatures.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     let _ = url.set_username("");

@@ -1,4 +1,4 @@
-//! What all remote images of a process share.
+//! The state that all remote images of a process share.
 
 use std::{
     io,
@@ -15,10 +15,11 @@ use crate::{
     registry::Registries,
 };
 
-/// How many threads drive connections.
+/// The number of threads that drive connections.
 const THREAD_COUNT: usize = 2;
 
-/// What all remote images of a process share: threads, connections, limits of hosts, tokens. Clones are cheap.
+/// The state that all remote images of a process share: threads, connections, limits of hosts, tokens. Clones are
+/// cheap.
 #[derive(Clone)]
 pub struct Network {
     shared: Arc<Shared>,
@@ -35,10 +36,10 @@ pub(crate) struct Shared {
 }
 
 impl Network {
-    /// Starts the threads; nothing is sent yet.
+    /// Starts the threads. Sends nothing yet.
     ///
     /// # Errors
-    /// There are no threads to be had, or the certificates or proxies that the environment names cannot be used.
+    /// No thread can be started, or the certificates or proxies that the environment names cannot be used.
     pub fn new(options: RemoteOptions) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREAD_COUNT)
@@ -59,15 +60,15 @@ impl Network {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Finds the image, and learns its length and what it is held against. Waits as the outage policy says.
+    /// Opens the image: determines its length and its root of trust. Waits according to the outage policy.
     ///
     /// # Errors
-    /// There is no such image, or it cannot be reached.
+    /// The image does not exist, or cannot be reached.
     pub fn open(&self, location: &RemoteLocation) -> io::Result<RemoteObject> {
         RemoteObject::open(&self.shared, location)
     }
 
-    /// Ends all that waits, and all that will be asked for, with an error.
+    /// Cancels all waiting requests, and fails all later ones.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Relaxed);
         self.shared.closed.notify_waiters();
@@ -79,7 +80,7 @@ impl Network {
 }
 
 impl Shared {
-    /// Runs `work` to its end, or until the network is closed.
+    /// Runs `work` until it completes or the network is closed.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         let Some(runtime) = &self.runtime else { return Err(Fault::closed()) };
         runtime.block_on(async {
@@ -98,7 +99,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Whatever still waits, for a name server for example, is not waited for.
+            // Tasks that still wait, for example for a name server, are abandoned.
             runtime.shutdown_background();
         }
     }

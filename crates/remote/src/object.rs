@@ -1,4 +1,4 @@
-//! One remote object, open.
+//! Open remote objects.
 
 use std::{
     io,
@@ -23,20 +23,20 @@ use crate::{
     validator::Validator,
 };
 
-/// What the name of a table of digests adds to the name of its image.
+/// The suffix of a digest table's name, after the name of its image.
 const TABLE_SUFFIX: &str = ".digests";
 
-/// One remote object, open: its length is known, and later answers must be about the same object.
+/// An open remote object: its length is known, and later answers must belong to the same object.
 pub struct RemoteObject {
     requester: Requester,
     name: String,
     validator: Validator,
     key: ObjectKey,
-    /// What came with the length, until it is asked for.
+    /// The bytes that arrived with the length, until they are read.
     head: Mutex<Option<Bytes>>,
 }
 
-/// An object of which the length is known.
+/// An object whose length is known.
 struct Opened {
     requester: Requester,
     name: String,
@@ -46,7 +46,7 @@ struct Opened {
 }
 
 impl RemoteObject {
-    /// What is at `location`, to be read in place.
+    /// Opens the object at `location` for reading in place.
     pub(crate) fn open(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<Self> {
         let (object, layer) = Self::open_any(shared, location)?;
         match layer.as_ref().and_then(Layer::must_be_pulled) {
@@ -55,7 +55,7 @@ impl RemoteObject {
         }
     }
 
-    /// What is at `location`, and which layer of an image it is.
+    /// Opens the object at `location`. Also returns its layer, if it is in a registry.
     pub(crate) fn open_any(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<(Self, Option<Layer>)> {
         let opened = shared.block_on(async {
             let object = match location {
@@ -102,7 +102,7 @@ impl RemoteObject {
             let trust = Trust::Location(Location { url: name, etag });
             return Ok(Self::new(image, trust));
         };
-        // Both at once: one round trip.
+        // Both requests in parallel take one round trip.
         let table = Opened::probe(shared, format!("{name}{TABLE_SUFFIX}"), table);
         let (image, table) = tokio::try_join!(image, table)?;
         let table = table.all(DigestTable::bytes_for(image.len)).await?;
@@ -126,17 +126,17 @@ impl RemoteObject {
         Self { requester, name, validator, key: ObjectKey { trust, len }, head }
     }
 
-    /// What its bytes are held against, and under which name a cache keeps them.
+    /// The object's root of trust, which is also its key in a cache.
     pub fn key(&self) -> &ObjectKey {
         &self.key
     }
 
-    /// What was fetched so far.
+    /// The counters so far.
     pub fn counts(&self) -> RemoteCounts {
         self.requester.counters.snapshot()
     }
 
-    /// The bytes that came with the length, if `range` is among them.
+    /// The bytes of `range`, if they arrived with the length.
     fn head_part(&self, range: ByteRange) -> Option<Bytes> {
         let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
         let head = head.as_ref()?;
@@ -202,7 +202,7 @@ impl RangeFetcher for RemoteObject {
 }
 
 impl Opened {
-    /// Learns the length, and gets the first bytes with the same answer.
+    /// Determines the length of an object; the same answer contains its first bytes.
     async fn probe(shared: &Arc<Shared>, name: String, origin: Origin) -> Result<Self, Fault> {
         let requester = Requester::new(Arc::clone(shared), origin);
         let wanted = Wanted { range: ByteRange::new(0, REQUEST_BYTES_MIN), object_len: None, validator: None };
@@ -215,7 +215,7 @@ impl Opened {
         Ok(Self { requester, name, len, validator, head: fetched.bytes })
     }
 
-    /// All of a small object.
+    /// Reads a whole small object.
     async fn all(self, bytes_max: u64) -> Result<Bytes, Fault> {
         if self.len > bytes_max {
             return Err(Fault::refused(format!("{} has more than {bytes_max} bytes", self.name)));
@@ -231,7 +231,7 @@ impl Opened {
     }
 }
 
-/// The table of an object of `len` bytes.
+/// Parses the digest table of an object of `len` bytes.
 pub(crate) fn table_for(bytes: &[u8], digest: &Digest, len: u64) -> Result<DigestTable, Fault> {
     let table = DigestTable::parse(bytes, digest).map_err(|error| Fault::wrong(error.to_string()))?;
     if table.object_len() != len {

@@ -1,4 +1,4 @@
-//! Objects in buckets: by signed URLs, or by a token.
+//! Objects in buckets, accessed by signed URLs or by a token.
 
 use std::{
     env, fmt,
@@ -26,7 +26,7 @@ use crate::{
     origin::{Target, secret},
 };
 
-/// How long a signed URL is good for, and how long it is used.
+/// How long a signed URL is valid, and how long it is used.
 const SIGNED_FOR: Duration = Duration::from_secs(15 * 60);
 const SIGNATURE_USED_FOR: Duration = Duration::from_secs(10 * 60);
 
@@ -38,11 +38,11 @@ pub(crate) struct ObjectOrigin {
     store: Store,
     bucket: String,
     key: Path,
-    /// The target of late, and since when.
+    /// The last target, and the time of its creation.
     target: Mutex<Option<(Target, Instant)>>,
 }
 
-/// What knows the credentials and signs. The requests themselves are sent as all others are.
+/// The client that provides credentials and signs URLs. Requests for the object itself are sent like all others.
 enum Store {
     S3 { store: Arc<AmazonS3>, is_anonymous: bool, endpoint: Option<String> },
     Gcs(Arc<GoogleCloudStorage>),
@@ -50,12 +50,12 @@ enum Store {
 }
 
 impl ObjectOrigin {
-    /// An object, with the credentials that the environment and the profiles have.
+    /// Creates an object with the credentials of the environment and the profiles.
     ///
     /// # Errors
-    /// They contradict each other, or something is missing.
+    /// The credentials contradict each other, or a setting is missing.
     pub(crate) fn new(service: ObjectService, bucket: &str, key: &str) -> Result<Self, Fault> {
-        // As requests for images do, those for credentials go to servers on this machine without TLS.
+        // Like requests for images, requests for credentials use plain HTTP for servers on this machine.
         let client = |is_plain| ClientOptions::new().with_allow_http(is_plain);
         let store = match service {
             ObjectService::S3 => Self::s3(bucket, client)?,
@@ -93,7 +93,7 @@ impl ObjectOrigin {
                 }
             }
         }
-        // The variable that AWS's own tools know, for this service only, before that for all.
+        // The variable for this service takes precedence over the one for all services, as in AWS's own tools.
         let endpoint = env::var("AWS_ENDPOINT_URL_S3").ok();
         let endpoint = endpoint.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
         let endpoint = endpoint.or(profile.endpoint_url);
@@ -112,10 +112,10 @@ impl ObjectOrigin {
         Ok(Store::S3 { store, is_anonymous, endpoint })
     }
 
-    /// Where to ask now.
+    /// The current target of requests.
     ///
     /// # Errors
-    /// Credentials cannot be had.
+    /// Credentials cannot be obtained.
     pub(crate) async fn target(&self) -> Result<Target, Fault> {
         if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner)
             && since.elapsed() < SIGNATURE_USED_FOR
@@ -128,7 +128,7 @@ impl ObjectOrigin {
         Ok(target)
     }
 
-    /// Has the next request signed anew.
+    /// Makes the next request use a new signature.
     ///
     /// # Errors
     /// None.
@@ -169,7 +169,7 @@ impl ObjectOrigin {
         Ok(Target { url, secrets })
     }
 
-    /// The URL of an object that everybody may read.
+    /// The URL of a publicly readable object.
     fn plain_s3_url(&self, endpoint: Option<&str>) -> Result<Url, Fault> {
         match endpoint {
             Some(endpoint) => self.url(endpoint, Some(&self.bucket)),
@@ -194,7 +194,7 @@ fn bearer(token: &str) -> Result<HeaderValue, Fault> {
     secret(&format!("Bearer {token}")).ok_or_else(|| Fault::refused("the token is fit for no header"))
 }
 
-/// Whether an endpoint is spoken to without TLS: it says so, and is on this machine or was written by the user.
+/// Whether plain HTTP is used for an endpoint: its URL says so, and it is on this machine or was given by the user.
 fn is_plain(endpoint: &str) -> bool {
     let host = Url::parse(endpoint).ok().and_then(|url| url.host_str().map(str::to_owned));
     endpoint.starts_with("http://") || host.is_some_and(|host| is_loopback(&host))

@@ -1,36 +1,36 @@
-//! How remote images are read.
+//! Options of remote images.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// How remote images are read.
+/// Options of remote images.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RemoteOptions {
-    /// What reads do while the server cannot be reached.
+    /// The behaviour of reads while the server cannot be reached.
     pub outage: Outage,
-    /// Whether registries are spoken to without TLS; those on this machine always are.
+    /// Whether plain HTTP is used for registries; it is always used for those on this machine.
     pub plain_http: bool,
-    /// How long a server may be silent before a request is given up.
+    /// How long a server may be silent before a request is abandoned.
     pub stall: Duration,
-    /// How many requests may be under way to one host.
+    /// The maximum number of requests in flight to one host.
     pub connections_max: usize,
 }
 
-/// What reads do while the server cannot be reached.
+/// The behaviour of reads while the server cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outage {
     /// Fail with `EIO` after a few attempts.
     Eio,
-    /// Wait for so long, then fail with `EIO`.
+    /// Retry for this time, then fail with `EIO`.
     Wait(Duration),
 }
 
-/// A value that names no [`Outage`].
+/// The text is no [`Outage`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadOutage(String);
 
-/// How long the few attempts of [`Outage::Eio`] may take.
+/// The maximum duration of the attempts of [`Outage::Eio`].
 const EIO_PATIENCE: Duration = Duration::from_secs(15);
 
 impl Default for RemoteOptions {
@@ -45,7 +45,7 @@ impl Default for RemoteOptions {
 }
 
 impl Outage {
-    /// How long a read goes on trying.
+    /// How long a read retries.
     pub const fn patience(self) -> Duration {
         match self {
             Self::Eio => EIO_PATIENCE,
@@ -53,7 +53,7 @@ impl Outage {
         }
     }
 
-    /// What opening an image does: it waits no longer than a read that fails soon, as somebody sits before it.
+    /// The policy for opening an image: it gives up as early as [`Outage::Eio`], because a user may be waiting.
     pub(crate) fn at_open(self) -> Self {
         match self {
             Self::Wait(time) if time < EIO_PATIENCE => self,
@@ -61,7 +61,7 @@ impl Outage {
         }
     }
 
-    /// How many attempts a read makes at most.
+    /// The maximum number of attempts of a read.
     pub(crate) const fn attempts_max(self) -> u32 {
         match self {
             Self::Eio => 5,

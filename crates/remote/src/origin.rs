@@ -1,4 +1,4 @@
-//! Where the bytes of an object are at present, and by which right.
+//! The current location of an object's bytes, and the credentials for it.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderMap, HeaderValue, header};
@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::{fault::Fault, object_origin::ObjectOrigin, registry::BlobOrigin};
 
-/// Where the bytes of an object are at present, and by which right.
+/// The current location of an object's bytes, and the credentials for it.
 pub(crate) enum Origin {
     /// A URL.
     Web(Target),
@@ -17,7 +17,7 @@ pub(crate) enum Origin {
     Blob(BlobOrigin),
 }
 
-/// A URL, and what its host is told beside it.
+/// A URL with headers for its host.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) url: Url,
@@ -25,10 +25,10 @@ pub(crate) struct Target {
 }
 
 impl Origin {
-    /// Where to ask now.
+    /// The current target of requests.
     ///
     /// # Errors
-    /// Credentials cannot be had.
+    /// Credentials cannot be obtained.
     pub(crate) async fn target(&self) -> Result<Target, Fault> {
         match self {
             Self::Web(target) => Ok(target.clone()),
@@ -37,10 +37,10 @@ impl Origin {
         }
     }
 
-    /// Gets new credentials after `target` was refused. `challenge` is what the server wants.
+    /// Renews the credentials after `target` was refused. `challenge` is the authentication that the server requires.
     ///
     /// # Errors
-    /// There are none.
+    /// There are no credentials.
     pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
         match self {
             Self::Web(_) => Err(Fault::refused("")),
@@ -49,7 +49,7 @@ impl Origin {
         }
     }
 
-    /// Turns to another mirror, after this one gave an error or wrong bytes.
+    /// Switches to another mirror after an error or wrong bytes from this one.
     pub(crate) fn turn_away(&self) {
         if let Self::Blob(blob) = self {
             blob.turn_away();
@@ -58,7 +58,7 @@ impl Origin {
 }
 
 impl Target {
-    /// A URL that may have a user and a password in it.
+    /// Converts a URL that may contain a user and a password.
     pub(crate) fn of_url(url: &Url) -> Self {
         let mut url = url.clone();
         let mut secrets = HeaderMap::new();
@@ -79,7 +79,7 @@ pub(crate) fn basic(user: &str, password: &str) -> HeaderValue {
     secret(&value).expect("base64 is fit for headers")
 }
 
-/// A header's value that is not to be seen in logs; `None` where it is fit for no header.
+/// A header value that logs must not show; `None` if the text is not a valid header value.
 pub(crate) fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);

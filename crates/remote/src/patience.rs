@@ -1,4 +1,4 @@
-//! How often something is tried again, and after which pauses.
+//! Decides about retries and the pauses between them.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::{
     fault::{Fault, FaultKind},
 };
 
-/// The first pause before another attempt, and the longest; each is a random part of twice the one before.
+/// The first and the maximum pause before a retry. Each pause is a random part of twice the previous one.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
-/// How many times wrong bytes are asked for in all.
+/// How many times the same bytes are requested in total after wrong answers.
 const WRONG_ATTEMPTS_MAX: u32 = 2;
 
-/// How often something is tried again, and after which pauses.
+/// Decides about retries and the pauses between them.
 pub(crate) struct Patience {
     outage: Outage,
     began: Instant,
@@ -25,10 +25,10 @@ pub(crate) struct Patience {
     has_renewed: bool,
 }
 
-/// What to do about a failure.
+/// The reaction to a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
-    /// New credentials are there.
+    /// Retry at once, because the credentials are new.
     AtOnce,
     After(Duration),
     Never,
@@ -39,10 +39,10 @@ impl Patience {
         Self { outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
     }
 
-    /// Waits until another attempt makes sense. Gives the fault that there was.
+    /// Waits until a retry is due. Returns the fault.
     ///
     /// # Errors
-    /// The fault, where no other attempt is made.
+    /// The fault, if there is no retry.
     pub(crate) async fn after(&mut self, fault: Fault) -> Result<Fault, Fault> {
         match self.next(&fault, fastrand::f64()) {
             Next::AtOnce => Ok(fault),
@@ -66,7 +66,7 @@ impl Patience {
                 return Next::AtOnce;
             }
             FaultKind::Unauthorized { .. } if self.outage == Outage::Eio => return Next::Never,
-            // Other credentials may be there later.
+            // Other credentials may be available later.
             FaultKind::Unauthorized { .. } => self.has_renewed = false,
             FaultKind::WrongBytes => {
                 self.wrong_attempts += 1;

@@ -1,4 +1,5 @@
-//! A remote image in a process of its own, so that the process that parses the image has no network and no credentials.
+//! Fetches a remote image in a separate process, so that the process that parses the image has no network and no
+//! credentials.
 
 mod client;
 mod message;

@@ -1,4 +1,4 @@
-//! Getting all of an image into a file.
+//! Downloads whole images into files.
 
 use std::{
     fs::File,
@@ -17,29 +17,29 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Network, RemoteLocation, RemoteObject};
 
-/// How many bytes a request asks for, and how many requests are under way.
+/// The size of a request in bytes, and the number of requests in flight.
 const PIECE_BYTES: u64 = 4 << 20;
 const REQUEST_COUNT: usize = 4;
 
-/// What was pulled.
+/// The result of a download.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pulled {
-    /// Where it came from; in registries by digests.
+    /// The source; in registries with digests.
     pub name: String,
-    /// How many bytes came.
+    /// The number of bytes.
     pub len: u64,
-    /// Whether each byte was held against a digest.
+    /// Whether each byte was verified against a digest.
     pub is_verified: bool,
-    /// How the bytes are compressed from end to end, if they are: `zstd` or `gzip`.
+    /// The compression of the image as a whole, if any: `zstd` or `gzip`.
     pub compression: Option<&'static str>,
 }
 
 impl Network {
-    /// Gets all bytes of what is at `location` into `file`, which is empty, and holds them against the digest of the blob or
-    /// the table of digests. `progress` is told how many bytes of how many are there.
+    /// Downloads the object at `location` into the empty file `file`, and verifies it against the digest of the blob or
+    /// the digest table. `progress` receives the numbers of downloaded and of all bytes.
     ///
     /// # Errors
-    /// It cannot be had, the bytes are wrong, or the file cannot be written.
+    /// The object cannot be fetched, its bytes are wrong, or the file cannot be written.
     pub fn pull(
         &self,
         location: &RemoteLocation,
@@ -102,7 +102,7 @@ fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + 
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// A file from its start, whatever its position is.
+/// Reads a file from its start, independent of its position.
 struct Sequential<'a> {
     file: &'a File,
     offset: u64,

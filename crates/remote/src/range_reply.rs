@@ -1,4 +1,4 @@
-//! Answers to requests for a range: what is accepted, and why the rest is not.
+//! Validates answers to range requests.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,39 +13,39 @@ use crate::{
     validator::Validator,
 };
 
-/// How many bytes of a server that sends everything are skipped at most to get at a range.
+/// The maximum number of bytes that are skipped to reach a range if a server sends the whole object.
 const SKIPPED_BYTES_MAX: u64 = 16 << 20;
 
-/// A server must send at least so many bytes in a second.
+/// The minimum transfer rate of a server, in bytes per second.
 const BYTES_PER_S_MIN: u64 = 16 << 10;
 
-/// What was asked for.
+/// The expected answer.
 pub(crate) struct Wanted<'a> {
     pub(crate) range: ByteRange,
-    /// How many bytes the object has; `None` where the answer is to tell.
+    /// The length of the object in bytes; `None` if the answer determines it.
     pub(crate) object_len: Option<u64>,
-    /// Which object it is; `None` where the answer is to tell.
+    /// The identity of the object; `None` if the answer determines it.
     pub(crate) validator: Option<&'a Validator>,
 }
 
-/// The head of an answer that may be used.
+/// The head of a valid answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeReply {
-    /// How many bytes of the body stand before the range.
+    /// The number of body bytes before the range.
     pub(crate) skipped: u64,
-    /// How many bytes of the range come.
+    /// The number of bytes of the range in the body.
     pub(crate) len: u64,
     /// Whether the body ends with the range.
     is_exact: bool,
-    /// How many bytes the object has.
+    /// The length of the object in bytes.
     pub(crate) object_len: u64,
 }
 
 impl RangeReply {
-    /// Judges the head of an answer: only a 206 with exactly the range is a part, and a 200 is everything from the start.
+    /// Validates the head of an answer: a 206 must contain exactly the range, and a 200 contains the whole object.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The answer cannot be used.
     pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, wanted: &Wanted<'_>) -> Result<Self, Fault> {
         let is_encoded = |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
         match status {
@@ -109,15 +109,15 @@ impl RangeReply {
         }
     }
 
-    /// How long the answer may take in all.
+    /// The maximum duration of the answer.
     pub(crate) fn time_max(&self, stall: Duration) -> Duration {
         2 * stall + Duration::from_secs((self.skipped + self.len) / BYTES_PER_S_MIN)
     }
 
-    /// The bytes of the range: exactly as many as the head says.
+    /// Reads the bytes of the range, exactly as many as the head announces.
     ///
     /// # Errors
-    /// Fewer or more come, or the connection breaks.
+    /// There are fewer or more bytes, or the connection breaks.
     pub(crate) async fn bytes(&self, mut body: Body) -> Result<Bytes, Fault> {
         let mut skipped = 0;
         let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or(0));
@@ -142,7 +142,7 @@ impl RangeReply {
     }
 }
 
-/// What an answer means that is neither a part nor everything.
+/// The fault for an answer that is neither a part nor the whole object.
 pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap) -> Fault {
     let message = format!("the server answers {status}");
     let challenge = || {
@@ -160,7 +160,7 @@ pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap) -> Fault {
     }
 }
 
-/// How long the server wants to be left alone.
+/// How long the server asks the client to wait.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = value.parse() {
@@ -169,7 +169,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     httpdate::parse_http_date(value).ok()?.duration_since(SystemTime::now()).ok()
 }
 
-/// The value of a header that may stand only once.
+/// The value of a header that may occur only once.
 fn single<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Option<&'a str>, Fault> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map(|value| value.to_str().unwrap_or("\u{fffd}"));

@@ -1,4 +1,4 @@
-//! OCI registries.
+//! Access to OCI registries.
 
 mod blob;
 mod challenge;
@@ -21,12 +21,12 @@ pub(crate) use manifest::Layer;
 pub use push::{Pushed, PushedFormat};
 pub(crate) use resolve::ResolvedBlob;
 
-/// What all requests to registries share.
+/// The state that all requests to registries share.
 #[derive(Clone)]
 pub(crate) struct Registries {
     client: HttpClient,
     tokens: Arc<tokens::Tokens>,
-    /// Whether all registries are spoken to without TLS.
+    /// Whether plain HTTP is used for all registries.
     plain_http: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A remote image, ready to be read.
+//! Opens remote images for reading.
 
 use std::{
     io,
@@ -15,50 +15,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, resolution::Resolution};
 
-/// How a remote image is opened.
+/// Options for opening a remote image.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageOptions {
-    /// How it is fetched.
+    /// Options for fetching.
     pub remote: RemoteOptions,
-    /// Whether an image is refused whose bytes cannot be verified.
+    /// Whether images whose bytes cannot be verified are refused.
     pub require_verified: bool,
-    /// The directory of the cache; `None`: the user's.
+    /// The cache directory; `None` for the user's default.
     pub cache_directory: Option<PathBuf>,
-    /// The most bytes that the cache may take; 0: there is none; `None`: a share of the file system.
+    /// The maximum size of the cache in bytes; 0 disables it; `None` for a share of the file system.
     pub cache_bytes_max: Option<u64>,
 }
 
-/// What is known of a remote image.
+/// Properties of a remote image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageAbout {
-    /// Its URL, without credentials; in registries with digests.
+    /// The URL, without credentials; in registries with digests.
     pub name: String,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub len: u64,
-    /// What its bytes are verified against; `None`: they are not.
+    /// The root of trust; `None` if bytes are not verified.
     pub verified_by: Option<String>,
-    /// Whether the server was out of reach, so that what it was last time is read.
+    /// Whether the server could not be reached, so that the remembered resolution of the URL is used.
     pub is_recalled: bool,
 }
 
-/// What was fetched for a remote image, and what the cache held.
+/// Counters of a remote image and of its use of the cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageCounts {
     /// Requests to the server.
     pub remote: RemoteCounts,
-    /// Reads that the cache answered, and those that it did not.
+    /// Reads that the cache answered.
     pub cache_hits: u64,
-    /// See `cache_hits`.
+    /// Reads that the cache could not answer.
     pub cache_misses: u64,
-    /// Reads that waited for a fetch of another thread or process.
+    /// Reads that waited for a fetch by another thread or process.
     pub cache_joined: u64,
-    /// Fetched chunks that did not verify.
+    /// Fetched chunks that failed verification.
     pub verification_failures: u64,
     /// Chunks that were served without being stored.
     pub uncached_chunks: u64,
 }
 
-/// A remote image, ready to be read.
+/// An open remote image.
 pub struct RemoteImage {
     about: ImageAbout,
     network: Network,
@@ -66,22 +66,23 @@ pub struct RemoteImage {
     source: CachedSource,
 }
 
-/// The object; where the server was out of reach at the start, it is looked for at the first fetch.
+/// The object. If the server could not be reached at the start, the object is opened by the first fetch.
 struct Fetcher {
     name: String,
     len: u64,
     location: RemoteLocation,
-    /// What the object must still be.
+    /// The expected identity of the object.
     id: floe_remote_cache::Digest,
     network: Network,
     object: RwLock<Option<Arc<RemoteObject>>>,
 }
 
 impl RemoteImage {
-    /// Opens the image at `location`, a URL. `notice` takes messages for people.
+    /// Opens the image at `location`, a URL. `notice` receives messages for users.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where `location` is none; the image is not there, or not verified as it should be.
+    /// [`io::ErrorKind::InvalidInput`] if `location` is invalid; otherwise the image does not exist, or cannot be
+    /// verified as required.
     pub fn open(location: &str, options: &ImageOptions, notice: fn(&str)) -> io::Result<Self> {
         let location: RemoteLocation =
             location.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -104,7 +105,7 @@ impl RemoteImage {
                 (key, name, None)
             }
         };
-        // Chunks of an object that nothing tells from its successor must not be kept for it.
+        // An object that cannot be distinguished from its successor must not be cached.
         let may_be_kept = !matches!(&key.trust, Trust::Location(place) if place.etag.is_empty());
         let cache = cache.filter(|_| may_be_kept);
         let about = ImageAbout {
@@ -132,12 +133,12 @@ impl RemoteImage {
         Ok(Self { about, network, fetcher, source })
     }
 
-    /// What is known of it.
+    /// Properties of the image.
     pub fn about(&self) -> &ImageAbout {
         &self.about
     }
 
-    /// What was fetched so far.
+    /// The counters so far.
     pub fn counts(&self) -> ImageCounts {
         let CacheCounts { hits, misses, joined, verification_failures, uncached_chunks, .. } = self.source.counts();
         ImageCounts {
@@ -150,7 +151,7 @@ impl RemoteImage {
         }
     }
 
-    /// Ends all reads that wait, and all later ones, with an error.
+    /// Cancels all waiting reads, and fails all later ones.
     pub fn close(&self) {
         self.network.close();
     }
@@ -158,7 +159,7 @@ impl RemoteImage {
 
 impl Drop for RemoteImage {
     fn drop(&mut self) {
-        // What is prefetched would be waited for.
+        // Dropping the source would otherwise wait for prefetch.
         self.close();
     }
 }
@@ -190,7 +191,7 @@ impl Fetcher {
         self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The object; looked for where that has not been possible yet.
+    /// The object; opens it if that was not possible before.
     fn object(&self) -> io::Result<Arc<RemoteObject>> {
         if let Some(object) = self.known() {
             return Ok(object);
@@ -231,7 +232,7 @@ impl RangeFetcher for Fetcher {
     }
 }
 
-/// The cache that the options ask for. What keeps it from being used is told, and no error.
+/// Opens the cache. If the cache cannot be used, a notice says so, and the image is read without it.
 fn open_cache(options: &ImageOptions, notice: fn(&str)) -> Option<Arc<Cache>> {
     if options.cache_bytes_max == Some(0) {
         return None;

@@ -1,4 +1,4 @@
-//! Requests for ranges of one object, until they succeed or patience ends.
+//! Requests ranges of one object, with retries.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -22,28 +22,28 @@ use crate::{
     range_reply::{RangeReply, Wanted},
 };
 
-/// Requests for ranges of one object, until they succeed or patience ends.
+/// Requests ranges of one object, with retries.
 pub(crate) struct Requester {
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
     pub(crate) counters: Counters,
-    /// Where the origin has redirected to, for as long as that works.
+    /// The target of the origin's last redirect, while it works.
     redirected: Mutex<Option<Target>>,
-    /// The host that was asked last.
+    /// The host of the last request.
     host: Mutex<Option<String>>,
 }
 
-/// A range that came.
+/// A fetched range.
 pub(crate) struct Fetched {
     pub(crate) reply: RangeReply,
     pub(crate) headers: HeaderMap,
     pub(crate) bytes: Bytes,
 }
 
-/// What became of one request.
+/// The outcome of one request.
 enum Outcome {
     Fetched(Fetched),
-    /// Demand wanted its place.
+    /// Cancelled in favour of demand.
     MadeWay,
 }
 
@@ -52,13 +52,13 @@ impl Requester {
         Self { shared, origin, counters: Counters::new(), redirected: Mutex::default(), host: Mutex::default() }
     }
 
-    /// Asks for a range until it comes or patience ends.
+    /// Requests a range, with retries.
     ///
     /// # Errors
-    /// What the last attempt met.
+    /// The fault of the last attempt.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
         let outage = self.shared.options.outage;
-        // An object of unknown length is being opened.
+        // An unknown length means that the object is being opened.
         let outage = if wanted.object_len.is_none() { outage.at_open() } else { outage };
         let fetched = self.fetch_patiently(wanted, cause, outage).await;
         match &fetched {
@@ -68,13 +68,13 @@ impl Requester {
         fetched
     }
 
-    /// The next attempt asks another mirror, where there is one.
+    /// Switches to another mirror for the next attempt, if there is one.
     pub(crate) fn turn_away(&self) {
         self.redirect(None);
         self.origin.turn_away();
     }
 
-    /// The limit of the host that was asked last.
+    /// The limit of the host of the last request.
     pub(crate) fn limit(&self) -> Option<Arc<HostLimit>> {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         host.as_ref().map(|host| self.shared.limits.of(host))
@@ -111,7 +111,7 @@ impl Requester {
         }
     }
 
-    /// One request. A refusal of credentials has brought new ones for the next attempt.
+    /// Sends one request. If it is refused, the credentials have been renewed for the next attempt.
     async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -132,7 +132,7 @@ impl Requester {
                 self.counters.throttled();
             }
             FaultKind::Unauthorized { .. } | FaultKind::Gone | FaultKind::Refused if is_redirected => {
-                // A signature that expired, most likely: the origin knows a newer one.
+                // Most likely an expired signature: the origin will provide a new one.
                 self.redirect(None);
                 self.counters.resolved_again();
                 return Err(Fault { kind: FaultKind::Unauthorized { challenge: None }, message: fault.message });
@@ -193,7 +193,7 @@ impl Requester {
     }
 }
 
-/// The host and the port that a target is at.
+/// The host and port of a target.
 fn host_of(target: &Target) -> String {
     format!("{}:{}", target.url.host_str().unwrap_or_default(), target.url.port_or_known_default().unwrap_or_default())
 }

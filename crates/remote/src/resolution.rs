@@ -1,4 +1,4 @@
-//! What a URL led to the last time, for when its server cannot be reached.
+//! Remembers the resolution of a URL, for use while its server cannot be reached.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::RemoteObject;
 
-/// What a URL led to the last time.
+/// The last resolution of a URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolution {
     key: ObjectKey,
     name: String,
 }
 
-/// The form in which the cache keeps it.
+/// The serialised form in the cache.
 #[derive(Serialize, Deserialize)]
 struct Memory {
     name: String,
@@ -34,7 +34,7 @@ impl Resolution {
         Self { key: object.key().clone(), name: object.name() }
     }
 
-    /// Has the cache keep it under the URL `location`. A failure costs only the memory.
+    /// Stores the resolution in the cache, under the URL `location`. A failure has no other effect.
     pub(crate) fn remember(&self, cache: &Cache, location: &str) {
         let root = match &self.key.trust {
             Trust::Verity(root) => {
@@ -44,7 +44,7 @@ impl Resolution {
                 cache.keep_blob(table.digest(), &table.to_bytes());
                 Root::Table { digest: table.digest().to_string() }
             }
-            // An object that nothing tells from its successor is not taken for the same later.
+            // An object that cannot be distinguished from its successor must not be used again.
             Trust::Location(Location { etag, .. }) if etag.is_empty() => return,
             Trust::Location(Location { url, etag }) => Root::Location { url: url.clone(), etag: etag.clone() },
         };
@@ -54,7 +54,7 @@ impl Resolution {
         }
     }
 
-    /// What the cache remembers of `location`.
+    /// The remembered resolution of `location`.
     pub(crate) fn recall(cache: &Cache, location: &str) -> Option<(ObjectKey, String)> {
         let Memory { name, len, root } = serde_json::from_str(&cache.recall(location)?).ok()?;
         let trust = match root {

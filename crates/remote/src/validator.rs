@@ -1,10 +1,10 @@
-//! What tells that an object is still the one that was opened.
+//! Detects that a remote object was replaced.
 
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::fault::Fault;
 
-/// What tells that an object is still the one that was opened: its ETag, else its time of modification.
+/// Identifies an object by its ETag, or by its modification time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Validator {
     etag: Option<HeaderValue>,
@@ -12,27 +12,27 @@ pub(crate) struct Validator {
 }
 
 impl Validator {
-    /// What an answer says of the object.
+    /// The identity in the headers of an answer.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let of = |name| headers.get(name).cloned();
         Self { etag: of(header::ETAG), last_modified: of(header::LAST_MODIFIED) }
     }
 
-    /// The ETag, if equal ETags mean equal bytes.
+    /// The ETag, if equal ETags guarantee equal bytes.
     pub(crate) fn strong_etag(&self) -> Option<&HeaderValue> {
         let is_strong = |etag: &&HeaderValue| etag.len() >= 2 && etag.as_bytes().starts_with(b"\"");
         self.etag.as_ref().filter(is_strong)
     }
 
-    /// A word that changes whenever the object does; empty where the server has none.
+    /// A text that changes whenever the object does; empty if the server provides none.
     pub(crate) fn word(&self) -> String {
         self.strong_etag().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default()
     }
 
-    /// Compares with what a later answer says.
+    /// Compares with the headers of a later answer.
     ///
     /// # Errors
-    /// It is about another object, or does not say which it is about.
+    /// The answer is about another object, or does not identify its object.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Fault> {
         let (name, expected) = match (&self.etag, &self.last_modified) {
             (Some(etag), _) => (header::ETAG, etag),

@@ -10,10 +10,10 @@ from typing_extensions import Buffer
 __version__: str
 
 class FloeError(OSError):
-    """An image is broken, or uses what this version does not know."""
+    """The image is broken or uses unsupported features."""
 
 class Stat:
-    """What ``stat`` says of an inode. Times are of the last change of the content."""
+    """The attributes of an inode, as ``stat`` returns them. The time is the modification time."""
 
     st_mode: int
     st_ino: int
@@ -27,7 +27,7 @@ class Stat:
     st_rdev: int
 
 class DirEntry:
-    """An entry of a directory."""
+    """A directory entry."""
 
     name: str
     inode: int
@@ -36,7 +36,7 @@ class DirEntry:
     def is_symlink(self) -> bool: ...
 
 class File(io.RawIOBase):
-    """A file of an image, open for reading. Each ``pread`` may run beside others."""
+    """A file of an image, open for reading. Calls of ``pread`` may run in parallel."""
 
     name: str
     size: int
@@ -44,7 +44,7 @@ class File(io.RawIOBase):
     def pread_into(self, buffer: Buffer, offset: int) -> int: ...
 
 class Image:
-    """An EROFS or SquashFS image. It may be used from many threads at once, which share one cache."""
+    """An EROFS or SquashFS image. Threads may use it in parallel, and share one cache."""
 
     def __init__(
         self,
@@ -68,4 +68,4 @@ class Image:
     def open(self, path: str | bytes) -> File: ...
     def read(self, path: str | bytes, offset: int = 0, length: int | None = None) -> bytes: ...
     def read_many(self, requests: Iterable[tuple[str | bytes, int, int]]) -> list[bytes]:
-        """Reads ``(path, offset, length)`` on all CPUs; a result is shorter than asked for only at the end of its file."""
+        """Reads each ``(path, offset, length)``, on all CPUs. A result is shorter than requested only at the end of its file."""

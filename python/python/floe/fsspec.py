@@ -1,4 +1,4 @@
-"""fsspec file systems: ``erofs://`` and ``squashfs://``, over a local image or over any other fsspec URL.
+"""fsspec file systems ``erofs://`` and ``squashfs://``, for local images and for images at any other fsspec URL.
 
 ``erofs://path/in/image::https://host/app.erofs``, or ``fsspec.filesystem("erofs", fo="app.erofs")``.
 """
@@ -43,7 +43,7 @@ class _ImageFileSystem(AbstractArchiveFileSystem):
             if isinstance(target, LocalFileSystem):
                 source = path
             else:
-                # What is decoded is cached already; the bytes of the image are read in pieces as they are needed.
+                # Decoded blocks are cached, so the bytes of the image need only readahead.
                 source = self._file = target.open(path, "rb", cache_type="readahead", block_size=1 << 20)
         self.image = Image(source, offset=offset, cache_bytes=cache_bytes)
         if self.image.format != self.format:
@@ -86,7 +86,7 @@ class _ImageFileSystem(AbstractArchiveFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         if mode != "rb":
-            raise OSError(30, "an image is read-only", path)
+            raise OSError(30, "images are read-only", path)
         return self.image.open("/" + self._strip_protocol(path))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
@@ -112,7 +112,7 @@ class _ImageFileSystem(AbstractArchiveFileSystem):
         except OSError:
             if on_error == "raise":
                 raise
-        # One of them fails: find out which.
+        # At least one range failed. Reading them one by one shows which.
         return super().cat_ranges(paths, starts, ends, max_gap=max_gap, on_error=on_error, **kwargs)
 
 

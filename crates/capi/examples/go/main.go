@@ -26,7 +26,7 @@ type File struct {
 	inode C.uint64_t
 }
 
-// lastError is the text of the last error of this thread, so the caller must have locked it.
+// lastError returns the last error of this thread. The caller must have locked the goroutine to its thread.
 func lastError() error { return errors.New(C.GoString(C.floe_error_text())) }
 
 // Open opens the image in a file.
@@ -42,7 +42,7 @@ func Open(path string) (*Image, error) {
 	return &Image{image}, nil
 }
 
-// Close closes it.
+// Close closes the image.
 func (image *Image) Close() { C.floe_close(image.image) }
 
 // File finds a file.
@@ -58,7 +58,7 @@ func (image *Image) File(path string) (*File, error) {
 	return file, nil
 }
 
-// ReadAt reads as io.ReaderAt says.
+// ReadAt implements io.ReaderAt.
 func (file *File) ReadAt(buffer []byte, offset int64) (int, error) {
 	if len(buffer) == 0 {
 		return 0, nil

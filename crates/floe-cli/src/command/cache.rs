@@ -1,4 +1,4 @@
-//! `floe cache`: looks after the cache of remote images.
+//! `floe cache`: manages the cache of remote images.
 
 use std::{
     io::{self, Write},
@@ -14,50 +14,50 @@ use serde::Serialize;
 
 use crate::{exit::Exit, fail::Fail, output::Output, quantity, shown::Shown};
 
-/// List, verify and remove what the cache of remote images holds
+/// List, verify and remove the content of the cache of remote images
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe cache ls\n  \
     floe cache verify\n  \
     floe cache prune --to 2G\n  \
     floe cache drop 3f9a\n\n\
-    An ID is what floe cache ls shows, or the first digits of it. All of this is safe while images are mounted: what a\n\
-    mount misses then, it fetches again.\n\n\
+    An ID is as shown by floe cache ls, or its first digits. All of this is safe while images are mounted: a mount fetches\n\
+    removed data again when it needs them.\n\n\
     Exit codes:\n  \
     0  done\n  \
     1  the cache cannot be read or written\n  \
     2  wrong usage, or no such object\n  \
-    4  floe cache verify found wrong chunks; they are removed")]
+    4  floe cache verify found corrupt chunks, and removed them")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 
-    /// The directory of the cache [default: /var/cache/floe for root, else $XDG_CACHE_HOME/floe or ~/.cache/floe]
+    /// The cache directory [default: /var/cache/floe for root, else $XDG_CACHE_HOME/floe or ~/.cache/floe]
     #[arg(long, value_name = "DIR", global = true)]
     cache_dir: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the objects, with what is in the cache of each
+    /// List the cached objects with their cached part
     Ls {
-        /// Write one JSON object a line
+        /// Write one JSON object per line
         #[arg(long)]
         json: bool,
     },
-    /// Read everything that is in the cache, hold it against its digests, and remove what is wrong
+    /// Read all cached data, compare it with its digests, and remove corrupt data
     Verify {
         /// Only these objects
         #[arg(value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Give back what killed processes have left and what nobody has asked for in 30 days, and evict down to a size
+    /// Remove leftovers of killed processes and objects unused for 30 days, and evict data down to a size
     Prune {
-        /// The size [default: what there is]
+        /// The size [default: the current size]
         #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
         to: Option<u64>,
     },
-    /// Remove objects. Of one that is mounted only the data go
+    /// Remove objects; of a mounted object only the data is removed
     Drop {
         /// The objects
         #[arg(value_name = "ID", required_unless_present = "all")]
@@ -86,7 +86,7 @@ struct ObjectRecord<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// The cache cannot be read or written, or there is no such object.
+/// The cache cannot be read or written, or an object does not exist.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let cache = open(arguments.cache_dir.clone())?;
     match &arguments.command {
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             Output::run(|output| {
                 for report in &reports {
                     let is_gone = cache.drop_object(&report.id)?.unwrap_or(true);
-                    let note = if is_gone { "" } else { " (in use: its data are removed)" };
+                    let note = if is_gone { "" } else { " (in use: only its data is removed)" };
                     writeln!(output, "{}  {}{note}", short(&report.id), Shown(report.name.as_bytes()))?;
                 }
                 Ok(Exit::Done.code())
@@ -118,12 +118,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 
 fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
     let directory = directory.or_else(CacheOptions::default_directory);
-    let directory =
-        directory.ok_or_else(|| Fail::usage("there is no home directory to look in: give --cache-dir DIR"))?;
-    // A list of a cache that is not there should not make one.
+    let directory = directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-dir DIR"))?;
+    // Listing a cache that does not exist must not create it.
     if !directory.is_dir() {
         return Err(Fail::failed(format!(
-            "{}: there is no cache here",
+            "{}: there is no cache in this directory",
             Shown(directory.as_os_str().as_encoded_bytes())
         )));
     }
@@ -138,13 +137,16 @@ fn verify(cache: &Cache, ids: &[String]) -> Result<u8, Fail> {
         let mut exit = Exit::Done;
         for ObjectReport { id, name, .. } in &reports {
             let CheckReport { sound_chunks, removed_chunks, unproven_chunks } = cache.check(id)?.unwrap_or_default();
-            write!(output, "{}  {}: {sound_chunks} chunks are right", short(id), Shown(name.as_bytes()))?;
+            write!(output, "{}  {}: {sound_chunks} chunks are correct", short(id), Shown(name.as_bytes()))?;
             if unproven_chunks > 0 {
-                write!(output, ", {unproven_chunks} are as they were stored, but their hashes are not in the cache")?;
+                write!(
+                    output,
+                    ", {unproven_chunks} are unchanged since they were stored, but the cache lacks the hashes to verify them"
+                )?;
             }
             if removed_chunks > 0 {
                 exit = Exit::HasErrors;
-                write!(output, ", {removed_chunks} were wrong and are removed")?;
+                write!(output, ", {removed_chunks} were corrupt and were removed")?;
             }
             writeln!(output)?;
         }
@@ -152,7 +154,7 @@ fn verify(cache: &Cache, ids: &[String]) -> Result<u8, Fail> {
     })
 }
 
-/// The objects with these ids, which may be cut short.
+/// Finds the objects with these ids, which may be abbreviated.
 fn chosen(cache: &Cache, ids: &[String]) -> Result<Vec<ObjectReport>, Fail> {
     let reports = cache.list();
     let find = |id: &String| {
@@ -160,7 +162,7 @@ fn chosen(cache: &Cache, ids: &[String]) -> Result<Vec<ObjectReport>, Fail> {
         match (found.next(), found.next()) {
             (Some(report), None) => Ok(report.clone()),
             (None, _) => Err(Fail::usage(format!("{id}: no such object; see floe cache ls"))),
-            (Some(_), Some(_)) => Err(Fail::usage(format!("{id}: several objects begin so; give more digits"))),
+            (Some(_), Some(_)) => Err(Fail::usage(format!("{id}: several objects begin with this; give more digits"))),
         }
     };
     ids.iter().map(find).collect()

@@ -12,14 +12,15 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Write files of an image to standard output, one after the other, byte for byte
 ///
-/// Symbolic links are followed inside the image. What cannot be read is told on stderr, and the next file follows.
+/// Symbolic links are followed inside the image. A file that cannot be read is reported on stderr, and the next file
+/// follows.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe cat system.erofs /etc/os-release\n  \
     floe cat --start 1048576 --length 4096 system.erofs /var/disk.raw | xxd | head\n\n\
     Exit codes:\n  \
-    0  all was written (or the reader went away)\n  \
-    1  something could not be read\n  \
+    0  everything was written (or the reader closed the pipe)\n  \
+    1  a part could not be read\n  \
     2  wrong usage\n  \
     3  the file is no image, or a broken one")]
 pub(crate) struct Arguments {
@@ -30,11 +31,11 @@ pub(crate) struct Arguments {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<std::ffi::OsString>,
 
-    /// Begin at this byte of each file
+    /// Start at this byte of each file
     #[arg(long, value_name = "BYTE", default_value_t = 0, hide_default_value = true)]
     start: u64,
 
-    /// Write so many bytes of each file at most
+    /// Write at most this many bytes of each file
     #[arg(long, value_name = "BYTES")]
     length: Option<u64>,
 }
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     })
 }
 
-/// Writes a file; gives what is wrong with it.
+/// Writes a file. Returns an error message if the file cannot be read.
 fn write_file(
     image: &Image,
     path: &[u8],

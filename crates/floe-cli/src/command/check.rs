@@ -1,4 +1,4 @@
-//! `floe check`: looks for faults in an image.
+//! `floe check`: checks an image.
 
 use std::{
     io::{self, Write},
@@ -24,19 +24,19 @@ use crate::{
     shown::{Shown, json_name},
 };
 
-/// How many findings are told; the rest are counted.
+/// The maximum number of findings that are printed; the rest are counted.
 const TOLD_MAX: u64 = 10_000;
 
-/// Look for faults in an image: broken metadata, and data that does not decode
+/// Check an image for broken metadata and for data that does not decode
 ///
-/// Checks the superblock and its checksum, every inode, the order of names, the bounds and overlaps of what is stored,
-/// link counts and cycles, and decodes all data, on all CPUs. Nothing is repaired: images do not change.
+/// Checks the superblock and its checksum, every inode, the order of names, the bounds and overlaps of stored data,
+/// link counts and cycles, and decodes all data on all CPUs. Repairs nothing: images are read-only.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe check system.erofs\n  \
     floe check --jobs 8 app.sqfs\n  \
     floe check --json system.erofs | jq -r 'select(.path) | .path'\n\n\
-    With --json there is one object a line: each finding (severity, rule, path, nid, device, offset),\n\
+    With --json there is one object per line: each finding (severity, rule, path, nid, device, offset),\n\
     then the summary.\n\n\
     Exit codes: those of fsck\n  \
     0   no errors\n  \
@@ -48,19 +48,19 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// How many threads decode [default: the number of CPUs]
+    /// The number of decoding threads [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// Check metadata only; data is neither read nor decoded
+    /// Check metadata only; neither read nor decode data
     #[arg(long)]
     metadata_only: bool,
 
-    /// Say nothing if all is well
+    /// Print nothing if there are no findings
     #[arg(short, long)]
     quiet: bool,
 
-    /// Write one JSON object a line
+    /// Write one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let files = arguments.image.open_files(confinement::reading()).map_err(|fail| fail.with_exit(Exit::NotChecked))?;
     Output::run(|output| {
         let (told, output) = (AtomicU64::new(0), Mutex::new(output));
-        // What cannot be written is found when the summary is.
+        // If a line cannot be written, the error also occurs when the summary is written.
         let tell = |finding: &Finding| {
             if told.fetch_add(1, Relaxed) < TOLD_MAX {
                 let line = finding_line(finding, arguments.json);

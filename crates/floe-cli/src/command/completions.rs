@@ -1,11 +1,11 @@
-//! `floe completions`: completions for shells.
+//! `floe completions`: generates shell completions.
 
 use clap::Command;
 use clap_complete::Shell;
 
 use crate::{fail::Fail, output::Output};
 
-/// Print the completions of the commands and options for a shell
+/// Print completions of commands and options for a shell
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-/// Runs the command for the command line that `cli` describes.
+/// Runs the command for the command line `cli`.
 ///
 /// # Errors
 /// Standard output cannot be written.

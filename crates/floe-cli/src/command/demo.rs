@@ -1,4 +1,4 @@
-//! `floe demo`: mounts the image that is part of this program, and reads all of it.
+//! `floe demo`: mounts the embedded image and reads all of it.
 
 use std::{
     fs, io,
@@ -15,22 +15,21 @@ use sha2::{Digest, Sha256};
 
 use crate::{cancellation, exit::Exit, fail::Fail, output::Output};
 
-/// The image. `cargo xtask fixtures --demo` makes it and its manifest.
+/// The embedded image. `cargo xtask fixtures --demo` generates it and its manifest.
 pub(crate) const IMAGE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs"));
 
-/// What it holds, a line of JSON for each path.
+/// The image's manifest: one line of JSON for each path.
 const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/demo.jsonl"));
 
-/// Mount a small image that is part of this program, read all of it, and say what happened
+/// Mount a small embedded image, read all of it, and report the results
 ///
-/// Everything happens in a temporary directory, which is removed. Where FUSE cannot be used, the image is read without a
-/// mount.
+/// Uses a temporary directory, which is removed at the end. If FUSE cannot be used, the image is read without a mount.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe demo\n\n\
     Exit codes:\n  \
-    0    all was read and was as it should be\n  \
-    1    something was not\n  \
+    0    all content was read and is correct\n  \
+    1    some content could not be read or is wrong\n  \
     2    wrong usage\n  \
     130  ended by a signal")]
 pub(crate) struct Arguments {
@@ -39,7 +38,7 @@ pub(crate) struct Arguments {
     no_mount: bool,
 }
 
-/// What the manifest says of a path; only what is compared.
+/// The part of a path's manifest line that is compared.
 #[derive(Deserialize)]
 struct Expected {
     path: String,
@@ -50,7 +49,7 @@ struct Expected {
     sha256: Option<String>,
 }
 
-/// What was read.
+/// Counts of what was read.
 #[derive(Default)]
 struct Tally {
     names: u64,
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         .lines()
         .map(|line| serde_json::from_str(line).map_err(|error| Fail::failed(format!("the built-in manifest: {error}"))))
         .collect::<Result<_, _>>()?;
-    // A signal ends the demonstration after the mount is gone, not before.
+    // After a signal, the demonstration still unmounts before it ends.
     let cancel = cancellation::on_signals()?;
     let at = |path: &Path| format!("{}", path.display());
     let folder = tempfile::Builder::new().prefix("floe-demo-").tempdir();
@@ -83,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         shown(start.elapsed())
     ))?;
     let why_not = if arguments.no_mount {
-        Some("as you wished".to_owned())
+        Some("as requested".to_owned())
     } else {
         mount_and_read(&image, &folder.path().join("mount"), &expected)?
     };
@@ -99,7 +98,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     Output::print("next     floe mount IMAGE DIR\n")
 }
 
-/// Mounts the image, reads all of it through the mount, twice, and unmounts. Gives why, if it cannot be mounted.
+/// Mounts the image, reads all of it through the mount twice, and unmounts. Returns the reason if the image cannot be
+/// mounted.
 fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> Result<Option<String>, Fail> {
     fs::create_dir(directory).map_err(|error| Fail::failed(format!("{}: {error}", directory.display())))?;
     let start = Instant::now();
@@ -118,7 +118,7 @@ fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> 
     }
     let start = Instant::now();
     let unmounted = mount.unmounter().unmount(Detach::Never);
-    // Somebody may be looking at it.
+    // Another program may be using the mount.
     unmounted.or_else(|_| mount.unmounter().unmount(Detach::Lazily))?;
     Output::print(format_args!("unmounted in {}\n", shown(start.elapsed())))?;
     Ok(None)
@@ -137,7 +137,7 @@ fn shown(elapsed: Duration) -> String {
     format!("{:.1} ms", elapsed.as_secs_f64() * 1000.0)
 }
 
-/// Reads all that is expected below a directory. The error says what is not as it should be.
+/// Reads and compares everything below a directory. The error says what differs.
 fn read_mount(directory: &Path, expected: &[Expected]) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for entry in expected {
@@ -155,14 +155,14 @@ fn read_mount(directory: &Path, expected: &[Expected]) -> Result<Tally, String> 
             }
         };
         if !found || metadata.len() != entry.size {
-            return Err(format!("{}: not as it should be", path.display()));
+            return Err(format!("{}: wrong content or attributes", path.display()));
         }
         tally.names += 1;
     }
     Ok(tally)
 }
 
-/// Reads all that is expected from the image itself.
+/// Reads and compares everything in the image itself.
 fn read_image(image: &Image, expected: &[Expected]) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for entry in expected {
@@ -184,7 +184,7 @@ fn read_image(image: &Image, expected: &[Expected]) -> Result<Tally, String> {
             }
         };
         if !found || attr.size != entry.size {
-            return Err(format!("{}: not as it should be", entry.path));
+            return Err(format!("{}: wrong content or attributes", entry.path));
         }
         tally.names += 1;
     }

@@ -1,4 +1,4 @@
-//! `floe doctor`: what this machine offers.
+//! `floe doctor`: shows the capabilities of this machine.
 
 use std::io;
 
@@ -9,17 +9,17 @@ use crate::{
     output::Output,
 };
 
-/// Show what this machine offers for mounts, what is missing, and the command that mends it
+/// Show what this machine offers for mounts, what is missing, and the commands that fix it
 #[derive(clap::Args)]
 #[command(after_help = "\
-Nothing is changed. Run it as the user who mounts, and in the container in which the mount is to be.
+Changes nothing. Run it as the user who will mount, and in the same container.
 
 Exit codes:
-  0  mounting works here
-  1  it does not
+  0  mounting works
+  1  mounting does not work
   2  wrong usage")]
 pub(crate) struct Arguments {
-    /// Write one JSON object a line
+    /// Write one JSON object per line
     #[arg(long)]
     json: bool,
 }

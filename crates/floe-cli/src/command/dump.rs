@@ -1,4 +1,4 @@
-//! `floe dump`: shows how an image is made.
+//! `floe dump`: shows the structure of an image.
 
 use std::io::{self, Write};
 
@@ -16,14 +16,14 @@ use crate::{
     shown::Shown,
 };
 
-/// Where the superblocks are, and how long, in bytes. One of EROFS may be longer.
+/// The offset and the length of each format's superblock, in bytes. An EROFS superblock may be longer.
 const EROFS_SUPERBLOCK: (u64, usize) = (1024, 128);
 const SQUASHFS_SUPERBLOCK_LEN: usize = 96;
 
-/// How many bytes a line of raw bytes has.
+/// The number of bytes in a line of a hex dump.
 const RAW_LINE_BYTES: usize = 16;
 
-/// Show how an image is made: its superblock and features, statistics, single inodes and where their bytes are stored
+/// Show the structure of an image: superblock, features, statistics, single inodes, and where their bytes are stored
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe dump system.erofs\n  \
@@ -31,19 +31,19 @@ const RAW_LINE_BYTES: usize = 16;
     floe dump --extents system.erofs /usr/bin/bash\n  \
     floe dump --nid 36 --raw system.erofs\n\n\
     Exit codes:\n  \
-    0  all was shown\n  \
-    1  something could not be read\n  \
+    0  everything was shown\n  \
+    1  a part could not be read\n  \
     2  wrong usage\n  \
     3  the file is no image, or a broken one")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// Inodes to show, by path; a symbolic link is shown as such
+    /// Inodes to show, by path; symbolic links are not followed
     #[arg(value_name = "PATH")]
     paths: Vec<std::ffi::OsString>,
 
-    /// Show the inode with this number of the format
+    /// Show the inode with this number in the image
     #[arg(long, value_name = "N")]
     nid: Option<u64>,
 
@@ -51,11 +51,11 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     extents: bool,
 
-    /// Count inodes, bytes and blocks, and how large they are
+    /// Show statistics: counts and sizes of inodes, data and blocks
     #[arg(short = 'S', long)]
     statistics: bool,
 
-    /// Show the bytes of the superblock, or of the inode (EROFS), too
+    /// Also show the raw bytes of the superblock, or of the inode (EROFS)
     #[arg(long)]
     raw: bool,
 }
@@ -103,7 +103,7 @@ fn show(arguments: &Arguments, image: &Image, output: &mut dyn Write, complain: 
                 write_inode(With { entries: false, extents: arguments.extents }, erofs, nid, output, complain)?;
                 if arguments.raw {
                     match floe_erofs::dump::inode(erofs, nid) {
-                        Ok(report) if report.is_in_metabox => complain("the inode stands in the metabox: no raw bytes"),
+                        Ok(report) if report.is_in_metabox => complain("the inode is in the metabox: no raw bytes"),
                         Ok(report) => write_raw(image, report.position, report.inode_len as usize, output, complain)?,
                         Err(_) => {}
                     }
@@ -147,7 +147,7 @@ fn write_image(
     if arguments.raw { write_raw(image, offset, len, output, complain) } else { Ok(()) }
 }
 
-/// Writes bytes of the image, as they stand in it.
+/// Writes raw bytes of the image as a hex dump.
 fn write_raw(
     image: &Image,
     offset: u64,

@@ -27,45 +27,45 @@ use crate::{
     shown::Shown,
 };
 
-/// How many setbacks are told one by one; the rest are counted.
+/// The maximum number of warnings that are printed; the rest are counted.
 const TOLD_MAX: u64 = 100;
 
 /// Extract an image, or parts of it, into a directory
 ///
-/// Keeps owners, modes, times to the nanosecond, extended attributes (ACLs and capabilities among them), hard links,
-/// holes and special files. Writes nothing outside the directory, whatever names and links the image holds, and replaces
-/// nothing that is already there, unless --force is given. Directories that are there are filled.
+/// Preserves owners, modes, times to the nanosecond, extended attributes (including ACLs and capabilities), hard links,
+/// holes and special files. Never writes outside the directory, whatever names and links the image contains, and
+/// replaces existing files only with --force. Existing directories are filled.
 ///
-/// A file that cannot be read whole is left out and told. A user who is not root gets files of their own: owners, device
-/// nodes and protected attributes are left out and counted.
+/// A file that cannot be read completely is left out and reported. Files extracted by a user other than root belong to
+/// that user: owners, device nodes and protected attributes are left out and counted.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe extract system.erofs -C root\n  \
     floe extract app.sqfs /usr/share/doc /etc -C some\n  \
     floe extract --jobs 8 --strict system.erofs -C root\n\n\
     Exit codes:\n  \
-    0    all was extracted (privileges aside, unless --strict)\n  \
-    1    something is missing or incomplete\n  \
+    0    everything was extracted (except what needs privileges, unless --strict)\n  \
+    1    entries are missing or incomplete\n  \
     2    wrong usage\n  \
     3    the file is no image, or a broken one\n  \
-    130  ended by a signal; what was half written is removed")]
+    130  ended by a signal; incomplete files were removed")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// What to extract, with all below it; without it, everything. Paths are kept: /etc/fstab becomes DIR/etc/fstab
+    /// Paths to extract, with everything below them [default: all]. Paths are kept: /etc/fstab becomes DIR/etc/fstab
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 
-    /// Extract into this directory, which is made if it is missing
+    /// Extract into this directory; it is created if it is missing
     #[arg(short = 'C', long = "directory", value_name = "DIR", default_value = ".")]
     directory: PathBuf,
 
-    /// How many threads decode and write [default: the number of CPUs]
+    /// The number of threads that decode and write [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// Replace files that are in the way
+    /// Replace existing files
     #[arg(short, long)]
     force: bool,
 
@@ -73,15 +73,15 @@ pub(crate) struct Arguments {
     #[arg(long)]
     strict: bool,
 
-    /// Leave extended attributes out
+    /// Do not extract extended attributes
     #[arg(long)]
     no_xattrs: bool,
 
-    /// Make all files this user's own
+    /// Leave all files owned by the current user
     #[arg(long)]
     no_owner: bool,
 
-    /// No progress bar and no summary
+    /// Print no progress bar and no summary
     #[arg(short, long)]
     quiet: bool,
 
@@ -154,11 +154,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     Ok(if incomplete { Exit::Failed.code() } else { Exit::Done.code() })
 }
 
-/// What went wrong, and what to do if it is known.
+/// The cause, with advice if there is any.
 fn told_cause(cause: &ExtractWarningCause) -> String {
     match cause {
         ExtractWarningCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            "is there already; --force replaces it".to_owned()
+            "already exists; --force replaces it".to_owned()
         }
         cause => cause.to_string(),
     }
@@ -205,14 +205,14 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
     }
     if summary.denied() > 0 {
         eprintln!(
-            "floe: left out for want of privileges or of support in the target: {} owners, {} devices, {} attributes",
+            "floe: left out because of missing privileges or missing support in the target: {} owners, {} devices, {} attributes",
             HumanCount(owners_denied),
             HumanCount(devices_denied),
             HumanCount(xattrs_denied)
         );
     }
     if failures > 0 {
-        eprintln!("floe: {} things are missing or incomplete", HumanCount(failures));
+        eprintln!("floe: {} entries are missing or incomplete", HumanCount(failures));
     }
     if arguments.quiet {
         return Ok(());

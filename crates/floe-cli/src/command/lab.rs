@@ -28,16 +28,16 @@ enum Measurement {
     Read(trees::ReadArguments),
 }
 
-/// How long it takes to get pages, from the system and from a pool, with and without memory pressure
+/// Measure how long page allocation takes, from the system and from a pool, with and without memory pressure
 #[derive(Args)]
 struct AllocArguments {
-    /// Pages got at once: a decode needs 16 for a window of 64 KiB, 4 for one of 16 KiB
+    /// The number of pages in one allocation: a decode needs 16 for a window of 64 KiB, 4 for one of 16 KiB
     #[arg(long, value_name = "N", default_value_t = 64)]
     pages: usize,
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 200)]
     rounds: usize,
-    /// The memory limit that makes pressure
+    /// The memory limit that causes pressure
     #[arg(long, value_name = "SIZE", default_value = "40M", value_parser = size)]
     limit: u64,
     #[command(flatten)]
@@ -47,7 +47,7 @@ struct AllocArguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Nothing could be measured, or a result cannot be written.
+/// The measurement failed, or a result cannot be written.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let interrupt = Interrupt::listen();
     match arguments.measurement {
@@ -71,7 +71,7 @@ fn alloc(arguments: &AllocArguments, interrupt: &Interrupt) -> Result<u8, Fail> 
     Ok(end(interrupt))
 }
 
-/// How a measurement ends that may have been ended early.
+/// The exit code of a measurement, which the user may have interrupted.
 fn end(interrupt: &Interrupt) -> u8 {
     if interrupt.is_requested() { Exit::Interrupted.code() } else { Exit::Done.code() }
 }
@@ -81,5 +81,5 @@ fn failed(error: floe_lab::Error) -> Fail {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    floe_lab::load::parse_size(text).ok_or_else(|| format!("{text:?} is no size: use a number with K, M or G"))
+    floe_lab::load::parse_size(text).ok_or_else(|| format!("{text:?} is not a size: use a number with K, M or G"))
 }

@@ -1,4 +1,4 @@
-//! `floe ls`: lists what is in an image.
+//! `floe ls`: lists directories and files of an image.
 
 use std::{
     collections::HashSet,
@@ -13,29 +13,29 @@ use crate::{
     mode_text::ModeText, output::Output, shown::Shown,
 };
 
-/// List what is in an image
+/// List directories and files of an image
 ///
-/// One name a line, in the order of the image. A name with control characters, or that is not UTF-8, is quoted as shells
-/// read it: $'two\nlines'. `.` and `..` are left out; all other names are shown.
+/// Prints one name per line, in the order of the image. A name with control characters, or that is not UTF-8, is quoted
+/// for shells: $'two\nlines'. `.` and `..` are omitted; all other names are shown.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe ls system.erofs\n  \
     floe ls -lR system.erofs /etc /usr/bin\n  \
     floe ls --json app.sqfs /share | jq -r 'select(.size > 1e6) | .path'\n  \
     floe ls --offset auto Tool.AppImage\n\n\
-    With --json there is one object a line: path, type (f d l c b p s), mode, uid, gid, size, nlink,\n\
-    mtime [seconds, nanoseconds], rdev [major, minor], target, ino, nid, blocks. In names, %XX stands\n\
-    for control characters, '%' and bytes that are not UTF-8.\n\n\
+    With --json there is one object per line: path, type (f d l c b p s), mode, uid, gid, size, nlink,\n\
+    mtime [seconds, nanoseconds], rdev [major, minor], target, ino, nid, blocks. In names, %XX encodes\n\
+    control characters, '%' and bytes that are not UTF-8.\n\n\
     Exit codes:\n  \
-    0  all was listed\n  \
-    1  something could not be read\n  \
+    0  everything was listed\n  \
+    1  a part could not be read\n  \
     2  wrong usage\n  \
     3  the file is no image, or a broken one")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// What to list: the content of directories, or single files
+    /// Paths to list: the content of directories, or single files
     #[arg(value_name = "PATH", default_value = "/", hide_default_value = true)]
     paths: Vec<std::ffi::OsString>,
 
@@ -43,23 +43,23 @@ pub(crate) struct Arguments {
     #[arg(short = 'l', long)]
     long: bool,
 
-    /// List all that lies below, too
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
 
-    /// List directories themselves, not what is in them
+    /// List directories themselves, not their content
     #[arg(short = 'd', long, conflicts_with = "recursive")]
     directory: bool,
 
-    /// Show the inode numbers
+    /// Show inode numbers
     #[arg(short = 'i', long)]
     inode: bool,
 
-    /// Accepted as ls has it; names that begin with a dot are always shown
+    /// Accepted for compatibility with ls; names that begin with a dot are always shown
     #[arg(short = 'a', long, hide = true)]
     all: bool,
 
-    /// Write one JSON object a line
+    /// Write one JSON object per line
     #[arg(long, conflicts_with_all = ["long", "inode"])]
     json: bool,
 }
@@ -71,7 +71,7 @@ struct Lister<'a> {
     exit: u8,
     entered: HashSet<Nid>,
     limit: EntryLimit,
-    /// Whether there were more entries than an image can have.
+    /// Whether the listing found more entries than an image can have.
     is_over: bool,
     has_listed: bool,
 }
@@ -95,12 +95,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 }
 
 impl Lister<'_> {
-    /// Lists what was asked for: first single files, then directories, as ls does.
+    /// Lists the arguments: first single files, then directories, like ls.
     fn list_paths(&mut self) -> io::Result<()> {
         let (mut files, mut directories) = (Vec::new(), Vec::new());
         for path in &self.arguments.paths {
             let path = path.as_encoded_bytes();
-            // A link to a directory is listed as that directory, but shown as a link with -l or -d.
+            // A link to a directory is listed as that directory, but with -l or -d as a link.
             let follow = !self.arguments.long && !self.arguments.directory || path.ends_with(b"/");
             let found = if follow { self.image.resolve(path) } else { self.image.resolve_link(path) };
             let attr = found.and_then(|nid| Ok(self.image.attr(nid)?));
@@ -118,7 +118,7 @@ impl Lister<'_> {
         }
         let with_headers = self.arguments.recursive || self.arguments.paths.len() > 1;
         directories.reverse();
-        // What is still to be listed, the next one last.
+        // The directories that are still to list, the next one last.
         while let Some((path, nid)) = directories.pop() {
             if !self.entered.insert(nid) && self.arguments.recursive {
                 let error = Error::corrupt("directory found in two places", floe_image::Place::inode(nid));
@@ -136,7 +136,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Lists what is in a directory; gives the directories in it.
+    /// Lists a directory. Returns its subdirectories.
     fn list_directory(&mut self, path: &[u8], nid: Nid, with_header: bool) -> io::Result<Vec<(Vec<u8>, Nid)>> {
         if with_header && !self.arguments.json {
             let gap = if self.has_listed { "\n" } else { "" };
@@ -183,7 +183,7 @@ impl Lister<'_> {
         Row { name, attr, target }
     }
 
-    /// Writes lines, with columns as wide as they need to be. `directory` is empty where the names are whole paths.
+    /// Writes rows with aligned columns. `directory` is empty if the names are whole paths.
     fn write_rows(&mut self, directory: &[u8], rows: &[Row]) -> io::Result<()> {
         let mut widths = [0; 5];
         for row in rows {

@@ -1,4 +1,4 @@
-//! `floe manual`: the manual pages, made of the same definitions as `--help`.
+//! `floe manual`: generates the manual pages from the definitions of `--help`.
 
 use std::{fs, path::PathBuf};
 
@@ -6,15 +6,15 @@ use clap::Command;
 
 use crate::{drop_in, exit::Exit, fail::Fail};
 
-/// Write the manual pages of the program, of each command and of the names it stands in for
+/// Write the manual pages of the program, its commands and its drop-in names
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The directory to write them to
+    /// The output directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Runs the command for the command line that `cli` describes.
+/// Runs the command for the command line `cli`.
 ///
 /// # Errors
 /// A page cannot be written.
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Arguments, cli: Command) -> Result<u8, Fail> {
     Ok(Exit::Done.code())
 }
 
-/// The manual page of a name that the program stands in for: its help, set as it is.
+/// The manual page of a drop-in name: its help text, printed verbatim.
 fn drop_in_page(name: &str, help: &str) -> String {
     let help: Vec<String> = help.lines().map(escaped).collect();
     format!(
@@ -43,7 +43,7 @@ fn drop_in_page(name: &str, help: &str) -> String {
     )
 }
 
-/// A line that roff prints as it is.
+/// Escapes a line so that roff prints it verbatim.
 fn escaped(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }

@@ -24,13 +24,13 @@ use serde::Serialize;
 
 use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity, source_date_epoch};
 
-/// How long a build may go on after a signal, until it comes to where it looks for one.
+/// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 
-/// Build an EROFS image of directories and tar archives
+/// Build an EROFS image from directories and tar archives
 ///
-/// Of several sources the last one counts where they have the same path; directories are merged. The image gets its
-/// name when it is whole. The same sources and options give the same bytes, whatever the number of jobs.
+/// If sources have the same path, the last one wins; directories are merged. The image gets its name when it is
+/// complete. The same sources and options give the same bytes, with any number of jobs.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe mkfs system.erofs root --compress lz4hc\n  \
@@ -39,41 +39,41 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
     floe mkfs layer.erofs tree --compress zstd --verity\n  \
     floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
-    /// The image to make
+    /// The image to create
     image: PathBuf,
 
-    /// What goes into it: directories, and tar archives, plain or compressed with gzip, zstd or xz; - is the standard
-    /// input
+    /// The content: directories, and tar archives, plain or compressed with gzip, zstd or xz; - is standard input
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Compress with lz4, lz4hc, lzma, deflate or zstd, and perhaps a level: zstd,9. Those after a colon are for hints:
-    /// lz4hc:zstd,9
+    /// Compress with lz4, lz4hc, lzma, deflate or zstd, with an optional level: zstd,9. Further algorithms after a
+    /// colon are for --compress-hints: lz4hc:zstd,9
     #[arg(short = 'z', long, value_name = "ALGORITHM[,LEVEL]")]
     compress: Option<String>,
 
-    /// Compress some files otherwise. Each line of the file has the size of a pcluster in bytes (0: not compressed),
-    /// perhaps the number of an algorithm of --compress, from 0, and a regular expression: paths without a leading slash
+    /// A file with rules for files that are compressed differently. Each line has a pcluster size in bytes (0:
+    /// uncompressed), an optional index of an algorithm of --compress (the first is 0), and a regular expression, which
+    /// is matched against paths without a leading slash
     #[arg(long, value_name = "FILE", requires = "compress")]
     compress_hints: Option<PathBuf>,
 
-    /// The size of a compressed block: larger ones take less room and make random reads dearer [default: the block size]
+    /// The size of a compressed block: larger blocks save space and slow random reads down [default: the block size]
     #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes)]
     pcluster_bytes: Option<u64>,
 
-    /// The dictionary of lzma or the window of zstd [default: by the pcluster size]
+    /// The size of the lzma dictionary or the zstd window [default: by the pcluster size]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     dictionary: Option<u64>,
 
-    /// How far back LZ4 may refer: a small window needs fewer temporary pages when it is decoded
+    /// The LZ4 window: a small window needs fewer temporary pages for decoding
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "64k")]
     lz4_window: u64,
 
-    /// The block size: 512, 1k, 2k, … 64k. Linux mounts images whose blocks are at most as large as the machine's pages
+    /// The block size: 512, 1k, 2k, … 64k. Linux mounts only images whose blocks are no larger than the machine's pages
     #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
     block_size: u64,
 
-    /// Put small ends of compressed files behind their inodes
+    /// Store small ends of compressed files behind their inodes
     #[arg(long)]
     inline_tails: bool,
 
@@ -81,64 +81,64 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     fragments: FragmentsArgument,
 
-    /// Store once what files have in common: equal files, and equal parts of some KiB at any place
+    /// Deduplicate: store equal files once, and equal parts of some KiB at any offset
     #[arg(long)]
     dedupe: bool,
 
-    /// Give all inodes this time, in seconds since 1970 [default: their own, but none after SOURCE_DATE_EPOCH in the
-    /// environment]
+    /// Set the time of all inodes, in seconds since 1970 [default: keep the times, but none later than
+    /// SOURCE_DATE_EPOCH in the environment]
     #[arg(short = 'T', long, value_name = "SECONDS", allow_negative_numbers = true)]
     time: Option<i64>,
 
-    /// Make everything root's
+    /// Make root the owner of all files
     #[arg(long)]
     all_root: bool,
 
-    /// Leave extended attributes out
+    /// Do not store extended attributes
     #[arg(long)]
     no_xattrs: bool,
 
-    /// Leave this path out, with all below it; may be given several times. It has to be there
+    /// Exclude this path, with everything below it; may be repeated. The path must exist
     #[arg(long, value_name = "PATH")]
     exclude: Vec<PathBuf>,
 
-    /// Leave out what this regular expression matches, with all below it: paths without a leading slash
+    /// Exclude paths that match this regular expression, with everything below them; paths have no leading slash
     #[arg(long, value_name = "EXPRESSION")]
     exclude_regex: Vec<String>,
 
-    /// Let .wh.NAME and .wh..wh..opq in a source remove what earlier sources have, as in the layers of containers
+    /// Apply whiteouts of container layers: .wh.NAME and .wh..wh..opq in a source remove files of earlier sources
     #[arg(long)]
     whiteouts: bool,
 
-    /// Always use the long form of inodes, which has room for large owners and times
+    /// Always use extended inodes, which have room for large owners and for times
     #[arg(long)]
     extended_inodes: bool,
 
-    /// Store files in chunks of this size, equal ones once
+    /// Store files in chunks of this size, and equal chunks once
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     chunk: Option<u64>,
 
-    /// The volume's name, at most 15 bytes
+    /// The volume label, at most 15 bytes
     #[arg(short = 'L', long, value_name = "NAME")]
     label: Option<OsString>,
 
-    /// Put what a launch reads first: a file that floe record has made
+    /// Place the files that a launch reads first, according to a profile from floe record
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 
-    /// Fail if a file changes or vanishes while it is read, instead of taking as much of it as there is
+    /// Fail if a file changes or vanishes while it is read, instead of storing the part that was read
     #[arg(long)]
     strict: bool,
 
-    /// How much is read back and compared with the sources before the image gets its name
+    /// How much of the image is read back and compared with the sources before it gets its name
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
 
-    /// Append a dm-verity hash tree, and write its root hash beside the image, to IMAGE.dmverity, as containerd does
+    /// Append a dm-verity hash tree, and write its root hash to IMAGE.dmverity, as containerd does
     #[arg(long)]
     verity: bool,
 
-    /// How many threads compress [default: the number of CPUs]
+    /// The number of compressing threads [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
@@ -146,7 +146,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
 
-    /// No progress bar and no summary
+    /// Print no progress bar and no summary
     #[arg(short, long)]
     quiet: bool,
 
@@ -173,7 +173,7 @@ enum VerifyArgument {
     /// All metadata, and up to 64 MiB of the data
     #[default]
     Sample,
-    /// All
+    /// All metadata and all data
     Full,
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let options = arguments.options()?;
     let sources: Vec<Source> = arguments.sources.iter().map(|path| source(path)).collect();
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-        return Err(Fail::usage("the standard input can be a source only once"));
+        return Err(Fail::usage("standard input can be a source only once"));
     }
     if arguments.verity {
         verity::prepare(&arguments.image)?;
@@ -244,13 +244,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         eprintln!("floe: {warning}");
     }
     if summary.xattrs_left_out > 0 {
-        eprintln!(
-            "floe: {} extended attributes are left out: the format has no place for them",
-            summary.xattrs_left_out
-        );
+        eprintln!("floe: {} extended attributes were left out: the format cannot store them", summary.xattrs_left_out);
     }
     if summary.profile_missing > 0 {
-        eprintln!("floe: {} ranges of the profile are of files that the image does not have", summary.profile_missing);
+        eprintln!("floe: {} ranges of the profile belong to files that are not in the image", summary.profile_missing);
     }
     Output::run(|output| {
         if arguments.json {
@@ -263,7 +260,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     })
 }
 
-/// What a source is: that a directory is missing is told by whoever reads it.
+/// The type of a source. A missing directory is reported later, when it is read.
 fn source(path: &Path) -> Source {
     match path.metadata() {
         _ if path.as_os_str() == "-" => Source::TarFromInput,
@@ -272,7 +269,7 @@ fn source(path: &Path) -> Source {
     }
 }
 
-/// A profile that floe record has made.
+/// Reads a profile of floe record.
 fn profile(path: &Path) -> Result<Profile, Fail> {
     let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
     Profile::parse(&text).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
@@ -328,7 +325,7 @@ impl Arguments {
 
     fn hints(&self, pcluster_bytes: u32) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
-        // What is wrong with one of the algorithms is to be told before a hint is said to name none.
+        // Errors in the algorithms are reported before an error in a hint that refers to one.
         (0..self.algorithms().count()).try_for_each(|index| self.compression(index, pcluster_bytes).map(|_| ()))?;
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
         let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
@@ -339,7 +336,7 @@ impl Arguments {
         self.compress.iter().flat_map(|text| text.split(':'))
     }
 
-    /// The algorithm with this number, as it is for pclusters of this size.
+    /// The algorithm with this index, for pclusters of this size.
     fn compression(&self, index: usize, pcluster_bytes: u32) -> Result<Option<Compression>, Fail> {
         let Some(text) = self.algorithms().nth(index) else { return Ok(None) };
         let (name, level) = text.split_once(',').unwrap_or((text, ""));
@@ -348,12 +345,12 @@ impl Arguments {
             ("", "lzma") => 6,
             ("", "zstd") => 3,
             ("", _) => 1,
-            (_, "lz4") => return Err(Fail::usage("lz4 has no levels: leave the level out, or choose lz4hc, 1 to 12")),
+            (_, "lz4") => return Err(Fail::usage("lz4 has no levels: omit the level, or use lz4hc, 1 to 12")),
             (level, _) => {
                 let level: i64 = level
                     .parse()
                     .map_err(|_| Fail::usage(format!("'{level}' is not a level: give a number, as in zstd,9")))?;
-                // What is out of the range is told by the algorithm.
+                // The algorithm itself reports a level that is out of range.
                 u8::try_from(level).unwrap_or(u8::MAX)
             }
         };
@@ -374,7 +371,7 @@ impl Arguments {
                 Compression::Zstd { level, window_log2: u8::try_from(window_log2).unwrap_or(u8::MAX) }
             }
             other => {
-                return Err(Fail::usage(format!("'{other}' is not known: choose lz4, lz4hc, lzma, deflate or zstd")));
+                return Err(Fail::usage(format!("'{other}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")));
             }
         }))
     }

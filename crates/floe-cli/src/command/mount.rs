@@ -38,7 +38,7 @@ use crate::{
     status,
 };
 
-/// Mount an image on a directory, until it is unmounted or interrupted
+/// Mount an image on a directory until it is unmounted or interrupted
 #[derive(clap::Args)]
 #[command(override_usage = "floe mount [OPTIONS] IMAGE DIR", after_help = format!("{}\n{HELP}", mount_options::help()))]
 pub(crate) struct Arguments {
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// The directory to mount on; /dev/fd/N for an open descriptor of /dev/fuse
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Serve in the background, and return when the mount works
+    /// Serve in the background; the command returns when the mount works
     #[arg(short = 'd', long)]
     daemon: bool,
     #[arg(long, value_name = "SIZE|auto", value_parser = offset, help = mount_options::about("offset"))]
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     cache: Option<u64>,
     #[arg(long, value_name = "N", help = mount_options::about("threads"))]
     threads: Option<NonZero<usize>>,
-    /// Let other users in (the default for root)
+    /// Admit other users (the default for root)
     #[arg(long)]
     allow_other: bool,
     /// Options as in fstab: key=value,…; "help" lists them
@@ -75,29 +75,29 @@ pub(crate) struct Arguments {
 
 const HELP: &str = "\
 SIGINT, SIGTERM and SIGHUP unmount the image, unless they were ignored from the start (nohup).
-A mount in use disappears from the tree and still serves its current users; a second signal ends
+A mount in use disappears from the tree but still serves its current users; a second signal ends
 it at once.
 
 Exit codes:
-  0  it was unmounted; with --daemon: it works
+  0  it was unmounted; with --daemon: the mount works
   1  it could not be mounted
   2  wrong usage
-  3  the file is no image, or the image is broken or uses what this version does not know";
+  3  the file is no image, or the image is broken or uses unsupported features";
 
-/// A mount to make.
+/// A request to mount an image.
 pub(crate) struct Order {
     pub(crate) image: PathBuf,
     pub(crate) directory: PathBuf,
     pub(crate) settings: Settings,
     pub(crate) in_background: bool,
-    /// Unmount when nobody used the mount for so long.
+    /// Unmount after this time without use.
     pub(crate) idle: Option<Duration>,
-    /// A pipe that is told when the mount works.
+    /// A pipe that gets a message when the mount works.
     pub(crate) notify_pipe: Option<PathBuf>,
 }
 
 impl Order {
-    /// A mount in the foreground that stays until somebody unmounts it.
+    /// A mount in the foreground that stays until it is unmounted.
     pub(crate) fn new(image: impl Into<PathBuf>, directory: impl Into<PathBuf>, settings: Settings) -> Self {
         let (image, directory) = (image.into(), directory.into());
         Self { image, directory, settings, in_background: false, idle: None, notify_pipe: None }
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     fulfil(Order { in_background, ..Order::new(image, directory, settings) })
 }
 
-/// Mounts, and serves until the end; in the background if that is wanted. Gives the exit code.
+/// Mounts and serves the image until it is unmounted, in the background if requested. Returns the exit code.
 ///
 /// # Errors
 /// The image cannot be mounted.
@@ -180,15 +180,17 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
-    // From here on signals wait for the mount, so that none leaves it behind.
+    // From here on, signals are queued until the mount exists, so that no signal leaves a mount without a process.
     let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
-    let signals = signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))?;
+    let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
     let Fronted { mount, reader, report: front } = settings.front.mount(&image, mountpoint, &settings.mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
-        eprintln!("floe: the kernel reads ahead as far as before: {refusal}");
+        eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
     if let Some(refusal) = image.reader().engine().spill_file_refusal() {
-        eprintln!("floe: there is no spill file: {refusal}; name another directory with -o spill-file-directory=DIR");
+        eprintln!(
+            "floe: continuing without a spill file: {refusal}; name another directory with -o spill-file-directory=DIR"
+        );
     }
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
@@ -216,9 +218,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     say_ready(&path, &shown, image.format(), report).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
-        Fail::failed(format!("nobody waits for the mount any more: {error}"))
+        Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
-    // It is only for speed, so that nobody waits for it, nor for a thread that cannot be had.
+    // Prefetch only improves speed, so the mount neither waits for this thread nor fails if it cannot be started.
     let ahead = image.clone();
     let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
     if let Some(idle) = idle {
@@ -235,8 +237,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     match ended {
         Ended::Unmounted => Ok(Exit::Done),
         Ended::Stuck => {
-            eprintln!("floe: {}: the source of the image is stuck; what waits for it is given up", path.display());
-            // Threads that wait in the source would keep the process.
+            eprintln!("floe: {}: the source of the image is stuck; waiting requests are abandoned", path.display());
+            // Returning from `main` would not end threads that wait for the source.
             process::exit(Exit::Done.code().into())
         }
         Ended::Failed(error) => Err(Fail::failed(format!("lost the connection to the kernel: {error}"))),
@@ -254,7 +256,8 @@ fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Optio
     }
 }
 
-/// Tells who waits at the other end of a pipe, as squashfuse does; if nobody does, there is nobody to tell.
+/// Reports the result to a process that reads from the pipe, as squashfuse does. Without such a process, the message is
+/// dropped.
 pub(crate) fn notify(pipe: &Path, works: bool) {
     if let Ok(mut pipe) = std::fs::OpenOptions::new().write(true).open(pipe) {
         let _ = pipe.write_all(if works { b"s" } else { b"f" });
@@ -294,14 +297,14 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
             }
         }
     };
-    // Without this thread signals would have no effect; a process without threads has other troubles.
+    // Without this thread, signals have no effect. If no thread can be started, the mount has larger problems.
     let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(work);
 }
 
-/// Where an image begins: a number of bytes, or `auto`.
+/// Parses the offset of an image: a number of bytes, or `auto`.
 ///
 /// # Errors
-/// It is neither.
+/// The text is neither.
 pub(crate) fn offset(text: &str) -> Result<Offset, String> {
     match quantity::bytes(text) {
         Ok(at) => Ok(Offset::At(at)),
@@ -310,7 +313,7 @@ pub(crate) fn offset(text: &str) -> Result<Offset, String> {
     }
 }
 
-/// A path that means the same in every working directory, or a URL without credentials.
+/// Makes a path absolute, or removes the credentials from a URL.
 fn absolute(path: &Path) -> PathBuf {
     if remote::is_url(path) {
         return remote::without_credentials(path);

@@ -1,4 +1,4 @@
-//! `mount.fuse.floe`: what mount(8) calls for `mount -t fuse.floe IMAGE DIR`.
+//! `mount.fuse.floe`: the helper that mount(8) calls for `mount -t fuse.floe IMAGE DIR`.
 
 use std::ffi::OsString;
 
@@ -24,10 +24,10 @@ struct Arguments {
     /// Options: key=value,… (see floe mount -o help)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short = 's')]
     sloppy: bool,
-    /// Do everything but mount
+    /// Do everything except mounting
     #[arg(short = 'f')]
     fake: bool,
     /// Has no effect
@@ -36,7 +36,7 @@ struct Arguments {
     /// Has no effect
     #[arg(short = 'v')]
     verbose: bool,
-    /// The kind of file system; has no effect
+    /// The file system type; has no effect
     #[arg(short = 't', value_name = "TYPE")]
     file_system: Option<String>,
     /// A mount namespace; has no effect
@@ -44,14 +44,14 @@ struct Arguments {
     namespace: Option<String>,
 }
 
-/// Runs the helper: it returns when the mount works.
+/// Runs the helper, which returns when the mount works.
 ///
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
         let _ = error.print();
-        // mount(8) knows 1 as wrong usage.
+        // To mount(8), exit code 1 means wrong usage.
         std::process::exit(if error.use_stderr() { 1 } else { 0 })
     });
     let strictness = if arguments.sloppy { Strictness::Sloppy } else { Strictness::MountHelper };

@@ -1,4 +1,4 @@
-//! `floe pull`: gets all of a remote image into a file.
+//! `floe pull`: downloads a remote image into a file.
 
 use std::{
     fs::File,
@@ -14,28 +14,28 @@ use tempfile::NamedTempFile;
 use super::extract::progress_bar;
 use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
 
-/// Get all of a remote image into a file
+/// Download a remote image into a file
 ///
-/// The bytes are held against the digest of the layer or the table of digests, and the file gets its name only when all of
-/// them are right. Layers that are compressed with zstd as a whole are decompressed.
+/// The bytes are compared with the digest of the layer or with the digest table, and the file gets its name only if all
+/// of them match. A layer that is compressed with zstd as a whole is decompressed.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe pull oci://ghcr.io/team/system:v1 system.erofs\n  \
     floe pull https://example.org/images/system.erofs .\n\n\
     Exit codes:\n  \
     0  the file is complete\n  \
-    1  it is not, and there is no file\n  \
+    1  the download failed, and there is no file\n  \
     2  wrong usage")]
 pub(crate) struct Arguments {
     /// The image: https://, s3://, gs://, az:// or oci://
     #[arg(value_name = "URL")]
     location: RemoteLocation,
 
-    /// The file to make, or the directory to make it in
+    /// The file to create, or a directory to create it in
     #[arg(value_name = "FILE")]
     output: PathBuf,
 
-    /// Replace the file if it is there
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
 
@@ -50,12 +50,12 @@ pub(crate) struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be had, or the file cannot be made.
+/// The image cannot be fetched or verified, or the file cannot be created.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let output = output_path(&arguments.location, &arguments.output);
     let failed = |error: io::Error| Fail::failed(format!("{}: {error}", output.display()));
     if !arguments.force && output.symlink_metadata().is_ok() {
-        return Err(Fail::failed(format!("{} is there already; --force replaces it", output.display())));
+        return Err(Fail::failed(format!("{} already exists; --force replaces it", output.display())));
     }
     let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let part = NamedTempFile::new_in(directory).map_err(failed)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     bar.finish_and_clear();
     let pulled = pulled.map_err(|error| Fail::failed(error.to_string()))?;
     if options.require_verified && !pulled.is_verified {
-        return Err(Fail::failed(format!("{}: nothing is published to verify it with", pulled.name)));
+        return Err(Fail::failed(format!("{}: no digests are published to verify it", pulled.name)));
     }
     let part = if pulled.compression == Some("zstd") { decompressed(&part, directory).map_err(failed)? } else { part };
     finish(part, &output, arguments.force).map_err(failed)?;
@@ -98,7 +98,7 @@ fn decompressed(part: &NamedTempFile, directory: &Path) -> io::Result<NamedTempF
     Ok(plain)
 }
 
-/// The file that is made: in a directory it is called as the image is.
+/// The path of the created file: if `output` is a directory, the file gets the image's name.
 fn output_path(location: &RemoteLocation, output: &Path) -> PathBuf {
     if !output.is_dir() {
         return output.to_owned();

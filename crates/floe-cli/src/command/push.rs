@@ -1,4 +1,4 @@
-//! `floe push`: sends an image to a registry.
+//! `floe push`: uploads an image to a registry.
 
 use std::{fs, io, path::PathBuf};
 
@@ -14,25 +14,25 @@ use indicatif::HumanBytes;
 use super::extract::progress_bar;
 use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
 
-/// Send an image to an OCI registry, from which floe reads it in place and containerd pulls it
+/// Upload an image to an OCI registry, from which floe reads it in place and containerd pulls it
 ///
-/// A table with the digests of the image goes with it, so that each part is verified when it is read. If a hash tree of
-/// dm-verity stands behind the image (floe mkfs --verity, or containerd's), its root goes into the manifest.
+/// A table with the digests of the image is uploaded too, so that each part can be verified when it is read. If a
+/// dm-verity hash tree follows the image (floe mkfs --verity, or containerd's), the manifest contains its root hash.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe push system.erofs oci://registry.example/team/system:v1\n  \
     floe push tools.squashfs oci://localhost:5000/tools:latest\n\n\
-    Credentials are those of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
+    Uses the credentials of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
     Exit codes:\n  \
     0  the image is in the registry\n  \
-    1  it could not be sent\n  \
+    1  it could not be uploaded\n  \
     2  wrong usage\n  \
     3  the file is no image")]
 pub(crate) struct Arguments {
-    /// The EROFS or SquashFS image: a file
+    /// The EROFS or SquashFS image file
     image: PathBuf,
 
-    /// Where to send it: oci://registry/repository:tag
+    /// The destination: oci://registry/repository:tag
     #[arg(value_name = "URL")]
     location: RemoteLocation,
 
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The file is no image, or the registry does not take it.
+/// The file is no image, or the registry refuses it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let path = &arguments.image;
     let failed = |error: io::Error| Fail::failed(format!("{}: {error}", path.display()));
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     Output::print(format_args!("{} with {}\n", pushed.location, HumanBytes(pushed.len)))
 }
 
-/// The root of the hash tree behind the image, as the file beside it says.
+/// The root of the hash tree behind the image, from the file beside the image.
 fn verity_root(image: &std::path::Path) -> Result<Option<VerityRoot>, Fail> {
     let path = sidecar_path(image);
     match fs::read_to_string(&path) {

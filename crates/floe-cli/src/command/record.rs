@@ -1,4 +1,4 @@
-//! `floe record`: writes down what a launch reads of a mounted image.
+//! `floe record`: records what a launch reads from a mounted image.
 
 mod launch;
 
@@ -25,33 +25,34 @@ use crate::{
     remote,
 };
 
-/// The most reads that are kept.
+/// The maximum number of recorded reads.
 const READS_MAX: usize = 1 << 20;
 
-/// Record which parts of an image a command reads, in their order
+/// Record which parts of an image a command reads, in order
 ///
-/// The image is mounted once more over DIR while the command runs, so that nothing is in memory yet and each first read
-/// is seen; then DIR is as before. SIGINT, SIGTERM and SIGHUP end the command, as one ends a server, and what it has read so
-/// far is recorded; 5 seconds later, or at a second signal, it is killed. With `floe mkfs --profile` an image has these parts in front.
+/// While the command runs, the image is mounted once more over DIR with empty caches, so that each first read is
+/// visible. Afterwards DIR is as before. SIGINT, SIGTERM and SIGHUP are passed to the command, which ends servers, and
+/// the reads so far are recorded. After 5 seconds, or at a second signal, the command is killed. `floe mkfs --profile`
+/// places the recorded parts at the front of an image.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
     floe record /mnt/app --image app.erofs --output app.profile -- /mnt/app/bin/app\n\n\
-Exit codes: those of the command; 1 where it cannot be recorded.")]
+Exit codes: those of the command; 1 if it cannot be recorded.")]
 pub(crate) struct Arguments {
     /// The directory on which the image is mounted, or an empty one with --image
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 
-    /// The image [default: the one that is mounted on DIR]
+    /// The image [default: the image that is mounted on DIR]
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
 
-    /// Where the profile goes
+    /// The output file for the profile
     #[arg(long, value_name = "FILE", default_value = "floe.profile")]
     output: PathBuf,
 
-    /// Options of floe mount, for images that need them to be read
+    /// Options of floe mount that the image needs
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 
@@ -60,17 +61,17 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// The reads that the kernel asked for, each byte of a file once.
+/// The kernel's reads, with each byte of a file only once.
 type Reads = Arc<Mutex<Vec<(Nid, ByteRange)>>>;
 
 /// Runs the command.
 ///
 /// # Errors
-/// There is no image to be found, it cannot be mounted, the command cannot be run, or the profile cannot be written.
+/// The image is not found or cannot be mounted, the command cannot be run, or the profile cannot be written.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let directory = fs::canonicalize(&arguments.directory)
         .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.display())))?;
-    let table = MountTable::read().map_err(|error| Fail::failed(format!("the table of mounts: {error}")))?;
+    let table = MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
     let covered = table.on(&directory);
     let path = match arguments.image {
         Some(image) => image,
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     };
     let mut settings = Settings::default();
     if let Some(covered) = covered {
-        // The launch may and must not do what it may and must not on the mount that is covered.
+        // The launch has the same rights as on the mount that is covered.
         settings.mount.flags = covered.flags;
         settings.mount.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
         settings.mount.checks_permissions = covered.checks_permissions;
@@ -86,7 +87,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     for list in &arguments.options {
         settings.take_list(list, Strictness::User)?;
     }
-    // What is read before anybody asks would hide what is asked for.
+    // Prefetch would hide reads of the launch.
     settings.open.engine.read_around = false;
     let image = remote::open_image(&path, &settings.open)?;
     let reads = Reads::default();
@@ -100,15 +101,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
             reads.push((nid, ByteRange::new(offset, len.into())));
         }
     }));
-    // Before the mount, so that no signal leaves it behind.
+    // This comes before the mount, so that no signal leaves a mount without a process.
     let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
-        eprintln!("floe: the kernel reads ahead, and more is recorded than is needed: {refusal}");
+        eprintln!(
+            "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"
+        );
     }
     let status = launch.run(&arguments.command);
     if let Err(error) = mount.unmounter().unmount(Detach::Never) {
-        eprintln!("floe: {error}; it goes when nobody uses it any more");
+        eprintln!("floe: {error}; it disappears with its last use");
         mount.unmounter().unmount(Detach::Lazily)?;
     }
     drop(mount);
@@ -119,7 +122,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     written.map_err(|error| Fail::failed(format!("{}: {error}", arguments.output.display())))?;
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
     eprintln!(
-        "floe: {} ranges with {} KiB are in {}; floe mkfs --profile puts them first",
+        "floe: {} ranges with {} KiB are in {}; floe mkfs --profile places them first",
         profile.ranges().len(),
         bytes >> 10,
         arguments.output.display()
@@ -135,16 +138,16 @@ fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf
     if source.is_file() {
         return Ok(source);
     }
-    Err(Fail::usage(format!("the image that is mounted on {} cannot be found: {advice}", directory.display())))
+    Err(Fail::usage(format!("cannot find the image that is mounted on {}: {advice}", directory.display())))
 }
 
-/// A shell's code for how a command ended.
+/// The exit code that a shell reports for the command.
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(Exit::Failed.code())
 }
 
-/// The reads with the paths of the files.
+/// The profile: the reads, with the paths of the files.
 fn profile(image: &Image, reads: &[(Nid, ByteRange)]) -> Result<Profile, Fail> {
     let mut wanted: HashSet<Nid> = reads.iter().map(|(nid, _)| *nid).collect();
     let mut paths = HashMap::new();

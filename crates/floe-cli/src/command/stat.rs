@@ -20,25 +20,25 @@ use crate::{
     shown::{Shown, json_name},
 };
 
-/// Show the attributes of files in an image, or without a PATH what the image says of itself
+/// Show attributes of files in an image, or without PATH the properties of the image
 ///
-/// Symbolic links are shown as such; with -L what they lead to is shown.
+/// A symbolic link is shown as such; with -L its target is shown.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe stat system.erofs\n  \
     floe stat system.erofs /usr/bin/ping /etc/mtab\n  \
     floe stat --json system.erofs /usr/bin/ping | jq .xattrs\n\n\
-    With --json there is one object a line, as for `floe ls`, with xattrs (name to value in hex).\n\n\
+    With --json there is one object per line, as for `floe ls`, with xattrs (name to value in hex).\n\n\
     Exit codes:\n  \
-    0  all was shown\n  \
-    1  something could not be read\n  \
+    0  everything was shown\n  \
+    1  a part could not be read\n  \
     2  wrong usage\n  \
     3  the file is no image, or a broken one")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// What to show; without it, the image itself
+    /// Paths to show; without them, the image itself
     #[arg(value_name = "PATH")]
     paths: Vec<std::ffi::OsString>,
 
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(short = 'L', long)]
     dereference: bool,
 
-    /// Write one JSON object a line
+    /// Write one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -120,7 +120,7 @@ fn write_image(image: &Image, arguments: &Arguments, output: &mut dyn Write) -> 
     writeln!(output, "Features: {}", if features.is_empty() { "none".to_owned() } else { features.join(" ") })
 }
 
-/// Shows one inode; gives what of it cannot be read.
+/// Shows one inode. Returns the parts that cannot be read.
 fn write_inode(
     image: &Image,
     path: &[u8],
@@ -178,7 +178,7 @@ fn kind(attr: &Attr) -> &'static str {
     }
 }
 
-/// A value as getfattr shows it: text in quotes, anything else in hex.
+/// A value in the notation of getfattr: text in quotes, anything else in hex.
 fn value_text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),

@@ -1,4 +1,4 @@
-//! `floe status`: shows how a mount does.
+//! `floe status`: shows the state of a mount.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -15,27 +15,27 @@ use crate::{
     status::{Report, SCHEMA, write_prometheus, write_text},
 };
 
-/// Show how a mount does: threads, caches, pages, read-around, and how long the stages of a read take
+/// Show the state of a mount: threads, caches, pages, prefetch, and the latency of each stage of a read
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The directory it is mounted on
+    /// The mountpoint
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Write JSON: one object, or one on each line with --watch
+    /// Write JSON: one object, or one per line with --watch
     #[arg(long)]
     json: bool,
-    /// Write what Prometheus scrapes
+    /// Write metrics for Prometheus
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
-    /// Show it again and again, every so many seconds
+    /// Repeat at this interval, in seconds
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
 
 const HELP: &str = "\
-Only the user who mounted may ask. The mount itself is not touched, so that one answers whose image
-is stuck.
+Only the user who mounted the image can query the mount. The query does not access the mounted tree,
+so a mount whose image is stuck still answers.
 
 Examples:
   floe status /mnt
@@ -44,11 +44,11 @@ Examples:
   floe status /mnt --prometheus > /var/lib/node_exporter/floe.prom
 
 Exit codes:
-  0  it was shown
-  1  it is no mount of Floe, is another user's, or its program is gone
+  0  the state was shown
+  1  it is no mount of Floe, belongs to another user, or its program is gone
   2  wrong usage";
 
-/// Moves to the top left corner and clears what follows.
+/// The terminal sequence that moves to the top left corner and clears the rest.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Runs the command.
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 fn ask(mounted: &Mounted) -> Result<Report, Fail> {
     match mounted.ask(&Question::Status)? {
         Answer::Status(report) if report.schema == SCHEMA => Ok(*report),
-        _ => Err(Fail::failed("the mount is served by another version of Floe: use the same program")),
+        _ => Err(Fail::failed("the mount is served by another version of Floe: use the program that serves it")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `floe tune`: changes options of a mount that is running.
+//! `floe tune`: changes options of a running mount.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,21 @@ use crate::{
     output::Output,
 };
 
-/// Change options of a mount that is running; without any, list them
+/// Change options of a running mount; without KEY=VALUE, list them
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The directory it is mounted on
+    /// The mountpoint
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Options and their values, as -o of floe mount takes them
+    /// Options and their values, as for -o of floe mount
     #[arg(value_name = "KEY=VALUE")]
     changes: Vec<String>,
 }
 
 const HELP: &str = "\
-All changes are checked before the first is made. Only the user who mounted may make any.
+All changes are checked before the first one is applied. Only the user who mounted the image can
+change options.
 
 Examples:
   floe tune /mnt
@@ -30,21 +31,21 @@ Examples:
   floe tune /mnt priority=normal workers=shared
 
 Exit codes:
-  0  it was done
-  1  it is no mount of Floe, is another user's, its program is gone, or it refuses
+  0  done
+  1  it is no mount of Floe, belongs to another user, its program is gone, or it refuses
   2  wrong usage";
 
 /// Runs the command.
 ///
 /// # Errors
-/// The mount does not answer, or refuses.
+/// The mount does not answer, or refuses the change.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let mounted = Mounted::find(&arguments.directory)?;
     if !arguments.changes.is_empty() {
         return mounted.ask(&Question::Tune(arguments.changes)).map(|_| Exit::Done.code());
     }
     let Answer::Options(options) = mounted.ask(&Question::Options)? else {
-        return Err(Fail::failed("the mount is served by another version of Floe: use the same program"));
+        return Err(Fail::failed("the mount is served by another version of Floe: use the program that serves it"));
     };
     Output::run(|writer| {
         for option in &options {

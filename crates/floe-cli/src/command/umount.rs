@@ -6,21 +6,21 @@ use floe_fuse::{Detach, UnmountError, unmount};
 
 use crate::{exit::Exit, fail::Fail, mount_users::MountUsers};
 
-/// Unmount images, also those whose program is gone
+/// Unmount images, including those whose serving process is gone
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The directories they are mounted on
+    /// The mountpoints
     #[arg(value_name = "DIR", required = true)]
     directories: Vec<PathBuf>,
-    /// Unmount even if it is in use: the mount disappears from the tree, and ends when nobody uses it any more
+    /// Unmount even if the mount is in use: it disappears from the tree at once and ends with its last use
     #[arg(short, long)]
     lazy: bool,
 }
 
-/// Runs the command. All directories are tried.
+/// Runs the command for all directories, even if it fails for some.
 ///
 /// # Errors
-/// One of them is not a mountpoint, is in use, or this user may not.
+/// One of the directories is not a mountpoint or is in use, or this user may not unmount it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let detach = if arguments.lazy { Detach::Lazily } else { Detach::Never };
     let mut last = Ok(Exit::Done.code());
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let Err(error) = unmount(directory, detach) else { continue };
         let fail = match error {
             UnmountError::Busy(path) => Fail::failed(format!(
-                "{path} is in use {}: end that, or run floe umount --lazy {path}",
+                "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
                 MountUsers::of(&path),
                 path = path.display()
             )),

@@ -1,4 +1,4 @@
-//! The end of the socket that asks.
+//! The client side of the control socket.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -13,13 +13,13 @@ use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use super::{Answer, Question, socket_path};
 use crate::fail::Fail;
 
-/// The longest answer, in bytes.
+/// The maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A mount of Floe, as who asks sees it.
+/// A mount of Floe, as a client addresses it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     directory: PathBuf,
@@ -28,29 +28,30 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// The mount on a directory. It is not touched.
+    /// Finds the mount on a directory, without accessing the directory.
     ///
     /// # Errors
-    /// Nothing is mounted there, or something else, or it is another user's.
+    /// Nothing is mounted there, the mount is not Floe's, or it belongs to another user.
     pub(crate) fn find(directory: &Path) -> Result<Self, Fail> {
         let shown = directory.display();
-        let table = MountTable::read().map_err(|error| Fail::failed(format!("the mount table: {error}")))?;
+        let table =
+            MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
         let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
         if !entry.is_served() {
-            return Err(Fail::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
+            return Err(Fail::failed(format!("{shown} is a mount of {}, not of Floe", entry.file_system)));
         }
         let user_id = geteuid().as_raw();
         if let Some(owner) = entry.user_id.filter(|owner| *owner != user_id) {
-            return Err(Fail::failed(format!("{shown} was mounted by user {owner}: only that user may ask")));
+            return Err(Fail::failed(format!("{shown} was mounted by user {owner}: only that user can query it")));
         }
         Ok(Self { directory: directory.to_owned(), user_id, device: entry.device })
     }
 
-    /// What the mount answers.
+    /// Sends a question and returns the answer.
     ///
     /// # Errors
-    /// Its program is gone, does not answer, or refuses.
+    /// The serving process is gone, does not answer, or refuses.
     pub(crate) fn ask(&self, question: &Question) -> Result<Answer, Fail> {
         let shown = self.directory.display();
         let connection = self.connect()?;
@@ -58,7 +59,7 @@ impl Mounted {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 Fail::failed(format!("the program that serves {shown} does not answer"))
             }
-            _ => Fail::failed(format!("asking the program that serves {shown}: {error}")),
+            _ => Fail::failed(format!("cannot query the program that serves {shown}: {error}")),
         };
         match converse(&connection, question).map_err(failed)? {
             Answer::Refused(reason) => Err(Fail::failed(format!("{shown}: {reason}"))),
@@ -69,12 +70,13 @@ impl Mounted {
     fn connect(&self) -> Result<UnixStream, Fail> {
         let connections = socket_path::candidates(self.user_id, self.device);
         let connection = connections.iter().find_map(|path| UnixStream::connect(path).ok());
-        // Whoever could put a socket there is trusted; this is for a directory that was another user's before.
+        // The directory's permissions protect the socket. This check is for a directory that belonged to another user
+        // before.
         let connection = connection
             .filter(|connection| socket_peercred(connection).is_ok_and(|peer| peer.uid.as_raw() == self.user_id));
         connection.ok_or_else(|| {
             let shown = self.directory.display();
-            Fail::failed(format!("no program answers for {shown}: where it is gone, run floe umount {shown}"))
+            Fail::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))
         })
     }
 }
@@ -87,5 +89,5 @@ fn converse(connection: &UnixStream, question: &Question) -> io::Result<Answer> 
     (&mut &*connection).write_all(&line)?;
     let mut answer = String::new();
     BufReader::new(connection.take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
-    serde_json::from_str(&answer).map_err(|_| io::Error::other("it is of another version of Floe"))
+    serde_json::from_str(&answer).map_err(|_| io::Error::other("the answer is from another version of Floe"))
 }

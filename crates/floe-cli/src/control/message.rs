@@ -1,29 +1,29 @@
-//! What is asked and answered.
+//! Questions to a mount, and their answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{mount_options::ShownOption, status::Report};
 
-/// What a mount is asked.
+/// A question to a mount.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Question {
-    /// How it does.
+    /// The state of the mount.
     Status,
-    /// Which options it has.
+    /// The options of the mount.
     Options,
-    /// To change options: `key=value` each.
+    /// A change of options, each as `key=value`.
     Tune(Vec<String>),
 }
 
-/// What it answers.
+/// The answer to a [`Question`].
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// How it does.
+    /// The state of the mount.
     Status(Box<Report>),
-    /// Its options as they are now.
+    /// The current options.
     Options(Vec<ShownOption>),
-    /// It does not do it, and why: one line.
+    /// A refusal with its reason: one line.
     Refused(String),
 }

@@ -1,4 +1,4 @@
-//! The end of the socket that answers.
+//! The server side of the control socket.
 
 use std::{
     fs::{self, Permissions},
@@ -16,36 +16,36 @@ use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
 use super::{Answer, Question, socket_path};
 
-/// The longest question, in bytes.
+/// The maximum length of a question, in bytes.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
 
-/// How long a client may take to ask, and to take the answer.
+/// How long a client may take to send a question, and to receive the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long to wait where connections cannot be accepted, for want of descriptors as a rule.
+/// The pause after a connection could not be accepted, usually because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that listens, and does not have its name yet: the mount that it is named for is still to come, and by then
-/// this process may make no sockets any more.
+/// A listening socket without its final name. The mount whose number names the socket does not exist yet; once it does,
+/// this process can no longer create sockets.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     server: Server,
     listener: UnixListener,
 }
 
-/// The socket of a mount, which is removed when this is dropped.
+/// The socket of a mount. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
-    /// Tells our socket from one that another mount put in its place.
+    /// Distinguishes this socket from one that another mount put in its place.
     inode: (u64, u64),
 }
 
 impl Prepared {
-    /// Makes a socket in the directory of this user's sockets, and the directory where it is missing.
+    /// Creates a socket in the user's directory for sockets, which is created if it is missing.
     ///
     /// # Errors
-    /// There is no place for the socket.
+    /// No directory is suitable for the socket.
     pub(crate) fn new() -> io::Result<Self> {
         let path = socket_path::for_new(geteuid().as_raw(), &format!("new-{}", std::process::id()))?;
         absent(fs::remove_file(&path))?;
@@ -56,13 +56,13 @@ impl Prepared {
         Ok(Self { server, listener })
     }
 
-    /// The directory that it is in.
+    /// The directory of the socket.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.server.path.parent()
     }
 }
 
-/// No error where there is nothing to remove.
+/// Treats a missing file as removed.
 fn absent(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -71,11 +71,11 @@ fn absent(removed: io::Result<()>) -> io::Result<()> {
 }
 
 impl Server {
-    /// Names a socket for the mount with this device number, and answers what it is asked on a thread of its own. What a
-    /// mount left behind that had the number before is replaced.
+    /// Names the socket after the device number of the mount, and answers questions on its own thread. A leftover
+    /// socket of an earlier mount with that number is replaced.
     ///
     /// # Errors
-    /// It cannot be renamed, or no thread can be started.
+    /// The socket cannot be renamed, or no thread can be started.
     pub(crate) fn start(
         prepared: Prepared,
         device: (u32, u32),
@@ -94,7 +94,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let metadata = fs::symlink_metadata(&self.path);
         if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode) {
-            // It would only be refused from now on.
+            // From now on, connections would only be refused.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -103,7 +103,7 @@ impl Drop for Server {
 fn serve(listener: &UnixListener, answer: &dyn Fn(Question) -> Answer) {
     for connection in listener.incoming() {
         match connection {
-            // A client that goes away or says nothing of use concerns nobody else.
+            // A client that disconnects or sends nonsense does not affect other clients.
             Ok(connection) => drop(converse(&connection, answer)),
             Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
@@ -113,16 +113,17 @@ fn serve(listener: &UnixListener, answer: &dyn Fn(Question) -> Answer) {
 fn converse(connection: &UnixStream, answer: &dyn Fn(Question) -> Answer) -> io::Result<()> {
     connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
     connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
-    // Who is to be refused has asked, too: a question that nobody reads would end the answer early.
+    // Reads the question even of a client that will be refused: closing the socket with unread data would cut the
+    // answer off.
     let mut line = String::new();
     BufReader::new(connection.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
     let answer = if socket_peercred(connection)?.uid == geteuid() {
         match serde_json::from_str(&line) {
             Ok(question) => answer(question),
-            Err(_) => Answer::Refused(format!("floe {} does not know that question", env!("CARGO_PKG_VERSION"))),
+            Err(_) => Answer::Refused(format!("floe {} does not support this request", env!("CARGO_PKG_VERSION"))),
         }
     } else {
-        Answer::Refused("only the user who mounted may ask".to_owned())
+        Answer::Refused("only the user who mounted the image can query it".to_owned())
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');

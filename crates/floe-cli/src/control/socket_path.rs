@@ -1,4 +1,4 @@
-//! Where the sockets of a user's mounts are.
+//! The paths of control sockets.
 
 use std::{
     env, fs, io,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The directories in which sockets of this user may be, best first.
+/// The directories that can contain sockets of this user, best first.
 fn directories(user_id: u32) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     if user_id == 0 {
@@ -21,21 +21,21 @@ fn directories(user_id: u32) -> Vec<PathBuf> {
     directories
 }
 
-/// The name of the socket of the mount with this device number.
+/// The name of the control socket of the mount with this device number.
 pub(super) fn name(device: (u32, u32)) -> String {
     format!("{}-{}.sock", device.0, device.1)
 }
 
-/// Where the socket of a mount may be, best first.
+/// The possible paths of a mount's socket, best first.
 pub(super) fn candidates(user_id: u32, device: (u32, u32)) -> Vec<PathBuf> {
     let directories = directories(user_id).into_iter().filter(|directory| check(directory, user_id).is_ok());
     directories.map(|directory| directory.join(name(device))).collect()
 }
 
-/// Where a socket of this name is to be made; makes the directory.
+/// Chooses the path for a new socket with this name, and creates the directory.
 ///
 /// # Errors
-/// No directory is to be had that is this user's alone.
+/// No directory is accessible to this user alone.
 pub(super) fn for_new(user_id: u32, name: &str) -> io::Result<PathBuf> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for directory in directories(user_id) {
@@ -50,14 +50,14 @@ pub(super) fn for_new(user_id: u32, name: &str) -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Checks that a directory is one, is this user's, and nobody else may enter.
+/// Checks that a path is a directory which this user owns and no other user can enter.
 fn check(directory: &Path, user_id: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(directory)?;
     if metadata.is_dir() && metadata.uid() == user_id && metadata.mode() & 0o077 == 0 {
         return Ok(());
     }
     let path = directory.display();
-    Err(io::Error::other(format!("{path} is not a directory of user {user_id} that is closed to others")))
+    Err(io::Error::other(format!("{path} is not a directory that only user {user_id} can access")))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) struct Advice {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// As it should be.
+    /// No change is needed.
     Good,
     /// Works, but something is slower or less convenient than it could be.
     Limited,
@@ -36,10 +36,10 @@ use State::{Good, Limited, Missing};
 const KERNEL_MIN: (u32, u32) = (5, 4);
 /// The first kernel whose EROFS mounts files without a loop device.
 const KERNEL_FILE_BACKED: (u32, u32) = (6, 12);
-/// What a mount holds locked in memory by default.
+/// The bytes that a mount locks in memory by default.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// What to say about a machine, in the order in which mounting needs it.
+/// The advice about a machine, in the order in which mounting needs it.
 pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
     vec![
         kernel(facts),
@@ -89,7 +89,7 @@ fn fuse_device(facts: &Facts) -> Advice {
 
 fn fusermount(facts: &Facts) -> Advice {
     match (facts.may_mount, facts.has_fusermount) {
-        (true, _) => advice("mount permission", Good, "this process mounts by itself", ""),
+        (true, _) => advice("mount permission", Good, "this process can mount", ""),
         (false, true) => advice("mount permission", Good, "fusermount3 mounts for this user", ""),
         (false, false) => {
             let remedy =
@@ -101,10 +101,10 @@ fn fusermount(facts: &Facts) -> Advice {
 
 fn other_users(facts: &Facts) -> Advice {
     if facts.may_mount || facts.allows_other {
-        return advice("other users", Good, "can be let in with -o allow_other", "");
+        return advice("other users", Good, "can be admitted with -o allow_other", "");
     }
     let remedy = "echo user_allow_other >> /etc/fuse.conf (as root), if other users should see this user's mounts";
-    advice("other users", Limited, "see only root's mounts", remedy)
+    advice("other users", Limited, "can access only root's mounts", remedy)
 }
 
 fn mount_helper(facts: &Facts) -> Advice {
@@ -118,27 +118,22 @@ fn mount_helper(facts: &Facts) -> Advice {
 fn kernel_front(facts: &Facts) -> Advice {
     let topic = "kernel front";
     if !facts.is_administrator {
-        return advice(
-            topic,
-            Limited,
-            "only root of the machine can have the kernel's EROFS in front",
-            "mount as root",
-        );
+        return advice(topic, Limited, "only the machine's root can put the kernel's EROFS in front", "mount as root");
     }
     if facts.kernel < KERNEL_FILE_BACKED {
-        return advice(topic, Limited, "the kernel's EROFS mounts no files", "Linux 6.12 or later");
+        return advice(topic, Limited, "the kernel's EROFS cannot mount files", "Linux 6.12 or later");
     }
     if !facts.has_erofs {
         return advice(topic, Limited, "EROFS is not loaded", "modprobe erofs");
     }
-    advice(topic, Good, "the kernel's EROFS mounts files", "")
+    advice(topic, Good, "the kernel's EROFS can mount files", "")
 }
 
 fn uring(facts: &Facts) -> Advice {
     let topic = "FUSE over io_uring";
     match facts.fuse_uring {
         Some(true) => advice(topic, Good, "is switched on", ""),
-        Some(false) => advice(topic, Good, "is switched off, which is right for most", ""),
+        Some(false) => advice(topic, Good, "is switched off, as is best in most cases", ""),
         None => advice(topic, Good, "is not part of this kernel", ""),
     }
 }
@@ -167,7 +162,7 @@ fn locked_memory(facts: &Facts) -> Advice {
 
 fn pressure(facts: &Facts) -> Advice {
     if facts.has_pressure {
-        return advice("memory pressure", Good, "the kernel tells of it", "");
+        return advice("memory pressure", Good, "the kernel reports it", "");
     }
     advice("memory pressure", Limited, "prefetch notices it late", "boot with psi=1")
 }
@@ -181,13 +176,13 @@ fn sandbox(facts: &Facts) -> Advice {
     if facts.has_landlock {
         return advice("sandbox", Good, "Landlock and seccomp confine the process that reads an image", "");
     }
-    let remedy = "boot with lsm=landlock,… where the kernel has it (Linux 5.13 or later)";
+    let remedy = "boot with lsm=landlock,… if the kernel supports it (Linux 5.13 or later)";
     advice("sandbox", Limited, "without Landlock, seccomp alone confines the process that reads an image", remedy)
 }
 
 fn tracing(facts: &Facts) -> Advice {
     if facts.may_trace {
-        return advice("tracing", Good, "floe lab shows who waited for whom", "");
+        return advice("tracing", Good, "floe lab can trace the scheduler", "");
     }
     advice("tracing", Limited, "floe lab measures without scheduler traces", "run floe lab as root")
 }

@@ -1,4 +1,4 @@
-//! What can be found out about this machine without changing it.
+//! Collects facts about this machine without changing it.
 
 use std::{env, fs, io, path::Path};
 
@@ -8,12 +8,12 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// What can be found out about this machine without changing it.
+/// Facts about this machine that can be found without changing it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The release of the kernel: major and minor number.
     pub(crate) kernel: (u32, u32),
-    /// Whether this is the administrator of the machine: CAP_SYS_ADMIN in the first user namespace.
+    /// Whether this process has administrator rights: CAP_SYS_ADMIN in the first user namespace.
     pub(crate) is_administrator: bool,
     /// Whether the process may mount in its own user namespace.
     pub(crate) may_mount: bool,
@@ -25,17 +25,17 @@ pub(crate) struct Facts {
     pub(crate) has_fusermount: bool,
     /// Whether `/etc/fuse.conf` lets users mount for others.
     pub(crate) allows_other: bool,
-    /// Whether FUSE over io_uring is switched on; `None` where the kernel does not know it.
+    /// Whether FUSE over io_uring is enabled; `None` if the kernel does not support it.
     pub(crate) fuse_uring: Option<bool>,
     /// Whether the kernel has EROFS, built in or loaded.
     pub(crate) has_erofs: bool,
     /// Whether this process may use real-time priorities.
     pub(crate) may_use_real_time: bool,
-    /// How many bytes this process may lock in memory; `None` is any number.
+    /// How many bytes this process may lock in memory; `None` means no limit.
     pub(crate) lockable_bytes: Option<u64>,
-    /// Whether the kernel tells of pressure.
+    /// Whether the kernel reports pressure stall information.
     pub(crate) has_pressure: bool,
-    /// Whether `/sys/kernel/tracing` can be written to.
+    /// Whether `/sys/kernel/tracing` is writable.
     pub(crate) may_trace: bool,
     /// Whether control groups of version 2 are mounted.
     pub(crate) has_unified_groups: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Looks at this machine.
+    /// Examines this machine.
     pub(crate) fn gather() -> Self {
         let held = held_capabilities();
         let holds = |capability: &str| held.iter().any(|name| name == capability);
@@ -79,7 +79,7 @@ impl Facts {
     }
 }
 
-/// Whether a map of user ids (user_namespaces(7)) is the one of the first user namespace.
+/// Whether a map of user ids (user_namespaces(7)) is that of the first user namespace.
 fn maps_everybody(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }

@@ -1,4 +1,4 @@
-//! `dump.erofs`: its options, and its form of output.
+//! `dump.erofs`: its options and its output format.
 
 use std::{
     ffi::OsString,
@@ -20,7 +20,7 @@ use crate::{
 
 pub(super) const HELP: &str = "\
 Usage: dump.erofs [OPTIONS] IMAGE
-Show what is in an EROFS image. This is floe under the name of dump.erofs.
+Show the structure of an EROFS image. This is floe under the name of dump.erofs.
 
  -s              the superblock (the default)
  -S              statistics of all files
@@ -30,8 +30,8 @@ Show what is in an EROFS image. This is floe under the name of dump.erofs.
  --ls            with an inode: the entries of the directory
  --cat           with an inode: its content, and nothing else
  --blkid-udev    attributes for udev
- --device=X      an extra device, in the order of the image's table
- --offset=#      the image begins at this byte
+ --device=X      an extra device, in the order of the device table
+ --offset=#      offset of the image in bytes
  --no-sandbox    do not confine the process that reads the image
  -h, --help, -V, --version
 ";

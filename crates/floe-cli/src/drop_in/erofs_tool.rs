@@ -1,4 +1,4 @@
-//! What the tools of erofs-utils have in common: how they take options, and how they complain.
+//! Option parsing and error messages that the tools of erofs-utils share.
 
 use std::{
     collections::VecDeque,
@@ -16,27 +16,27 @@ use crate::{confinement, fail::Fail, output::Output};
 pub(super) struct ErofsTool<'a> {
     pub(super) name: &'static str,
     pub(super) help: &'a str,
-    /// What it exits with when it is called wrongly.
+    /// The exit code for wrong usage.
     pub(super) usage_exit: u8,
 }
 
-/// One option, as getopt_long gives it.
+/// One option, as getopt_long returns it.
 pub(super) struct GivenOption {
-    /// Its name without dashes; a letter for a short one.
+    /// The name without dashes; for a short option, its letter.
     pub(super) name: String,
-    /// What stands behind `=`, or behind the letter.
+    /// The text after `=`, or after the letter.
     attached: Option<OsString>,
 }
 
-/// The options of a command line, as getopt_long goes through them: operands may stand anywhere, `--` ends options.
+/// The options of a command line in the order of getopt_long: operands may be anywhere, and `--` ends options.
 pub(super) struct Options {
     rest: VecDeque<OsString>,
-    /// Letters that take no value.
+    /// Letters of options that take no value.
     flags: &'static str,
     operands: Vec<OsString>,
 }
 
-/// What every tool takes of the image.
+/// Options about the image that every tool has.
 #[derive(Default)]
 pub(super) struct Wanted {
     pub(super) offset: u64,
@@ -46,24 +46,24 @@ pub(super) struct Wanted {
 }
 
 impl ErofsTool<'_> {
-    /// Says something on stderr.
+    /// Prints a message on stderr.
     pub(super) fn say(&self, message: &str) {
         eprintln!("<E> erofs: {message}");
     }
 
-    /// Says where help is.
+    /// Refers to `--help`.
     pub(super) fn hint(&self) {
         eprintln!("Try '{} --help' for more information.", self.name);
     }
 
-    /// Ends because of a wrong call.
+    /// Reports wrong usage.
     pub(super) fn wrong(&self, message: &str) -> Result<u8, Fail> {
         self.say(message);
         self.hint();
         Ok(self.usage_exit)
     }
 
-    /// Ends because there is no operand, or too many.
+    /// Reports a missing operand, or too many operands.
     pub(super) fn wrong_operands(&self, operands: &[OsString], missing: &str) -> Result<u8, Fail> {
         match operands.get(1) {
             Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.display())),
@@ -71,13 +71,13 @@ impl ErofsTool<'_> {
         }
     }
 
-    /// Ends because of something else.
+    /// Reports any other failure.
     pub(super) fn failed(&self, message: &str, exit: u8) -> Result<u8, Fail> {
         self.say(message);
         Ok(exit)
     }
 
-    /// Ends because the image cannot be opened.
+    /// Reports that the image cannot be opened.
     pub(super) fn unopened(&self, error: &OpenError) -> Result<u8, Fail> {
         let errno = match error {
             OpenError::File { error, .. } | OpenError::Device { error, .. } => error.raw_os_error().unwrap_or(5),
@@ -93,7 +93,7 @@ impl ErofsTool<'_> {
         self.failed(&message, exit)
     }
 
-    /// Answers the options that every tool has, or says that there is no such option.
+    /// Handles the options that every tool has, and reports unknown ones.
     pub(super) fn standard(&self, option: &GivenOption) -> Result<u8, Fail> {
         match option.name.as_str() {
             "h" | "help" => return Output::print(self.help),
@@ -113,7 +113,7 @@ impl ErofsTool<'_> {
 }
 
 impl Options {
-    /// The options in `arguments`, of which the first is the program's name.
+    /// The options in `arguments`, which begin with the program name.
     pub(super) fn new(arguments: &[OsString], flags: &'static str) -> Self {
         Self { rest: arguments.iter().skip(1).cloned().collect(), flags, operands: Vec::new() }
     }
@@ -138,7 +138,7 @@ impl Options {
                 let name = char::from(*letter);
                 let mut attached = None;
                 if !rest.is_empty() && self.flags.contains(name) {
-                    // Letters without values may stand together.
+                    // Letters without values may be combined.
                     self.rest.push_front(OsString::from_vec([b"-", rest].concat()));
                 } else if !rest.is_empty() {
                     attached = Some(OsStr::from_bytes(rest).to_owned());
@@ -149,12 +149,12 @@ impl Options {
         }
     }
 
-    /// The value of an option that needs one.
+    /// The value of an option that requires one.
     pub(super) fn value(&mut self, option: &GivenOption) -> Option<OsString> {
         option.attached.clone().or_else(|| self.rest.pop_front())
     }
 
-    /// What is no option.
+    /// The operands: all arguments that are no options.
     pub(super) fn into_operands(mut self) -> Vec<OsString> {
         self.operands.extend(self.rest.drain(..));
         self.operands
@@ -162,14 +162,14 @@ impl Options {
 }
 
 impl GivenOption {
-    /// The value behind `=`, for an option that may have one.
+    /// The value after `=`, for an option with an optional value.
     pub(super) fn attached(&self) -> Option<&OsStr> {
         self.attached.as_deref()
     }
 }
 
 impl Wanted {
-    /// Takes an option if it is about the image; gives whether it was.
+    /// Handles an option if it is about the image. Returns whether it was.
     pub(super) fn take(&mut self, option: &GivenOption, options: &mut Options) -> Result<bool, String> {
         match option.name.as_str() {
             "offset" => {
@@ -185,14 +185,13 @@ impl Wanted {
         Ok(true)
     }
 
-    /// Opens the files of the image, in a process that may do no more than `policy` says from then on. The outer error is
-    /// the sandbox's.
+    /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
     pub(super) fn open_files(&self, image: &Path, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
         let opened = confinement::open(image, &self.open_options(), policy, self.sandbox)?;
         Ok(opened.map(|opened| opened.files))
     }
 
-    /// How the image is opened.
+    /// The options for opening the image.
     pub(super) fn open_options(&self) -> OpenOptions {
         let engine = EngineOptions {
             workers: WorkerMode::Inline,
@@ -205,7 +204,7 @@ impl Wanted {
     }
 }
 
-/// A number as strtoull reads it: decimal, hexadecimal after `0x`, octal after `0`.
+/// Parses a number like strtoull: decimal, hexadecimal after `0x`, octal after `0`.
 pub(super) fn number(text: &OsStr) -> Option<u64> {
     let text = text.to_str()?;
     match (text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")), text.strip_prefix('0')) {

@@ -1,4 +1,4 @@
-//! `fsck.erofs`: its options, and its form of output.
+//! `fsck.erofs`: its options and its output format.
 
 use std::{
     ffi::OsString,
@@ -24,28 +24,28 @@ pub(super) const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE
 Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
 
- -d<0-9>                what is told: 0 nothing, 2 faults, 3 all is well too
- -p                     tell the compression ratio (with -d3)
- --device=X             an extra device, in the order of the image's table
+ -d<0-9>                verbosity: 0 nothing, 2 faults, 3 also success
+ -p                     print the compression ratio (with -d3)
+ --device=X             an extra device, in the order of the device table
  --extract[=X]          decode all data; with X, extract to X
- --offset=#             the image begins at this byte
+ --offset=#             offset of the image in bytes
  --nid=#, --path=X      check or extract only what lies below this directory
  --no-sandbox           do not confine the process that reads the image
- --no-sbcrc             pass over a wrong checksum of the superblock
+ --no-sbcrc             ignore a wrong checksum of the superblock
  --[no-]xattrs          extract extended attributes (not by default)
  -a, -A, -p, -y         have no effect
- --force                extract to / too
+ --force                permit extraction to /
  --overwrite            replace files that exist
  --[no-]preserve        --[no-]preserve-owner and --[no-]preserve-perms
  --[no-]preserve-owner  keep owners (the default for root)
- --[no-]preserve-perms  keep modes whatever the umask (the default for root)
+ --[no-]preserve-perms  keep modes, ignoring the umask (the default for root)
  -h, --help, -V, --version
 ";
 
-/// What is told if nothing else is asked for: faults.
+/// The default verbosity: faults are printed.
 const VERBOSITY: u64 = 2;
 
-/// From here on it is told that all is well.
+/// From this verbosity on, success is reported too.
 const VERBOSITY_INFORMED: u64 = 3;
 
 struct Order {
@@ -60,7 +60,7 @@ struct Order {
     extract: ExtractOptions,
 }
 
-/// Where to begin instead of the root.
+/// The inode at which to start instead of the root.
 enum Root {
     Nid(u64),
     Path(OsString),
@@ -69,7 +69,7 @@ enum Root {
 /// Runs the program.
 ///
 /// # Errors
-/// Signals cannot be watched for.
+/// Signal handlers cannot be installed.
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let tool = ErofsTool { name: "fsck.erofs", help: HELP, usage_exit: 1 };
     let is_root = rustix::process::geteuid().is_root();

@@ -19,8 +19,8 @@ const EROFSFUSE_HELP: &str = "\
 usage: erofsfuse [options] IMAGE MOUNTPOINT
 Mount an EROFS image. This is floe under the name of erofsfuse; see floe mount --help.
 
-    --offset=#     the image begins at this byte
-    --device=#     an extra device, in the order of the image's table
+    --offset=#     offset of the image in bytes
+    --device=#     an extra device, in the order of the device table
     --dbglevel=#   has no effect
 ";
 
@@ -28,9 +28,9 @@ const SQUASHFUSE_HELP: &str = "\
 usage: squashfuse [options] ARCHIVE MOUNTPOINT
 Mount a SquashFS image. This is floe under the name of squashfuse; see floe mount --help.
 
-    -o offset=N            the image begins at this byte
-    -o uid=N, -o gid=N     the owner and the group of everything
-    -o timeout=N           unmount when nobody used it for N seconds
+    -o offset=N            offset of the image in bytes
+    -o uid=N, -o gid=N     the owner and the group of all files
+    -o timeout=N           unmount after N seconds without use
     -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
 ";
 
@@ -38,16 +38,16 @@ const FUSE_HELP: &str = "\
     -f, -d         stay in the foreground
     -s             one thread
     --no-sandbox   do not confine the process that reads the image
-    -o opt,…       options of floe mount, and of FUSE; front=kernel lets all users in
+    -o opt,…       options of floe mount, and of FUSE; front=kernel admits all users
     -h, --help, -V, --version
 ";
 
-/// What `erofsfuse --help` says.
+/// The output of `erofsfuse --help`.
 pub(super) fn erofsfuse_help() -> String {
     format!("{EROFSFUSE_HELP}{FUSE_HELP}")
 }
 
-/// What `squashfuse --help` says.
+/// The output of `squashfuse --help`.
 pub(super) fn squashfuse_help() -> String {
     format!("{SQUASHFUSE_HELP}{FUSE_HELP}")
 }
@@ -55,7 +55,7 @@ pub(super) fn squashfuse_help() -> String {
 /// Runs `erofsfuse`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
 pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     run("erofsfuse", erofsfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
@@ -63,7 +63,7 @@ pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8,
 /// Runs `squashfuse`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
 pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     run("squashfuse", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
@@ -71,7 +71,7 @@ pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8
 /// Runs `squashfuse_ll`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong: FUSE programs end with 1 in any case.
+/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
 pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     run("squashfuse_ll", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
@@ -122,10 +122,10 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
         return Err(Fail::usage(format!("give an image and a directory: {name} [options] IMAGE MOUNTPOINT")));
     };
     let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
-    // libfuse lets in the user who mounts alone, which the kernel's EROFS cannot.
+    // libfuse admits only the user who mounts; the kernel's EROFS has no such restriction.
     let access = if settings.front == Front::Kernel { Access::All } else { Access::Owner };
     settings.mount.access.get_or_insert(access);
-    // A mount that was given the name of a source has no subtype, unless that was given too.
+    // A mount with an explicit source name has no subtype, unless one is given too.
     let is_named = settings.source.is_some();
     settings.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
     settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
@@ -139,8 +139,8 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
     result
 }
 
-/// What these programs mount like where no option says otherwise. libfuse ignores set-user-id bits and device files, and
-/// leaves permissions to the program, which checks none.
+/// The default mount options of these programs. libfuse ignores set-user-id bits and device files, and leaves
+/// permission checks to the program, which makes none.
 fn as_libfuse() -> Settings {
     let mut settings = Settings { front: Front::Fuse, ..Settings::default() };
     settings.mount.checks_permissions = false;
@@ -148,18 +148,18 @@ fn as_libfuse() -> Settings {
     settings
 }
 
-/// The options that only these programs have.
+/// Options that only these programs have.
 #[derive(Default)]
 struct FuseOptions {
     in_background: bool,
     idle: Option<Duration>,
     notify_pipe: Option<PathBuf>,
-    /// The kind that the mount table shows behind `fuse.`.
+    /// The type that the mount table shows after `fuse.`.
     subtype: Option<String>,
 }
 
 impl FuseOptions {
-    /// Takes options for FUSE; those that are not about these programs alone go to `settings`.
+    /// Parses FUSE options. Those that are not specific to these programs go to `settings`.
     fn take_list(&mut self, settings: &mut Settings, list: &str) -> Result<(), Fail> {
         let mut kept = Vec::new();
         for option in list.split(',') {

@@ -1,4 +1,4 @@
-//! `mkfs.erofs`: its options, and its form of output.
+//! `mkfs.erofs`: its options and its output format.
 
 mod algorithms;
 mod extended;
@@ -32,19 +32,19 @@ use self::{
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{cancellation, compress_hints, erofs_report::uuid_text, fail::Fail, source_date_epoch};
 
-/// How long a build may go on after a signal, until it comes to where it looks for one.
+/// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
-/// What is told if nothing else is asked for: faults.
+/// The default verbosity: faults are printed.
 const VERBOSITY: u64 = 2;
-/// The longest name of a volume, in bytes.
+/// The maximum length of a volume label, in bytes.
 const VOLUME_NAME_LEN_MAX: usize = 15;
 
-/// Why a command line is not followed.
+/// Why a command line is refused.
 #[derive(Debug)]
 enum Wrong {
-    /// It is not what the program can be called with.
+    /// The usage is wrong.
     Call(String),
-    /// It is what the original can be called with.
+    /// The original supports this, but Floe does not.
     Refused(String),
 }
 
@@ -59,11 +59,11 @@ struct Order {
     algorithms: Vec<Algorithm>,
     extended: Extended,
     pcluster_bytes: Option<u32>,
-    /// The pcluster size of the metabox, and which of the algorithms it has.
+    /// The pcluster size of the metabox, and the index of its algorithm.
     metabox: Option<(u32, usize)>,
     hints: Option<PathBuf>,
     time: Option<i64>,
-    /// Whether the time is the image's alone.
+    /// Whether the time applies only to the image.
     is_build_time: bool,
     ignores_times: bool,
     is_tar: bool,
@@ -75,7 +75,7 @@ struct Order {
 /// Runs the program.
 ///
 /// # Errors
-/// Signals cannot be watched for.
+/// Signal handlers cannot be installed.
 pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     let help = option_table::help();
     let tool = ErofsTool { name: "mkfs.erofs", help: &help, usage_exit: 1 };
@@ -134,7 +134,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
 }
 
 impl Order {
-    /// Takes an option; gives whether that is all. What is not known, and what only shows something, is left.
+    /// Parses an option. Returns whether it was handled; unknown and purely informative options are not.
     fn take(&mut self, option: &mut GivenOption, options: &mut Options) -> Result<bool, Wrong> {
         let Some(row) = option_table::find(&option.name)? else { return Ok(false) };
         row.name.clone_into(&mut option.name);
@@ -164,7 +164,7 @@ impl Order {
         Ok(true)
     }
 
-    /// Takes an option without a value; gives whether that is all.
+    /// Parses an option without a value. Returns whether it was handled.
     fn take_flag(&mut self, name: &str) -> bool {
         let build = &mut self.build;
         match name {
@@ -180,7 +180,7 @@ impl Order {
             "tar" => self.is_tar = true,
             "zD" => build.layout.packs_directories = true,
             "V" | "version" | "h" | "help" => return false,
-            // What has no effect.
+            // Options without effect.
             _ => {}
         }
         true
@@ -225,10 +225,10 @@ impl Order {
             }
             "z" => self.algorithms.extend(Algorithm::list(value)?),
             "zD" if matches!(&*shown, "0" | "1") => build.layout.packs_directories = &*shown == "1",
-            "zD" => return Err(Wrong::Call(format!("invalid --zD={shown}: give 0 or 1"))),
+            "zD" => return Err(Wrong::Call(format!("invalid --zD={shown}: use 0 or 1"))),
             "MZ" if !matches!(&*shown, "0" | "i" | "id" | "di") => {
                 return Err(Wrong::Call(format!(
-                    "invalid metazone flags {shown}: directory data needs the inodes there too"
+                    "invalid metazone flags {shown}: directory data in the metazone requires the inodes there too"
                 )));
             }
             "blobdev" => build.blob_device = Some(PathBuf::from(value)),
@@ -247,7 +247,7 @@ impl Order {
             "gid-offset" => build.ownership.gid_offset = id("gid offset")?,
             "max-extent-bytes" if shown.starts_with('-') => {
                 return Err(Wrong::Refused(format!(
-                    "--max-extent-bytes={shown} is not offered by floe: pclusters always begin with a block; give a size \
+                    "--max-extent-bytes={shown} is not offered by floe: pclusters always begin with a block; use a size \
                      above 0"
                 )));
             }
@@ -262,22 +262,22 @@ impl Order {
             "tar" if &*shown == "f" => self.is_tar = true,
             "tar" => {
                 return Err(Wrong::Refused(format!(
-                    "--tar={shown} is not offered by floe: an image has the data of its archive; give --tar=f"
+                    "--tar={shown} is not offered by floe: an image contains the data of its archive; use --tar=f"
                 )));
             }
             "workers" => {
                 let count = usize::try_from(numbered("worker number")?).unwrap_or(usize::MAX);
-                // None means that the calling thread compresses.
+                // With 0, the calling thread compresses.
                 build.jobs = count.clamp(1, BuildOptions::JOBS_MAX).try_into().unwrap_or(build.jobs);
             }
             "xattr-prefix" => build.xattrs.long_prefixes.push(value.as_bytes().to_vec()),
-            // What has no effect.
+            // Options without effect.
             _ => {}
         }
         Ok(())
     }
 
-    /// The pcluster size of the metabox and the number of its algorithm.
+    /// The pcluster size of the metabox and the index of its algorithm.
     fn metabox_of(&mut self, text: &str) -> Result<(u32, usize), Wrong> {
         let (size, algorithm) = text.split_once(':').unwrap_or((text, "0"));
         let size = sized(size).filter(|size| *size > 0).ok_or_else(|| format!("invalid metabox option {text}"))?;
@@ -291,7 +291,7 @@ impl Order {
         Ok((size, number))
     }
 
-    /// Takes what is no option.
+    /// Parses the operands.
     fn source(&mut self, operands: &[OsString]) -> Result<Source, String> {
         let mut operands = operands.iter();
         self.build.output = operands.next().ok_or("missing argument: FILE")?.into();
@@ -304,7 +304,7 @@ impl Order {
         match self.is_tar {
             true => Ok(Source::Tar(source.into())),
             false if Path::new(source).is_file() => {
-                Err("to make an image of other images is not offered by floe; for an archive give --tar".into())
+                Err("building an image from other images is not offered by floe; for an archive use --tar".into())
             }
             false => Ok(Source::Directory(source.into())),
         }
@@ -317,7 +317,7 @@ impl Order {
         compress_hints::parse(&text, algorithm).map_err(|error| told(&error))
     }
 
-    /// Puts together what depends on several options.
+    /// Resolves settings that depend on several options.
     fn complete(&mut self) -> Result<(), String> {
         let block_size = 1u32 << self.build.block_size_log2;
         self.build.pcluster_bytes = self.pcluster_bytes.unwrap_or(block_size);
@@ -326,18 +326,18 @@ impl Order {
         self.build.hints = self.hints.as_deref().map(|path| self.hints_of(path)).transpose()?.unwrap_or_default();
         self.build.splits_links = self.splits_links && !self.is_tar;
         if self.is_tar && self.build.whiteouts == Whiteouts::Keep {
-            // In archives the original looks for none.
+            // The original does not look for such marks in archives.
             self.build.overlay_marks = OverlayMarks::Keep;
         }
         let hinted = self.build.hints.iter().filter_map(|hint| hint.coding).map(|coding| coding.pcluster_bytes).max();
         let largest = self.build.pcluster_bytes.max(hinted.unwrap_or(0));
         let coding = |number: usize, pcluster_bytes: u32, what: &str| match self.algorithms.get(number) {
             _ if pcluster_bytes > largest => Err(format!(
-                "pcluster size ({} blocks) for {what} exceeds maximum; give -C too",
+                "pcluster size ({} blocks) for {what} exceeds maximum; use -C too",
                 pcluster_bytes / block_size
             )),
             Some(algorithm) => Ok(Coding { compression: algorithm.compression(pcluster_bytes), pcluster_bytes }),
-            None => Err(format!("there is no algorithm {number} for {what}: give it with -z")),
+            None => Err(format!("there is no algorithm {number} for {what}: add it to -z")),
         };
         if let Some(pcluster_bytes) = self.extended.packed_pcluster {
             self.build.layout.packed_coding = Some(coding(0, pcluster_bytes, "packed inode")?);
@@ -362,7 +362,7 @@ impl Order {
     }
 }
 
-/// Tells nothing.
+/// Reports no progress.
 struct Silence<'a>(&'a AtomicBool);
 
 impl Progress for Silence<'_> {
@@ -375,7 +375,7 @@ fn lossy(value: Option<&OsStr>) -> String {
     value.map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
 }
 
-/// A size in bytes, perhaps in units of KiB, MiB or GiB.
+/// A size in bytes, optionally with a unit of KiB, MiB or GiB.
 fn sized(text: &str) -> Option<u32> {
     let (digits, shift) = match text.char_indices().next_back()? {
         (end, 'k' | 'K') => (&text[..end], 10),
@@ -386,11 +386,11 @@ fn sized(text: &str) -> Option<u32> {
     u32::try_from(number(OsStr::new(digits))?.checked_mul(1 << shift)?).ok()
 }
 
-/// The UUID that an argument asks for.
+/// Parses the UUID argument.
 fn uuid(text: &str) -> Result<Option<[u8; 16]>, String> {
     match text {
         "clear" => Ok(Some([0; 16])),
-        "random" => random_uuid().map(Some).map_err(|error| format!("cannot make a random UUID: {error}")),
+        "random" => random_uuid().map(Some).map_err(|error| format!("cannot generate a random UUID: {error}")),
         text => {
             let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
             let is_uuid = digits.len() == 32 && text.len() == 36 && digits.iter().all(u8::is_ascii_hexdigit);
@@ -409,7 +409,7 @@ fn random_uuid() -> io::Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Says what was made; it is made even where nobody listens.
+/// Prints a summary. The caller ignores errors, because the image exists even if nobody reads the summary.
 fn tell(summary: &Summary, options: &BuildOptions) -> io::Result<()> {
     let block_size = 1u64 << options.block_size_log2;
     let mut output = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! `unsquashfs`: its options, and its form of output.
+//! `unsquashfs`: its options and its output format.
 
 mod arguments;
 mod listing;
@@ -33,27 +33,27 @@ use arguments::{Arguments, Task};
 use listing::{Form, Listing, Owners};
 use pattern::Patterns;
 
-/// Something that ends the program went wrong.
+/// The exit code of an error that ended the program.
 const FATAL: u8 = 1;
 
-/// Something went wrong that did not end it.
+/// The exit code of errors that did not end the program.
 const NOT_FATAL: u8 = 2;
 
 /// Runs the program.
 ///
 /// # Errors
-/// Standard output cannot be written, or signals cannot be watched for.
+/// Standard output cannot be written, or signal handlers cannot be installed.
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let arguments = match Arguments::parse(arguments) {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
-    // What extracting needs of the world outside is had while it is there.
+    // Extraction needs the user database, which is not accessible once the process is confined.
     let owners = Owners::new(&arguments);
     let mut target = None;
     let policy = match arguments.task {
         Task::Extract if arguments.target.exists() && !arguments.force => {
-            eprintln!("FATAL ERROR: {} is there already; with -f files are written over", arguments.target.display());
+            eprintln!("FATAL ERROR: {} already exists; use -f to overwrite files", arguments.target.display());
             return Ok(FATAL);
         }
         Task::Extract => {
@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     }
 }
 
-/// Writes the files that were named.
+/// Writes the named files to standard output.
 fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
     Output::run(|output| {
         let (mut exit, mut piece) = (0, vec![0; 1 << 20]);
@@ -179,7 +179,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
         ExtractEvent::Planned { path, attr } if form.is_some() => {
             let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: *attr };
             let mut line = Vec::new();
-            // Writing to memory does not fail, and whoever closed stdout does not want to know.
+            // Writing to memory does not fail, and errors of a closed stdout are ignored.
             let _ = listing.write(&entry, &mut line);
             let _ = io::stdout().write_all(&line);
         }
@@ -235,7 +235,7 @@ fn say_created(summary: &ExtractSummary) {
     count(summary.hard_links, "hardlink", "hardlinks");
 }
 
-/// What of an image the names on the command line stand for.
+/// The parts of an image that the names on the command line select.
 struct Selection<'a> {
     walk: floe::Walk,
     selected: &'a Patterns,
@@ -273,10 +273,10 @@ impl Iterator for Selection<'_> {
     }
 }
 
-/// The form of the lines that tell what is extracted.
+/// The default target directory.
 fn default_target() -> PathBuf {
     PathBuf::from("squashfs-root")
 }
 
-/// How a listing looks if nothing else is asked for.
+/// The default form of a listing.
 const PLAIN: Form = Form { has_attributes: false, is_numeric: false, is_concise: false };

@@ -1,4 +1,4 @@
-//! One option: its names, the value it takes, what it sets and how it is shown.
+//! One option: its names, its value, its setter and its display.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -8,63 +8,63 @@ use crate::quantity;
 /// An option of `-o`.
 pub(crate) struct OptionRow {
     pub(super) name: &'static str,
-    /// Names that it had before, or has in other programs. They are taken too.
+    /// Former names, and names in other programs. They are accepted too.
     pub(super) aliases: &'static [&'static str],
     pub(super) value: Value,
     pub(super) word: Option<Word>,
-    /// What it does, in one line.
+    /// The effect, in one line.
     pub(super) about: &'static str,
     pub(super) default: Default,
-    /// Its value now, in a form that the option takes back. Without it `floe status` does not list the option.
+    /// The current value, in a form that the option accepts. Without it, `floe status` does not list the option.
     pub(super) show: Option<fn(&Settings) -> String>,
     pub(super) while_mounted: WhileMounted,
 }
 
-/// The kind of value that an option takes, and its setter.
+/// The type of an option's value, with its setter.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
-    /// None.
+    /// No value.
     Flag(fn(&mut Settings)),
-    /// None, or `on` or `off`. With "no" before its name the option sets the opposite.
+    /// No value, or `on` or `off`. With "no" before its name, the option sets the opposite.
     OnOff(fn(&mut Settings, bool)),
     /// A number of bytes, up to `max`.
     Bytes { max: u64, set: fn(&mut Settings, u64) },
     /// A number from `min` to `max`.
     Count { min: u64, max: u64, set: fn(&mut Settings, u64) },
-    /// A time, up to `max`.
+    /// A duration, up to `max`.
     Time { max: Duration, set: fn(&mut Settings, Duration) },
     /// A file or a directory.
     Path { form: &'static str, set: fn(&mut Settings, PathBuf) },
-    /// Anything else; `form` says what.
+    /// Any other value; `form` describes it.
     Text { form: &'static str, set: fn(&mut Settings, &str) -> Result<(), String> },
 }
 
-/// A word that may stand in place of the value: `off`.
+/// A word that can replace the value: `off`.
 #[derive(Clone, Copy)]
 pub(super) struct Word {
     text: &'static str,
     set: fn(&mut Settings),
 }
 
-/// The value of an option that is not given.
+/// The default of an option.
 #[derive(Clone, Copy)]
 pub(super) enum Default {
-    /// There is none to speak of.
+    /// No default.
     None,
-    /// In the form that the option takes.
+    /// A value in the notation of the option.
     Value(&'static str),
-    /// Described.
+    /// A description.
     Described(&'static str),
 }
 
-/// Whether an option can change while the image is mounted.
+/// Whether an option can change on a running mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WhileMounted {
-    /// The image has to be mounted again.
+    /// Changing it requires a new mount.
     Fixed,
-    /// `floe tune` changes it. It sets nothing but options of the engine.
+    /// `floe tune` changes it. It sets only options of the engine.
     Tunable,
-    /// It is changed elsewhere: where.
+    /// Another command changes it; the text says which.
     Elsewhere(&'static str),
 }
 
@@ -82,17 +82,17 @@ pub(super) const fn row(name: &'static str, value: Value, about: &'static str) -
     }
 }
 
-/// Any number of bytes.
+/// A value in bytes without a limit.
 pub(super) const fn bytes(set: fn(&mut Settings, u64)) -> Value {
     Value::Bytes { max: u64::MAX, set }
 }
 
-/// A value with a grammar of its own, in words: `form`.
+/// A value with its own grammar, which `form` describes.
 pub(super) const fn text(form: &'static str, set: fn(&mut Settings, &str) -> Result<(), String>) -> Value {
     Value::Text { form, set }
 }
 
-/// Parses a value into its place.
+/// Parses a value into `place`.
 pub(super) fn put<T: FromStr<Err: ToString>>(place: &mut T, value: &str) -> Result<(), String> {
     *place = value.parse().map_err(|error: T::Err| error.to_string())?;
     Ok(())
@@ -127,7 +127,7 @@ impl OptionRow {
         Self { while_mounted: WhileMounted::Elsewhere(place), ..self }
     }
 
-    /// Whether this is the option meant by `name`.
+    /// Whether `name` is one of this option's names.
     pub(super) fn is(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name) || self.is_opposite(name)
     }
@@ -136,7 +136,7 @@ impl OptionRow {
         matches!(self.value, Value::OnOff(_)) && name.strip_prefix("no").is_some_and(|rest| rest == self.name)
     }
 
-    /// Whether the option may stand without a value.
+    /// Whether the option is valid without a value.
     pub(super) fn stands_alone(&self) -> bool {
         matches!(self.value, Value::Flag(_) | Value::OnOff(_))
     }
@@ -144,7 +144,7 @@ impl OptionRow {
     /// Sets the option, given under `name`.
     ///
     /// # Errors
-    /// It does not take the value; the text says what it takes.
+    /// The value is invalid; the message says which values are valid.
     pub(super) fn set(&self, to: &mut Settings, name: &str, value: Option<&str>) -> Result<(), String> {
         let given = value.unwrap_or_default();
         if let Some(word) = self.word
@@ -173,7 +173,7 @@ impl OptionRow {
                 (Some(time), _) if time > max => return Err(format!("{given} is more than {}", quantity::time(max))),
                 (Some(time), _) => set(to, time),
                 (None, Some(word)) => (word.set)(to),
-                (None, None) => return Err("it needs a time above 0".to_owned()),
+                (None, None) => return Err("the time must be above 0".to_owned()),
             },
             Value::Path { set, .. } => set(to, given.into()),
             Value::Text { set, .. } => set(to, given)?,
@@ -181,7 +181,7 @@ impl OptionRow {
         Ok(())
     }
 
-    /// How the option is written: `cache=SIZE`.
+    /// The notation of the option: `cache=SIZE`.
     pub(super) fn form(&self) -> String {
         let name = self.name;
         let form = match self.value {
@@ -196,7 +196,7 @@ impl OptionRow {
         format!("{name}={form}{word}")
     }
 
-    /// What bounds the value has.
+    /// The limits of the value, if it has any.
     pub(super) fn bounds(&self) -> Option<String> {
         match self.value {
             Value::Bytes { max, .. } if max < u64::MAX => Some(format!("at most {}", quantity::exact(max))),
@@ -208,7 +208,7 @@ impl OptionRow {
         }
     }
 
-    /// The value of an option that is not given.
+    /// The default of the option as text.
     pub(super) fn default_text(&self) -> Option<&'static str> {
         match self.default {
             Default::None => None,
@@ -220,7 +220,7 @@ impl OptionRow {
 fn range(min: u64, max: u64) -> String {
     match (min, max) {
         (0, u64::MAX) => "a number".to_owned(),
-        (_, u64::MAX) => format!("a number from {min} on"),
+        (_, u64::MAX) => format!("a number of at least {min}"),
         _ => format!("a number from {min} to {max}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The options of a mount that is running: `floe status` lists them, `floe tune` changes some.
+//! The options of a running mount: `floe status` lists them, `floe tune` changes some.
 
 use floe::EngineOptions;
 use serde::{Deserialize, Serialize};
@@ -9,19 +9,19 @@ use super::{
     table::{find, rows},
 };
 
-/// An option and its value now.
+/// An option with its current value.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(crate) struct ShownOption {
-    /// Its name, as `-o` has it.
+    /// The name for `-o`.
     pub(crate) key: String,
-    /// Its value, as `-o` takes it.
+    /// The value in the notation of `-o`.
     pub(crate) value: String,
     /// Whether it can change while the image is mounted.
     pub(crate) is_tunable: bool,
 }
 
 impl Settings {
-    /// The options with their values, those that `floe tune` can change first.
+    /// The options with their values; those that `floe tune` can change come first.
     pub(crate) fn shown(&self) -> Vec<ShownOption> {
         let mut options: Vec<_> = rows()
             .filter_map(|row| {
@@ -33,10 +33,11 @@ impl Settings {
         options
     }
 
-    /// The options of the engine after `changes`, each `key=value`.
+    /// The options of the engine after `changes`, each of the form `key=value`.
     ///
     /// # Errors
-    /// An option is unknown, cannot change while the image is mounted, or does not take the value: one line.
+    /// An option is unknown, is fixed while the image is mounted, or does not accept the value. The message is one
+    /// line.
     pub(crate) fn tuned(&self, changes: &[String]) -> Result<EngineOptions, String> {
         let mut settings = self.clone();
         for change in changes {
@@ -45,7 +46,7 @@ impl Settings {
                 None => (change.as_str(), None),
             };
             let key = key.replace('_', "-");
-            let row = find(&key).ok_or_else(|| format!("there is no option {key}: floe tune DIR lists them"))?;
+            let row = find(&key).ok_or_else(|| format!("unknown option {key}: floe tune DIR lists all options"))?;
             match row.while_mounted {
                 WhileMounted::Fixed => {
                     return Err(format!(

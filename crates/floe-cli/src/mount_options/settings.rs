@@ -1,4 +1,4 @@
-//! What a list of options sets.
+//! The settings that a list of options makes.
 
 use std::path::PathBuf;
 
@@ -9,42 +9,42 @@ use floe_sandbox::Mode;
 use super::table::{FOR_THE_KERNEL, WITHOUT_EFFECT, find};
 use crate::{fail::Fail, front::Front};
 
-/// What a list of options sets.
+/// The settings that a list of options makes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    /// How the image is opened.
+    /// Options for opening the image.
     pub(crate) open: OpenOptions,
-    /// How it is mounted.
+    /// Options for mounting it.
     pub(crate) mount: MountOptions,
-    /// The name that the mount table shows, in place of the path of the image.
+    /// The source name in the mount table, instead of the path of the image.
     pub(crate) source: Option<String>,
-    /// Where to write what the mount has done, when it ends.
+    /// The file for statistics at the end of the mount.
     pub(crate) account: Option<PathBuf>,
-    /// Where to write a line after each decode.
+    /// The file for a line after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
-    /// What stands between the image and its readers.
+    /// Whether the kernel's EROFS is in front.
     pub(crate) front: Front,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
 }
 
-/// Who gives the options, and so which of them are an error.
+/// The origin of the options, which decides which of them are errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Strictness {
-    /// A user: what makes no sense is refused.
+    /// A user: options that make no sense are refused.
     User,
-    /// mount(8), which adds `rw` by itself.
+    /// mount(8), which adds `rw` itself.
     MountHelper,
     /// mount(8) with `-s`: unknown options are ignored.
     Sloppy,
 }
 
 impl Settings {
-    /// Takes a list of options, separated by commas. A comma in a value is quoted, as mount(8) has it
-    /// (`context="a,b"`), or has a backslash before it.
+    /// Parses a list of options, separated by commas. A comma in a value must be quoted as for mount(8)
+    /// (`context="a,b"`), or escaped with a backslash.
     ///
     /// # Errors
-    /// An option is unknown, or does not take its value.
+    /// An option is unknown, or does not accept its value.
     pub(crate) fn take_list(&mut self, list: &str, strictness: Strictness) -> Result<(), Fail> {
         for option in split(list) {
             match option.split_once('=') {
@@ -65,7 +65,7 @@ impl Settings {
         }
         if key == "rw" {
             return match strictness {
-                Strictness::User => Err(Fail::usage("images are read-only: leave out -o rw")),
+                Strictness::User => Err(Fail::usage("images are read-only: omit -o rw")),
                 Strictness::MountHelper | Strictness::Sloppy => Ok(()),
             };
         }
@@ -81,7 +81,7 @@ impl Settings {
     }
 }
 
-/// The options of a list, without their quotes and backslashes.
+/// Splits a list into options, and removes quotes and backslashes.
 fn split(list: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut is_quoted = false;

@@ -1,7 +1,7 @@
-//! Every option of `-o`.
+//! The table of all options of `-o`.
 //!
-//! Parsing, `floe mount --help`, `floe tune`, the list in `floe status` and docs/options.md all follow from these rows:
-//! a new option is a row here, and a field in `Settings` if it sets something new.
+//! Parsing, `floe mount --help`, `floe tune`, the list in `floe status` and docs/options.md are all derived from these
+//! rows. A new option is a row here, and a field of `Settings` if it sets something new.
 
 mod mounting;
 mod reading;
@@ -9,7 +9,7 @@ mod remote;
 
 use super::row::OptionRow;
 
-/// Options that belong together.
+/// A group of related options.
 pub(super) struct Group {
     pub(super) title: &'static str,
     pub(super) rows: &'static [OptionRow],
@@ -27,7 +27,8 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Confinement and reports", rows: mounting::REPORTS },
 ];
 
-/// Options of mount(8) and of FUSE that say how and when mount(8) mounts, or that a read-only image has anyway.
+/// Options of mount(8) and of FUSE without effect here: they control how and when mount(8) mounts, or describe
+/// properties that a read-only image has anyway.
 pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "ro",
     "defaults",
@@ -76,7 +77,7 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "max_read",
 ];
 
-/// Options of security modules, which go to the kernel as they are.
+/// Options of security modules, which are passed to the kernel unchanged.
 pub(super) const FOR_THE_KERNEL: &[&str] = &["context", "fscontext", "defcontext", "rootcontext"];
 
 /// All options.
@@ -84,7 +85,7 @@ pub(super) fn rows() -> impl Iterator<Item = &'static OptionRow> {
     GROUPS.iter().flat_map(|group| group.rows)
 }
 
-/// The option that `name` means, with dashes in place of underscores.
+/// The option with this name; dashes and underscores are equivalent.
 pub(super) fn find(name: &str) -> Option<&'static OptionRow> {
     rows().find(|row| row.is(name))
 }

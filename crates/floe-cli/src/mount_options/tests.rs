@@ -1,4 +1,4 @@
-//! The table, tried row by row.
+//! Tests of each row of the table.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ fn taken(list: &str) -> Result<Settings, String> {
     Ok(settings)
 }
 
-/// The defaults where memory is ample.
+/// The defaults on a machine with ample memory.
 fn ample() -> Settings {
     Settings { open: OpenOptions { engine: EngineOptions::default(), ..OpenOptions::default() }, ..Settings::default() }
 }
@@ -33,7 +33,7 @@ fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
     row.show.map(|show| show(settings))
 }
 
-/// All that a settings list sets, to compare.
+/// All fields of the settings as text, for comparison.
 fn fields(settings: &Settings) -> String {
     let Settings { open, mount, source, account, decode_marks, front, sandbox } = settings;
     let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
@@ -42,7 +42,7 @@ fn fields(settings: &Settings) -> String {
     format!("{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {sandbox:?}")
 }
 
-/// A value that the option takes and that is not its default.
+/// A valid value of the option that is not its default.
 fn sample(row: &OptionRow) -> Option<&'static str> {
     Some(match (row.value, row.name) {
         (Value::Flag(_), _) => return None,
@@ -88,7 +88,7 @@ fn each_option_sets_something_under_each_of_its_names() {
     for row in rows() {
         let value = sample(row).map_or_else(String::new, |value| format!("={value}"));
         let expected = taken(&format!("{}{value}", row.name)).expect(row.name);
-        // What the kernel checks by itself is on already.
+        // The kernel's own permission checks are on by default.
         if row.name != "default-permissions" {
             assert_ne!(fields(&expected), fields(&ample()), "{}", row.name);
         }
@@ -115,7 +115,7 @@ fn defaults_are_what_the_table_says() {
     for row in rows() {
         if let RowDefault::Value(value) = row.default {
             let found = taken(&format!("{}={value}", row.name)).expect(row.name);
-            // An image at byte 0 begins with the file.
+            // At byte 0 the image is at the start of the file, which is the default.
             if row.name != "offset" {
                 assert_eq!(fields(&found), fields(&ample()), "{}", row.name);
             }
@@ -209,11 +209,11 @@ fn values_reach_their_settings() {
 #[test]
 fn wrong_options_are_told() {
     for (list, expected) in [
-        ("rw", "images are read-only: leave out -o rw"),
+        ("rw", "images are read-only: omit -o rw"),
         ("colour", "no such option: -o colour (see floe mount -o help)"),
         ("colour=red", "no such option: -o colour (see floe mount -o help)"),
         ("threads", "-o threads needs a value: -o threads=…"),
-        ("threads=0", "-o threads: '0' is not a number from 1 on"),
+        ("threads=0", "-o threads: '0' is not a number of at least 1"),
         ("private=yes", "-o private: takes no value"),
         ("noacl=maybe", "-o noacl: 'maybe' is not on or off"),
         ("max_background=70000", "-o max_background: '70000' is not a number from 1 to 65535"),
@@ -244,8 +244,8 @@ fn changes_are_taken_together_or_not_at_all() {
         (&["read-around=maybe"], "read-around: 'maybe' is not on or off"),
         (&["threads=3"], "threads cannot change while the image is mounted: mount it again with -o threads=3"),
         (&["offset=3"], "offset cannot change while the image is mounted: mount it again with -o offset=3"),
-        (&["read_ahead=1M"], "read-ahead is the kernel's: root sets it in /sys/class/bdi/…/read_ahead_kb"),
-        (&["colour=red"], "there is no option colour: floe tune DIR lists them"),
+        (&["read_ahead=1M"], "read-ahead is a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
+        (&["colour=red"], "unknown option colour: floe tune DIR lists all options"),
     ] {
         assert_eq!(check(changes).expect_err("it makes no sense"), expected);
     }

@@ -1,4 +1,4 @@
-//! The options as text: for `--help` and for docs/options.md.
+//! The options as text, for `--help` and docs/options.md.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use super::{
     table::{FOR_THE_KERNEL, GROUPS, WITHOUT_EFFECT, find},
 };
 
-/// The column in which descriptions begin, and the width of all.
+/// The column at which descriptions begin, and the total width.
 const ABOUT_COLUMN: usize = 26;
 const WIDTH: usize = 100;
 
-/// What `floe mount --help` and `floe mount -o help` print.
+/// The output of `floe mount -o help`, also part of `floe mount --help`.
 pub(crate) fn help() -> String {
     let mut help = String::from(
-        "Options for -o; those of mount(8) and FUSE that a read-only image has anyway are accepted too:\n",
+        "Options for -o; options of mount(8) and FUSE that describe any read-only mount are accepted too:\n",
     );
     for group in GROUPS {
         let _ = writeln!(help, "\n{}:", group.title);
@@ -25,7 +25,7 @@ pub(crate) fn help() -> String {
     help
 }
 
-/// What an option does, and its default, as a sentence of `--help`.
+/// The effect of an option and its default, as a sentence of `--help`.
 pub(crate) fn about(name: &str) -> String {
     let text = find(name).map_or_else(String::new, described);
     let mut characters = text.chars();
@@ -44,9 +44,9 @@ pub(crate) fn page() -> String {
     let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let _ = write!(
         page,
-        "\n## Other options\n\nThese options of security modules are handed to the kernel: {}.\n\nThese options are accepted \
-         and have no effect, because they concern mount(8) or because a read-only image behaves that way anyway: {}. So are \
-         options that begin with `x-`.\n",
+        "\n## Other options\n\nThese options of security modules are passed to the kernel: {}.\n\nThese options are accepted \
+         and have no effect, because they concern mount(8) or describe any read-only mount: {}. So are options \
+         that begin with `x-`.\n",
         list(FOR_THE_KERNEL),
         list(WITHOUT_EFFECT)
     );
@@ -56,13 +56,13 @@ pub(crate) fn page() -> String {
 const INTRODUCTION: &str = "\
 # Options of a mount
 
-`floe mount -o option,option=value,…` sets these options; so do the fourth column of fstab and `mount -o` for the type
-`fuse.floe`. `floe mount -o help` prints them. `floe tune DIR option=value…` changes those that can change while the image
-is mounted, and `floe status DIR` shows their values.
+`floe mount -o option,option=value,…` sets these options; so do the fourth column of fstab and `mount -o` with the type
+`fuse.floe`. `floe mount -o help` lists them. `floe tune DIR option=value…` changes some of them while the image is mounted, and
+`floe status DIR` shows their values.
 
 SIZE is a number of bytes, or a number with k, M, G or T (powers of 1024). TIME is a number of seconds, or a number with
-us, ms, s or m. Underscores in names may stand for dashes. Defaults that are sizes shrink where the machine or its control
-groups allow less memory.
+us, ms, s or m. In names, underscores and dashes are equivalent. Default sizes are smaller if the machine or its control
+groups have little memory.
 ";
 
 const TABLE_HEAD: &str = "\

@@ -1,4 +1,4 @@
-//! A report as Prometheus scrapes it: the text exposition format, version 0.0.4.
+//! Writes a report in the text exposition format of Prometheus, version 0.0.4.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::report::{MetadataCacheReport, Report};
 /// Nanoseconds in a second.
 const NS_PER_SECOND: f64 = 1e9;
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy)]
 enum Kind {
     Counter,
@@ -19,10 +19,10 @@ enum Kind {
 /// Labels of a sample: names and values.
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Writes the report. Every sample is labelled with the mountpoint.
+/// Writes the report. Every sample has the mountpoint as a label.
 ///
 /// # Errors
-/// As of the writer.
+/// The writer's errors.
 pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
     let mut out = Exposition { writer, mountpoint: &report.mountpoint };
     let version = [
@@ -31,20 +31,25 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
         ("format", &report.image.format),
         ("device", &report.device),
     ];
-    out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;
+    out.one("floe_mount_info", Kind::Gauge, "The mount and its server.", &version, 1.0)?;
     out.gauge("floe_uptime_seconds", "Time since the image was mounted.", report.uptime_seconds)?;
     let sandbox = &report.sandbox;
     let mechanisms =
         [("landlock", &sandbox.landlock), ("seccomp", &sandbox.seccomp), ("no_new_privs", &sandbox.no_new_privs)];
     let mechanisms = mechanisms.map(|(name, state)| (name, u64::from(state == "enforced")));
-    out.header("floe_sandbox_enforced", Kind::Gauge, "Whether the kernel enforces it on the process.")?;
+    out.header("floe_sandbox_enforced", Kind::Gauge, "Whether the kernel enforces this restriction.")?;
     for (name, is_enforced) in mechanisms {
         out.sample("floe_sandbox_enforced", &[("mechanism", name)], is_enforced as f64)?;
     }
     let kinds = report.requests.iter().map(|(kind, count)| (kind.as_str(), *count));
     out.family("floe_requests_total", "Requests of the kernel.", "kind", kinds)?;
     let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));
-    out.family("floe_request_faults_total", "Requests that got an error they did not ask for.", "reason", reasons)?;
+    out.family(
+        "floe_request_faults_total",
+        "Requests that failed because of the image, its source or memory.",
+        "reason",
+        reasons,
+    )?;
     if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
         write_remote(&mut out, counts)?;
     }
@@ -60,33 +65,33 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
     let by_cause =
         |count: fn(&CauseCounts) -> u64| counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)));
     let requests = by_cause(|cause| cause.requests);
-    out.family("floe_remote_requests_total", "Requests to the image's server that were answered.", "cause", requests)?;
+    out.family("floe_remote_requests_total", "Answered requests to the image's server.", "cause", requests)?;
     let bytes = by_cause(|cause| cause.bytes);
-    out.family("floe_remote_bytes_total", "Bytes that they brought.", "cause", bytes)?;
+    out.family("floe_remote_bytes_total", "Bytes in these answers.", "cause", bytes)?;
     for (name, help, count) in [
-        ("floe_remote_retries_total", "Requests that were sent again.", counts.retries),
+        ("floe_remote_retries_total", "Repeated requests.", counts.retries),
         ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
-        (
-            "floe_remote_resolved_again_total",
-            "Times that credentials or redirects were had again.",
-            counts.resolved_again,
-        ),
-        ("floe_remote_made_way_total", "Background requests that made way for demand.", counts.made_way),
-        ("floe_remote_wrong_answers_total", "Answers with other bytes than were asked for.", counts.wrong),
-        ("floe_remote_failures_total", "Fetches that failed in the end.", counts.failed),
-        ("floe_remote_outages_total", "Times that the server went out of reach.", counts.outages),
-        ("floe_remote_cache_hits_total", "Reads of chunks that the cache had.", image.cache_hits),
+        ("floe_remote_resolved_again_total", "How often credentials or redirects were renewed.", counts.resolved_again),
+        ("floe_remote_made_way_total", "Background requests cancelled in favour of demand.", counts.made_way),
+        ("floe_remote_wrong_answers_total", "Answers that did not match the request.", counts.wrong),
+        ("floe_remote_failures_total", "Fetches that failed after all retries.", counts.failed),
+        ("floe_remote_outages_total", "How often the server became unreachable.", counts.outages),
+        ("floe_remote_cache_hits_total", "Reads of cached chunks.", image.cache_hits),
         ("floe_remote_cache_misses_total", "Reads of chunks that had to be fetched.", image.cache_misses),
-        ("floe_remote_cache_joined_total", "Reads that waited for a fetch of somebody else.", image.cache_joined),
-        ("floe_remote_verification_failures_total", "Chunks that did not verify.", image.verification_failures),
+        ("floe_remote_cache_joined_total", "Reads that joined another fetch.", image.cache_joined),
+        ("floe_remote_verification_failures_total", "Chunks that failed verification.", image.verification_failures),
         ("floe_remote_uncached_chunks_total", "Chunks that were not stored.", image.uncached_chunks),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
     let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
-    out.gauge("floe_remote_outage_seconds", "How long the server has been out of reach; 0: it is not.", outage_s)?;
+    out.gauge(
+        "floe_remote_outage_seconds",
+        "How long the server has been unreachable; 0 if it is reachable.",
+        outage_s,
+    )?;
     const NAME: &str = "floe_remote_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} How long the stages of a request take.\n# TYPE {NAME} histogram")?;
+    writeln!(out.writer, "# HELP {NAME} Latency of the stages of a request.\n# TYPE {NAME} histogram")?;
     for stage in &counts.stages {
         let label = ("stage", stage.stage.as_str());
         let mut total = 0;
@@ -104,26 +109,46 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
 
 fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     let (work, around, lz4) = (&report.work, &report.read_around, &report.lz4);
-    out.gauge("floe_outstanding_misses", "Requests under way whose bytes were not at hand.", work.outstanding as f64)?;
-    out.gauge("floe_outstanding_misses_max", "The most of them at one time.", work.outstanding_max as f64)?;
+    out.gauge("floe_outstanding_misses", "Requests in progress that missed the caches.", work.outstanding as f64)?;
+    out.gauge("floe_outstanding_misses_max", "The maximum of them at one time.", work.outstanding_max as f64)?;
     for (name, help, count) in [
         ("floe_fetches_total", "Reads of file data from the image.", work.fetches),
-        ("floe_fetched_bytes_total", "Bytes that they brought.", work.fetched_bytes),
+        ("floe_fetched_bytes_total", "Bytes fetched by these reads.", work.fetched_bytes),
         ("floe_decodes_total", "Blocks of file data decoded.", work.decodes),
-        ("floe_decoded_bytes_total", "Bytes that they gave.", work.decoded_bytes),
-        ("floe_read_around_blocks_total", "Blocks decoded before anybody asked for them.", around.ahead_blocks),
-        ("floe_read_around_used_blocks_total", "Of them, those that somebody asked for.", around.used_blocks),
-        ("floe_read_around_wasted_blocks_total", "Of them, those that nobody asked for.", around.wasted_blocks),
-        ("floe_read_around_given_up_blocks_total", "Blocks left for want of memory.", around.given_up_blocks),
-        ("floe_read_around_cancelled_blocks_total", "Blocks left since the reader went on.", around.cancelled_blocks),
-        ("floe_read_around_dropped_total", "Pieces of work left because of too many.", around.dropped),
-        ("floe_read_around_stored_bytes_total", "Bytes given to the page cache.", around.stored_bytes),
+        ("floe_decoded_bytes_total", "Bytes of the decoded blocks.", work.decoded_bytes),
+        ("floe_read_around_blocks_total", "Blocks decoded ahead of demand.", around.ahead_blocks),
+        ("floe_read_around_used_blocks_total", "Blocks decoded ahead that were used.", around.used_blocks),
+        (
+            "floe_read_around_wasted_blocks_total",
+            "Blocks decoded ahead that were evicted unused.",
+            around.wasted_blocks,
+        ),
+        (
+            "floe_read_around_given_up_blocks_total",
+            "Blocks not decoded because memory was short.",
+            around.given_up_blocks,
+        ),
+        (
+            "floe_read_around_cancelled_blocks_total",
+            "Blocks not decoded because the reader had passed them.",
+            around.cancelled_blocks,
+        ),
+        ("floe_read_around_dropped_total", "Prefetch tasks dropped because too many were waiting.", around.dropped),
+        ("floe_read_around_stored_bytes_total", "Bytes pushed into the page cache.", around.stored_bytes),
         ("floe_lz4_decodes_total", "LZ4 blocks decoded.", lz4.decodes),
-        ("floe_lz4_temporary_pages_total", "Pages that they needed beside their output.", lz4.temporary_pages),
+        (
+            "floe_lz4_temporary_pages_total",
+            "Pages that these decodes needed besides their output.",
+            lz4.temporary_pages,
+        ),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
-    out.gauge("floe_lz4_temporary_pages_max", "The most that one needed.", lz4.temporary_pages_max as f64)?;
+    out.gauge(
+        "floe_lz4_temporary_pages_max",
+        "The maximum number of pages for one decode.",
+        lz4.temporary_pages_max as f64,
+    )?;
     out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
 }
 
@@ -133,16 +158,16 @@ fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         ("floe_page_pool_reserved_pages", "Pages of 4 KiB held in reserve.", pool.reserved_pages),
         ("floe_page_pool_locked", "Whether the reserve is locked in memory.", pool.is_locked.into()),
         ("floe_page_pool_used_pages", "Pages of the reserve in use.", pool.used_pages),
-        ("floe_page_pool_high_water_pages", "The most in use at one time.", pool.high_water_pages),
+        ("floe_page_pool_high_water_pages", "The maximum in use at one time.", pool.high_water_pages),
     ] {
         out.gauge(name, help, value as f64)?;
     }
     for (name, help, count) in [
         ("floe_page_pool_taken_total", "Runs taken from the reserve.", pool.taken),
         ("floe_page_pool_missed_total", "Runs that the reserve had no room for.", pool.missed),
-        ("floe_page_pool_waited_total", "Runs for which the system let a thread wait.", pool.waited),
-        ("floe_page_pool_given_up_total", "Runs not worth waiting for.", pool.given_up),
-        ("floe_page_pool_ahead_pages_total", "Pages that the block cache got before reads.", pool.ahead_pages),
+        ("floe_page_pool_waited_total", "Runs that the system allocated slowly.", pool.waited),
+        ("floe_page_pool_given_up_total", "Runs that best-effort work gave up.", pool.given_up),
+        ("floe_page_pool_ahead_pages_total", "Pages allocated for the block cache ahead of reads.", pool.ahead_pages),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
@@ -151,35 +176,35 @@ fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
 
 fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     let blocks = &report.block_cache;
-    out.gauge("floe_block_cache_budget_bytes", "What cached blocks may take.", blocks.budget_bytes as f64)?;
-    out.gauge("floe_block_cache_used_bytes", "What they take.", blocks.used_bytes as f64)?;
+    out.gauge("floe_block_cache_budget_bytes", "The limit of cached blocks, in bytes.", blocks.budget_bytes as f64)?;
+    out.gauge("floe_block_cache_used_bytes", "The size of cached blocks, in bytes.", blocks.used_bytes as f64)?;
     for (name, help, count) in [
-        ("floe_block_cache_hits_total", "Look-ups that found the block.", blocks.hits),
-        ("floe_block_cache_misses_total", "Look-ups that had to decode it.", blocks.misses),
-        ("floe_block_cache_joins_total", "Look-ups that joined a decode.", blocks.joins),
-        ("floe_block_cache_evictions_total", "Blocks dropped for the budget.", blocks.evictions),
-        ("floe_spill_file_blocks_total", "Blocks that went into the spill file.", blocks.spill_file_blocks),
-        ("floe_spill_file_bytes_total", "Their decoded bytes.", blocks.spill_file_bytes),
-        ("floe_spill_file_hits_total", "Reads that found their block there.", blocks.spill_file_hits),
+        ("floe_block_cache_hits_total", "Lookups that found the block.", blocks.hits),
+        ("floe_block_cache_misses_total", "Lookups that had to decode the block.", blocks.misses),
+        ("floe_block_cache_joins_total", "Lookups that joined another decode.", blocks.joins),
+        ("floe_block_cache_evictions_total", "Blocks evicted.", blocks.evictions),
+        ("floe_spill_file_blocks_total", "Blocks written to the spill file.", blocks.spill_file_blocks),
+        ("floe_spill_file_bytes_total", "Decoded bytes of these blocks.", blocks.spill_file_bytes),
+        ("floe_spill_file_hits_total", "Reads that found their block in the spill file.", blocks.spill_file_hits),
     ] {
         out.one(name, Kind::Counter, help, &[], count as f64)?;
     }
     for (name, of, budget) in [
         ("decoders", "Decoders' state", &report.decoders),
-        ("read_results", "What waiting reads give", &report.read_results),
+        ("read_results", "Output of waiting reads", &report.read_results),
         ("read_blocks", "Blocks of waiting reads", &report.read_blocks),
     ] {
         for (what, help, value) in [
             ("budget_bytes", "may take.", budget.budget_bytes),
             ("used_bytes", "take now.", budget.used_bytes),
-            ("used_bytes_max", "took at most.", budget.used_bytes_max),
+            ("used_bytes_max", "took at most at one time.", budget.used_bytes_max),
         ] {
             out.gauge(&format!("floe_{name}_{what}"), &format!("{of}: bytes they {help}"), value as f64)?;
         }
         out.one(
             &format!("floe_{name}_waits_total"),
             Kind::Counter,
-            "Waits for that memory.",
+            "Waits for this memory.",
             &[],
             budget.waits as f64,
         )?;
@@ -189,23 +214,32 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         out.header(name, kind, help)?;
         caches.iter().try_for_each(|(cache, report)| out.sample(name, &[("cache", cache)], value(report) as f64))
     };
-    of_both("floe_metadata_cache_budget_bytes", Kind::Gauge, "What cached metadata may take.", |cache| {
+    of_both("floe_metadata_cache_budget_bytes", Kind::Gauge, "The limit of cached metadata, in bytes.", |cache| {
         cache.budget_bytes.unwrap_or(0)
     })?;
-    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "What it takes.", |cache| cache.used_bytes)?;
-    of_both("floe_metadata_cache_hits_total", Kind::Counter, "Look-ups that found it.", |cache| cache.hits)?;
-    of_both("floe_metadata_cache_misses_total", Kind::Counter, "Look-ups that had to make it.", |cache| cache.misses)?;
-    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Look-ups that slept for it.", |cache| cache.joins)?;
-    of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Dropped for the budget.", |cache| cache.evictions)?;
-    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Values that a thread let go of.", |cache| {
+    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "The size of cached metadata, in bytes.", |cache| {
+        cache.used_bytes
+    })?;
+    of_both("floe_metadata_cache_hits_total", Kind::Counter, "Lookups that found the metadata.", |cache| cache.hits)?;
+    of_both(
+        "floe_metadata_cache_misses_total",
+        Kind::Counter,
+        "Lookups that had to fetch or decode the metadata.",
+        |cache| cache.misses,
+    )?;
+    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Lookups that waited for another thread.", |cache| {
+        cache.joins
+    })?;
+    of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Values evicted.", |cache| cache.evictions)?;
+    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Values released by threads.", |cache| {
         cache.releases
     })?;
-    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by that.", |cache| cache.wakes)
+    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by releases.", |cache| cache.wakes)
 }
 
 fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     let threads = &report.threads;
-    out.header("floe_thread_info", Kind::Gauge, "Threads, their CPU, and the priority they asked for and got.")?;
+    out.header("floe_thread_info", Kind::Gauge, "Threads with their CPU, and their requested and actual priority.")?;
     for thread in threads {
         let cpu = thread.cpu.map_or_else(String::new, |cpu| cpu.to_string());
         let labels = [
@@ -217,16 +251,21 @@ fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
         out.sample("floe_thread_info", &labels, 1.0)?;
     }
     let tasks = threads.iter().map(|thread| (thread.name.as_str(), thread.tasks));
-    out.family("floe_thread_tasks_total", "Pieces of work done.", "thread", tasks)?;
+    out.family("floe_thread_tasks_total", "Completed tasks.", "thread", tasks)?;
     let yielded = threads.iter().map(|thread| (thread.name.as_str(), thread.yielded));
-    out.family("floe_thread_yields_total", "Real-time priority given up after long work.", "thread", yielded)?;
+    out.family(
+        "floe_thread_yields_total",
+        "How often real-time priority was dropped after long work.",
+        "thread",
+        yielded,
+    )?;
     let throttled = threads.iter().map(|thread| (thread.name.as_str(), thread.throttled));
-    out.family("floe_thread_throttled_total", "Real-time throttling seen.", "thread", throttled)
+    out.family("floe_thread_throttled_total", "How often real-time throttling stopped the thread.", "thread", throttled)
 }
 
 fn write_latency(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     const NAME: &str = "floe_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} How long the stages of a read take.\n# TYPE {NAME} histogram")?;
+    writeln!(out.writer, "# HELP {NAME} Latency of the stages of a read.\n# TYPE {NAME} histogram")?;
     for latency in &report.latency {
         let stage = ("stage", latency.stage.as_str());
         for bucket in &latency.buckets {
@@ -255,7 +294,7 @@ impl Exposition<'_> {
         self.sample(name, labels, value)
     }
 
-    /// A counter with a sample for each value of a label.
+    /// Writes a counter with a sample for each value of a label.
     fn family<'v>(
         &mut self,
         name: &str,
@@ -284,7 +323,7 @@ impl Exposition<'_> {
     }
 }
 
-/// The value of a label, with what would end it escaped.
+/// Escapes the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

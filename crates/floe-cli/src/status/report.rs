@@ -1,7 +1,7 @@
-//! What is told of a mount.
+//! The report about a mount.
 //!
-//! This is also the JSON of `floe status --json`: fields may be added, but those that are there keep their names and
-//! their meaning as long as [`SCHEMA`] is the same.
+//! It is also the JSON of `floe status --json`. While [`SCHEMA`] stays the same, fields may be added, but existing
+//! fields keep their names and meanings.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{front::FrontReport, mount_options::ShownOption};
 /// The version of the fields.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// What is told of a mount. Counts are since it was mounted.
+/// The report about a mount. Counters start when it is mounted.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct Report {
     pub(crate) schema: u32,
@@ -24,47 +24,47 @@ pub(crate) struct Report {
     /// The device number of the mount's files: "0:57".
     pub(crate) device: String,
     pub(crate) image: ImageReport,
-    /// What stands between the image and its readers.
+    /// Whether the kernel's EROFS is in front.
     #[serde(default)]
     pub(crate) front: FrontReport,
     pub(crate) options: Vec<ShownOption>,
-    /// Where the image is, if it is somewhere else, and what was fetched.
+    /// The location and the statistics of a remote image.
     #[serde(default)]
     pub(crate) remote: Option<RemoteReport>,
-    /// What the kernel enforces on the process.
+    /// The kernel's restrictions on the process.
     #[serde(default)]
     pub(crate) sandbox: SandboxReport,
     pub(crate) threads: Vec<ThreadReport>,
-    /// How often real-time throttling kept any thread from running.
+    /// How often real-time throttling stopped a thread.
     pub(crate) real_time_throttled: u64,
     pub(crate) page_pool: PagePoolReport,
     pub(crate) block_cache: BlockCacheReport,
-    /// The dictionaries and windows of decoders.
+    /// Dictionaries and windows of decoders.
     pub(crate) decoders: BudgetReport,
-    /// What reads give that left the thread that took them; those that wait for room are counted as waits.
+    /// Output of reads that left the thread that took them; reads that wait for room are counted as waits.
     pub(crate) read_results: BudgetReport,
-    /// Stored bytes of such reads, and the blocks that are decoded for them.
+    /// Stored bytes of such reads, and blocks that are decoded for them.
     pub(crate) read_blocks: BudgetReport,
     /// Decoded metadata blocks.
     pub(crate) metadata_cache: MetadataCacheReport,
-    /// Metadata as it stands in the image.
+    /// Stored metadata.
     pub(crate) stored_metadata_cache: MetadataCacheReport,
     pub(crate) read_around: ReadAroundReport,
     pub(crate) lz4: Lz4Report,
     pub(crate) work: WorkReport,
     /// Requests of the kernel by kind.
     pub(crate) requests: BTreeMap<String, u64>,
-    /// Requests that failed because of the image, its source or memory, by reason.
+    /// Requests that failed because of the image, its source or a lack of memory, by reason.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// How long the stages of a read took, in the order of a read.
+    /// The latency of each stage of a read, in order.
     pub(crate) latency: Vec<LatencyReport>,
 }
 
-/// What the kernel enforces on the process that serves the mount: each is `enforced`, `unavailable` or `off`.
+/// The kernel's restrictions on the serving process: each is `enforced`, `unavailable` or `off`.
 #[derive(Clone, Serialize, Deserialize, Debug, Default)]
 pub(crate) struct SandboxReport {
     pub(crate) landlock: String,
-    /// The version of the kernel's Landlock; 0 where it has none.
+    /// The ABI version of the kernel's Landlock; 0 without Landlock.
     pub(crate) landlock_abi: u32,
     pub(crate) seccomp: String,
     pub(crate) no_new_privs: String,
@@ -82,24 +82,24 @@ pub(crate) struct ImageReport {
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct RemoteReport {
-    /// The URL, with digests in the place of tags and without credentials.
+    /// The URL, with tags resolved to digests and without credentials.
     pub(crate) name: String,
     pub(crate) len_bytes: u64,
-    /// The root that bytes are verified against; none: they are not verified.
+    /// The root of trust for verification; `None` if bytes are not verified.
     pub(crate) verified_by: Option<String>,
-    /// None: the process that fetches has ended.
+    /// `None` if the fetching process has ended.
     pub(crate) counts: Option<ImageCounts>,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct ThreadReport {
     pub(crate) name: String,
-    /// The CPU that the thread is bound to.
+    /// The CPU to which the thread is pinned.
     pub(crate) cpu: Option<usize>,
     pub(crate) priority_asked: String,
     pub(crate) priority_got: String,
     pub(crate) tasks: u64,
-    /// How often it gave its real-time priority up because it had worked too long.
+    /// How often the thread dropped its real-time priority because it had worked too long.
     pub(crate) yielded: u64,
     pub(crate) throttled: u64,
 }
@@ -114,9 +114,9 @@ pub(crate) struct PagePoolReport {
     pub(crate) missed: u64,
     pub(crate) waited: u64,
     pub(crate) given_up: u64,
-    /// Pages that the block cache was given before a read wanted them.
+    /// Pages that were allocated to the block cache before a read needed them.
     pub(crate) ahead_pages: u64,
-    /// How long the operating system took for those.
+    /// The allocation time of those pages, in nanoseconds.
     pub(crate) ahead_ns: u64,
 }
 
@@ -128,10 +128,10 @@ pub(crate) struct BlockCacheReport {
     pub(crate) misses: u64,
     pub(crate) joins: u64,
     pub(crate) evictions: u64,
-    /// Blocks that went into the spill file.
+    /// Blocks that were written to the spill file.
     pub(crate) spill_file_blocks: u64,
     pub(crate) spill_file_bytes: u64,
-    /// Reads that found their block there.
+    /// Reads that found their block in the spill file.
     pub(crate) spill_file_hits: u64,
 }
 
@@ -139,39 +139,39 @@ pub(crate) struct BlockCacheReport {
 pub(crate) struct BudgetReport {
     pub(crate) budget_bytes: u64,
     pub(crate) used_bytes: u64,
-    /// The most that was in use at one time.
+    /// The maximum number of bytes in use at one time.
     pub(crate) used_bytes_max: u64,
     pub(crate) waits: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct MetadataCacheReport {
-    /// None where the number of the values is bounded, not their size.
+    /// `None` if the number of values is bounded instead of their size.
     pub(crate) budget_bytes: Option<u64>,
     pub(crate) used_bytes: u64,
     pub(crate) hits: u64,
-    /// Look-ups that had to decode or to fetch.
+    /// Lookups that had to decode or to fetch.
     pub(crate) misses: u64,
-    /// Look-ups that slept until another had the value.
+    /// Lookups that waited until another thread had the value.
     pub(crate) joins: u64,
     pub(crate) evictions: u64,
-    /// Times that a thread let go of a value that it made, waited for or found.
+    /// How often a thread released a value that it made, waited for or found.
     pub(crate) releases: u64,
-    /// Threads woken by that.
+    /// Threads woken by releases.
     pub(crate) wakes: u64,
     pub(crate) wakes_per_release: f64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct ReadAroundReport {
-    /// Blocks decoded before anybody asked for them.
+    /// Blocks decoded ahead of demand.
     pub(crate) ahead_blocks: u64,
     pub(crate) used_blocks: u64,
     pub(crate) wasted_blocks: u64,
     pub(crate) given_up_blocks: u64,
     pub(crate) cancelled_blocks: u64,
     pub(crate) dropped: u64,
-    /// Bytes given to the kernel's page cache.
+    /// Bytes pushed into the kernel's page cache.
     pub(crate) stored_bytes: u64,
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct Lz4Report {
     pub(crate) decodes: u64,
     pub(crate) window_bytes_max: u64,
     pub(crate) temporary_pages: u64,
-    /// The most that one decode needed.
+    /// The maximum number of pages that one decode needed.
     pub(crate) temporary_pages_max: u64,
 }
 
@@ -196,7 +196,7 @@ pub(crate) struct WorkReport {
 
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct LatencyReport {
-    /// queue_wait, pages, fetch, decode, reply, or read for all of it.
+    /// The stage: queue_wait, pages, fetch, decode, reply, or read for the whole read.
     pub(crate) stage: String,
     pub(crate) count: u64,
     pub(crate) total_ns: u64,
@@ -205,7 +205,7 @@ pub(crate) struct LatencyReport {
     pub(crate) p99_ns: u64,
     pub(crate) p999_ns: u64,
     pub(crate) max_ns: u64,
-    /// How many were no longer than each bound.
+    /// Cumulative counts for each upper bound.
     pub(crate) buckets: Vec<BucketReport>,
 }
 

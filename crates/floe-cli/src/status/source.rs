@@ -1,4 +1,4 @@
-//! Where a report comes from.
+//! Collects the report about a mount.
 
 use std::{collections::BTreeMap, path::PathBuf, process, sync::Arc, time::Instant};
 
@@ -21,7 +21,7 @@ use crate::{
 /// The size of a page of the pool, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// The bounds of the histograms, in nanoseconds.
+/// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [
     1_000,
     2_000,
@@ -47,27 +47,27 @@ const BOUNDS_NS: [u64; 22] = [
     10_000_000_000,
 ];
 
-/// A mount that runs, and all that is told of it.
+/// A running mount and the data for its report.
 pub(crate) struct Source {
     pub(crate) image: Image,
-    /// What the mount is served from.
+    /// The reader that serves the mount.
     pub(crate) reader: Reader,
     pub(crate) path: PathBuf,
     pub(crate) devices: Vec<PathBuf>,
     pub(crate) mountpoint: PathBuf,
     pub(crate) device: (u32, u32),
-    /// As they were when it was mounted.
+    /// The settings at mount time.
     pub(crate) settings: Settings,
     pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
-    /// The process that fetches the image, where it is somewhere else.
+    /// The process that fetches the image, if it is remote.
     pub(crate) remote: Option<Arc<RemoteProcess>>,
 }
 
 impl Source {
-    /// Answers a question that came over the socket of the mount.
+    /// Answers a question from the control socket.
     pub(crate) fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.report())),
@@ -79,10 +79,10 @@ impl Source {
         }
     }
 
-    /// How the mount does now.
+    /// The current report.
     pub(crate) fn report(&self) -> Report {
         let engine = self.engine();
-        // Before the counts, so that no bucket has more than there are.
+        // Read before the counts, so that no bucket exceeds its count.
         let latency = Stage::ALL.iter().map(|stage| latency_of(engine, *stage)).collect();
         let counters = engine.counters();
         let around = self.reader.read_around_counters();
@@ -175,7 +175,7 @@ impl Source {
         self.image.reader().engine()
     }
 
-    /// As they are now.
+    /// The current settings.
     fn settings(&self) -> Settings {
         let mut settings = self.settings.clone();
         settings.open.engine = self.engine().options();
@@ -190,7 +190,7 @@ impl Source {
 
 fn remote_of(process: &RemoteProcess) -> RemoteReport {
     let about = process.about();
-    // A process that has ended fetches nothing any more; reads say so.
+    // If the fetching process has ended, reads report it.
     let counts = process.counts().ok();
     RemoteReport { name: about.name.clone(), len_bytes: about.len, verified_by: about.verified_by.clone(), counts }
 }

@@ -1,4 +1,4 @@
-//! A report for people.
+//! Writes a report as text.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use crate::shown::Shown;
 /// Writes the report.
 ///
 /// # Errors
-/// As of the writer.
+/// The writer's errors.
 pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
     let shown = |name: &str| Shown(name.as_bytes()).to_string();
     let Report { image, work, page_pool: pool, block_cache: blocks, read_around: around, lz4, .. } = report;
@@ -124,7 +124,7 @@ const NONE: [String; 0] = [];
 
 /// The width of the names at the left.
 const NAME_WIDTH: usize = 13;
-/// The width of all.
+/// The total width.
 const WIDTH: usize = 110;
 
 fn write_wrapped(writer: &mut dyn Write, name: &str, words: &[String]) -> io::Result<()> {
@@ -154,7 +154,7 @@ fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()>
     let name = "remote";
     writeln!(writer, "{name:<NAME_WIDTH$}{}, {}, {verified}", shown(&remote.name), bytes(remote.len_bytes))?;
     let Some(image) = &remote.counts else {
-        return writeln!(writer, "  fetched    nothing any more: the process that fetches has ended");
+        return writeln!(writer, "  fetched    nothing: the fetching process has ended");
     };
     let counts = &image.remote;
     let causes: Vec<_> = counts
@@ -167,7 +167,7 @@ fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()>
     writeln!(writer, "  fetched    {causes}")?;
     let outage = counts.outage_ms.map_or_else(
         || format!("{} outages so far", counts.outages),
-        |ms| format!("out of reach for {}", for_people(ms as f64 * 1e6)),
+        |ms| format!("unreachable for {}", for_people(ms as f64 * 1e6)),
     );
     writeln!(
         writer,
@@ -237,7 +237,7 @@ fn write_latency(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A time in nanoseconds with three digits and a unit.
+/// A time in nanoseconds, with three digits and a unit.
 fn for_people(time_ns: f64) -> String {
     let (value, unit) = match time_ns {
         time if time < 1e3 => (time, "ns"),
@@ -250,7 +250,7 @@ fn for_people(time_ns: f64) -> String {
     format!("{value:.0$} {unit}", if value < 10.0 { 2 } else { usize::from(value < 100.0) })
 }
 
-/// A number of bytes with three digits and a unit.
+/// A number of bytes, with three digits and a unit.
 fn bytes(count: u64) -> String {
     let (mut value, mut unit) = (count as f64, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB"] {

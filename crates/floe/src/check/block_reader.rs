@@ -1,4 +1,4 @@
-//! Reads and decodes blocks, each once.
+//! Reads and decodes each block once.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,22 +8,22 @@ use floe_image::{DecodeError, Decompressor, DeviceId, Error, Place, Result, Stor
 
 use super::Tally;
 
-/// No block of either format decodes to more, in bytes.
+/// The maximum decoded size of a block in either format, in bytes.
 const DECODED_BYTES_MAX: usize = 12 << 20;
 
-/// The most bytes that are read ahead of what is asked for, where blocks follow one another.
+/// The maximum number of bytes that are read ahead over consecutive blocks.
 const WINDOW_BYTES_MAX: usize = 1 << 20;
 
-/// Reads and decodes blocks, each once. Each thread has its own.
+/// Reads and decodes each block once. Each thread has its own.
 pub(super) struct CheckedBytes<'a> {
     engine: &'a Engine,
     tally: &'a Tally,
     decoder: Decoder,
-    /// Bytes that were read, from `window_offset` of `window_device` on.
+    /// Bytes from `window_offset` of `window_device` on.
     window: Vec<u8>,
     window_device: DeviceId,
     window_offset: u64,
-    /// How many bytes to read next, if the next block follows the last.
+    /// How many bytes the next read fetches if the next block follows the last.
     window_len: usize,
     output: Vec<u8>,
 }
@@ -42,7 +42,7 @@ impl<'a> CheckedBytes<'a> {
         }
     }
 
-    /// Decodes a block; gives how many bytes it has.
+    /// Decodes a block and returns its decoded length in bytes.
     pub(super) fn decode(&mut self, block: &StoredBlock) -> Result<usize> {
         let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
         let decoded_len = block.decoded_len.bytes() as usize;
@@ -70,7 +70,7 @@ impl<'a> CheckedBytes<'a> {
         Ok(len)
     }
 
-    /// Reads bytes that are stored as they are.
+    /// Reads uncompressed bytes.
     pub(super) fn read(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<()> {
         let (mut position, mut left) = (offset, len);
         while left > 0 {
@@ -84,7 +84,7 @@ impl<'a> CheckedBytes<'a> {
         Ok(())
     }
 
-    /// Brings bytes into the window; gives where they stand in it.
+    /// Fetches bytes into the window and returns their position in it.
     fn bring(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<usize> {
         let place = Place { nid: None, device, offset: Some(offset) };
         let source = self.engine.source(device)?;
@@ -96,7 +96,7 @@ impl<'a> CheckedBytes<'a> {
         if is_near && offset + len <= window_end {
             return Ok((offset - self.window_offset) as usize);
         }
-        // Blocks that follow one another are read together, ever more of them; a jump begins anew.
+        // Each read over consecutive blocks is twice as long as the one before. A jump resets the length.
         self.window_len = if is_near { (self.window_len * 2).clamp(16 << 10, WINDOW_BYTES_MAX) } else { 0 };
         let wanted = len.max(self.window_len as u64).min(source.len() - offset);
         self.window.resize(wanted as usize, 0);

@@ -1,4 +1,4 @@
-//! The check of an EROFS image.
+//! Checks EROFS images.
 
 use std::{
     io,
@@ -11,13 +11,13 @@ use floe_image::{Finding, ImageSource};
 
 use super::Run;
 
-/// Where the superblock has log2 of the block size, in bytes (docs/format/erofs.md, Superblock).
+/// The offset of the log2 of the block size, in bytes (docs/format/erofs.md, Superblock).
 const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
 
-/// Checks an EROFS image; gives the number of its inodes.
+/// Checks an EROFS image and returns its number of inodes.
 ///
 /// # Errors
-/// There are no threads to be had.
+/// No thread could be started.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let reader = run.engine.block_reader(Blocking::Allowed);
     let check = match Check::open(reader) {
@@ -44,7 +44,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     Ok(walked.inode_count() as u64)
 }
 
-/// The block size that the superblock of an image says; 0 where it says none.
+/// The block size that the superblock states, in bytes; 0 if it states none.
 pub(super) fn block_size(source: &dyn ImageSource) -> u32 {
     let mut log2 = [0];
     match source.read_at(BLOCK_SIZE_LOG2_OFFSET, &mut log2) {

@@ -1,4 +1,4 @@
-//! The check of a SquashFS image.
+//! Checks SquashFS images.
 
 use std::{
     io,
@@ -11,16 +11,16 @@ use floe_squashfs::{Squashfs, check};
 
 use super::{CheckedBytes, Run};
 
-/// How many batches of blocks may wait for a worker.
+/// The maximum number of batches of blocks that wait for a worker.
 const WAITING_BATCHES_MAX: usize = 64;
 
-/// How many blocks a worker is given at a time; they mostly follow one another.
+/// How many blocks a worker takes at a time; they are mostly consecutive.
 const BATCH_COUNT: usize = 16;
 
-/// Checks a SquashFS image; gives the number of its inodes.
+/// Checks a SquashFS image and returns its number of inodes.
 ///
 /// # Errors
-/// There are no threads to be had.
+/// No thread could be started.
 pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let reader = run.engine.block_reader(Blocking::Allowed);
     let squashfs = match Squashfs::open(reader) {
@@ -49,7 +49,8 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
             let is_last = block.is_none();
             batch.extend(block);
             if is_last || batch.len() == BATCH_COUNT {
-                // Nobody to take it means that nobody is left; the summary then says that less was decoded.
+                // Sending fails only after all workers have ended. The summary then shows that fewer blocks were
+                // decoded.
                 let _ = sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COUNT)));
             }
         };

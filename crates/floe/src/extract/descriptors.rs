@@ -1,34 +1,34 @@
-//! How an extraction shares the descriptors that the process may still open.
+//! Divides the file descriptors that the process may still open among the threads of an extraction.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What a thread needs beside the directories it keeps open: a file, a handle on a special file, the source of a hard
-/// link, and a step on the way to a directory.
+/// Descriptors that a thread needs besides those of its open directories: a file, a handle on a special file, the
+/// source of a hard link, and a step on the path to a directory.
 const BESIDE_DIRECTORIES: usize = 4;
 
-/// How many directories a thread keeps open.
+/// The minimum number of directories that a thread keeps open.
 const DIRECTORIES_MIN: usize = 2;
 const DIRECTORIES_MAX: usize = 64;
 
-/// What is left for everything else in the process.
+/// Descriptors left for the rest of the process.
 const SPARE: usize = 8;
 
-/// How many descriptors are taken to be open where `/proc` does not tell.
+/// The assumed number of open descriptors if `/proc` is not available.
 const OPEN_UNKNOWN: usize = 16;
 
-/// How an extraction shares the descriptors that the process may still open.
+/// The share of file descriptors of each thread of an extraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptors {
-    /// How many threads have enough of them; at least 1, at most as many as there are jobs.
+    /// How many threads have enough descriptors; at least 1, at most the number of jobs.
     pub(super) threads: usize,
     /// How many directories each thread, and the planner, may keep open.
     pub(super) directories_max: usize,
 }
 
 impl Descriptors {
-    /// Shares what `RLIMIT_NOFILE` leaves among `jobs` threads, or fewer if it is not enough.
+    /// Divides what `RLIMIT_NOFILE` leaves among `jobs` threads, or among fewer if it is too little.
     pub(super) fn for_jobs(jobs: usize) -> Self {
         let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
         let open = fs::read_dir("/proc/self/fd").map_or(OPEN_UNKNOWN, Iterator::count);
@@ -38,7 +38,7 @@ impl Descriptors {
     fn within(limit: usize, open: usize, jobs: usize) -> Self {
         let free = limit.saturating_sub(open).saturating_sub(SPARE);
         let threads = (free / (BESIDE_DIRECTORIES + DIRECTORIES_MIN)).saturating_sub(1).clamp(1, jobs.max(1));
-        // The planner has a share, too.
+        // The planner gets a share too.
         let share = free / (threads + 1);
         let directories_max = share.saturating_sub(BESIDE_DIRECTORIES).clamp(DIRECTORIES_MIN, DIRECTORIES_MAX);
         Self { threads, directories_max }

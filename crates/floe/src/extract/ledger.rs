@@ -1,4 +1,4 @@
-//! What an extraction did, and what went wrong.
+//! The results and failures of an extraction.
 
 use std::{
     fmt, io,
@@ -11,64 +11,65 @@ use std::{
 use super::ExtractEvent;
 use crate::{Error, FileType};
 
-/// What an extraction did.
+/// The results of an extraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExtractSummary {
-    /// Regular files made.
+    /// Created regular files.
     pub files: u64,
-    /// Directories made, or found and given their attributes.
+    /// Directories that were created, or that existed and got their attributes.
     pub directories: u64,
-    /// Symbolic links made.
+    /// Created symbolic links.
     pub symlinks: u64,
-    /// Devices made.
+    /// Created devices.
     pub devices: u64,
-    /// Named pipes made.
+    /// Created named pipes.
     pub fifos: u64,
-    /// Sockets made.
+    /// Created sockets.
     pub sockets: u64,
-    /// Further names of files that were already made.
+    /// Hard links: further names of created files.
     pub hard_links: u64,
     /// Bytes written to files.
     pub bytes: u64,
-    /// Things that are missing or incomplete.
+    /// Entries that are missing or incomplete.
     pub failures: u64,
-    /// Owners that this user may not set.
+    /// Entries whose owner this user may not set.
     pub owners_denied: u64,
-    /// Devices that this user may not make.
+    /// Devices that this user may not create.
     pub devices_denied: u64,
-    /// Extended attributes that this user may not set, or that the target cannot hold.
+    /// Extended attributes that this user may not set, or that the target file system does not support.
     pub xattrs_denied: u64,
 }
 
 impl ExtractSummary {
-    /// How many things were left out for want of a privilege or of support in the target.
+    /// How many entries, owners and attributes were left out because of a missing privilege or missing support in the
+    /// target.
     pub fn denied(&self) -> u64 {
         self.owners_denied + self.devices_denied + self.xattrs_denied
     }
 }
 
-/// Something that is missing or incomplete in the target. The extraction goes on.
+/// An entry that is missing or incomplete in the target. The extraction goes on.
 #[derive(Debug)]
 pub struct ExtractWarning {
-    /// Where in the image.
+    /// The path in the image.
     pub path: Vec<u8>,
-    /// What.
+    /// The cause.
     pub cause: ExtractWarningCause,
 }
 
-/// What went wrong.
+/// The cause of an [`ExtractWarning`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExtractWarningCause {
     /// The image is corrupt or cannot be read.
     Image(Error),
-    /// The target cannot be written; what was being done.
+    /// The target cannot be written: the failed action, and the error.
     Target(&'static str, io::Error),
     /// The image breaks a rule that keeps extraction safe.
     Refused(&'static str),
 }
 
-/// Counts what is done; safe to share.
+/// Counts results. Shared by all threads.
 pub(super) struct Ledger<'a> {
     tell: &'a (dyn Fn(ExtractEvent<'_>) + Sync),
     cancel: &'a AtomicBool,
@@ -88,7 +89,7 @@ pub(super) struct Ledger<'a> {
     xattrs_denied: AtomicU64,
 }
 
-/// What this user may not do.
+/// An action that this user is not permitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
     Owner,
@@ -118,7 +119,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Whether no more should be begun.
+    /// Whether no further work should start.
     pub(super) fn is_over(&self) -> bool {
         self.cancel.load(Relaxed) || self.is_fatal.load(Relaxed)
     }
@@ -159,7 +160,7 @@ impl<'a> Ledger<'a> {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Records that what lies at `path` is missing or incomplete. A full target ends the extraction.
+    /// Records that the entry at `path` is missing or incomplete. A full target ends the extraction.
     pub(super) fn fail(&self, path: Vec<u8>, cause: ExtractWarningCause) {
         self.failures.fetch_add(1, Relaxed);
         if let ExtractWarningCause::Target(_, error) = &cause
@@ -174,7 +175,7 @@ impl<'a> Ledger<'a> {
         self.tell(ExtractEvent::Warning(&ExtractWarning { path, cause }));
     }
 
-    /// What was done; or the error that ended the extraction, `None` for its being cancelled.
+    /// Returns the results, or the error that ended the extraction; the error is `None` after cancellation.
     pub(super) fn into_summary(self) -> Result<ExtractSummary, Option<io::Error>> {
         if let Some(error) = self.fatal.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(Some(error));
@@ -199,7 +200,7 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Whether an error of the target will meet every further file too.
+/// Whether this error of the target will also meet every further file.
 fn is_fatal(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)

@@ -1,4 +1,4 @@
-//! Owners, modes, attributes and times of what was made.
+//! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
     io,
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
 use crate::{Attr, FileType, Image, Xattr};
 
-/// The bits that give a program its owner's rights.
+/// The set-user-id and set-group-id bits.
 const SET_ID_BITS: u16 = 0o6000;
 
-/// Gives what was made its attributes.
+/// Sets the attributes of extracted entries.
 pub(super) struct Metadata<'a> {
     image: &'a Image,
     options: &'a ExtractOptions,
@@ -28,7 +28,7 @@ pub(super) struct Metadata<'a> {
     umask: u16,
 }
 
-/// What went wrong with an attribute, and what was being done.
+/// The error of an attribute, with the failed action.
 pub(super) type Failed = super::ledger::ExtractWarningCause;
 
 impl<'a> Metadata<'a> {
@@ -43,10 +43,10 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Finishes a regular file or a directory that is open.
+    /// Finishes an open regular file or directory.
     pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Result<(), Failed> {
-        // Owners first: a change of owner takes away set-id bits and capabilities. Attributes before the mode: the mode
-        // may forbid to write them.
+        // The owner comes first, because changing it clears set-id bits and capabilities. Extended attributes come
+        // before the mode, because the mode may forbid writing them.
         let owned = self.own(attr, |uid, gid| fchown(file, uid, gid))?;
         self.set_xattrs(attr, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
         fchmod(file, self.mode(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
@@ -56,8 +56,8 @@ impl<'a> Metadata<'a> {
         Ok(())
     }
 
-    /// Finishes a link or special file. It was made under this name in this directory; should something else stand there
-    /// by now, that is not followed.
+    /// Finishes a link or special file that was created in `directory` under `name`. If another object has that name by
+    /// now, it is not followed.
     pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Result<(), Failed> {
         let here = AtFlags::SYMLINK_NOFOLLOW;
         let owned = self.own(attr, |uid, gid| chownat(directory, name, uid, gid, here))?;
@@ -77,13 +77,13 @@ impl<'a> Metadata<'a> {
         Ok(())
     }
 
-    /// Sets owner and group; says whether both are now as in the image.
+    /// Sets owner and group. Returns whether both are now those of the image.
     fn own(
         &self,
         attr: &Attr,
         set: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
     ) -> Result<bool, Failed> {
-        // The number −1 means "as it is" to the kernel: no file can have it.
+        // To the kernel, the number −1 means "unchanged": no file can have it.
         if attr.uid == u32::MAX || attr.gid == u32::MAX {
             self.ledger.count_denied(Denied::Owner);
             return Ok(false);
@@ -102,7 +102,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// The mode to set. Without its owner a file must not give its rights away.
+    /// The mode to set. A file without its original owner gets no set-id bits.
     fn mode(&self, attr: &Attr, owned: bool) -> Mode {
         let kept = if owned { attr.permissions } else { attr.permissions & !SET_ID_BITS };
         Mode::from_raw_mode(u32::from(kept & !self.umask))
@@ -123,7 +123,8 @@ impl<'a> Metadata<'a> {
             }
             match set(name, value) {
                 Ok(()) => {}
-                // Some file systems have room for a few kilobytes of attributes only, and call that a lack of space.
+                // Some file systems have room for only a few kilobytes of attributes and report the excess as a lack of
+                // space.
                 Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
                     self.ledger.count_denied(Denied::Xattr);
                 }
@@ -147,7 +148,7 @@ fn times(attr: &Attr) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// A handle on what stands under a name, that can be neither read nor written; a link is not followed.
+/// Opens a handle on a directory entry that permits neither reading nor writing. Does not follow links.
 fn open_handle<'h>(
     handle: &'h mut Option<OwnedFd>,
     directory: BorrowedFd<'_>,
@@ -160,7 +161,7 @@ fn open_handle<'h>(
     Ok((*handle.insert(opened)).as_fd())
 }
 
-/// The path that leads to exactly what a handle is on.
+/// The path in `/proc` that leads to exactly the object of a handle.
 fn magic_link(handle: BorrowedFd<'_>) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", handle.as_raw_fd())
@@ -173,7 +174,7 @@ fn umask() -> u16 {
     mask.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Whether an error of the target says that this user may not make devices.
+/// Whether an error of the target means that this user may not create devices.
 pub(super) fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }

@@ -1,15 +1,15 @@
-//! In which pieces a file is read.
+//! Divides files into pieces for reading.
 
 use crate::{ByteRange, Extent, ExtentData, FileSystem, Nid};
 
-/// The most bytes that are read at a time.
+/// The maximum number of bytes in one read.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
-/// How much of a file is mapped at a time.
+/// How many bytes of a file are mapped at a time.
 const MAP_BYTES: u64 = 16 << 20;
 
-/// The next run of data in `range` of a file, of at most `len_max` bytes; `None` where the rest is a hole, or when all
-/// `is_over`.
+/// Returns the next run of data in `range` of a file, of at most `len_max` bytes. Returns `None` if the rest is a hole,
+/// or once `is_over` returns true.
 ///
 /// # Errors
 /// The map cannot be read or breaks the format.
@@ -37,8 +37,8 @@ pub(super) fn next_data(
     Ok(None)
 }
 
-/// Gives the pieces of `extents` within `range` that hold data, cut where blocks end if they allow it, so that a block
-/// is decoded straight into its piece.
+/// Passes the pieces of `extents` within `range` that contain data to `give`. Pieces end at block boundaries where
+/// possible, so that a block is decoded directly into its piece.
 pub(super) fn pieces(range: ByteRange, extents: &[Extent], mut give: impl FnMut(ByteRange) -> bool) {
     let mut piece = ByteRange::new(range.offset(), 0);
     for extent in extents {

@@ -1,4 +1,4 @@
-//! Walks the image, makes the directories and hands out the rest.
+//! Walks the image, creates the directories and passes all other entries to the workers.
 
 use std::{
     collections::HashMap,
@@ -22,18 +22,18 @@ use super::{
 };
 use crate::{Attr, FileType, Image, Nid};
 
-/// How many items are put in order at a time: at first few, so that workers begin soon.
+/// How many items are sorted at a time. The first batch is this small, so that workers start soon.
 const ITEMS_MIN: usize = 512;
 const ITEMS_MAX: usize = 32_768;
 
-/// Walks the image, makes the directories and hands out the rest.
+/// Walks the image, creates the directories and passes all other entries to the workers.
 pub(super) struct Planner<'a> {
     image: &'a Image,
     options: &'a ExtractOptions,
     ledger: &'a Ledger<'a>,
     sender: SyncSender<Task>,
     root: Arc<TreeDirectory>,
-    /// Directories that were made, in this order, by their path in the image where a path leads through them.
+    /// The created directories, in order, by their path in the image if a selected path leads through them.
     made: Vec<Arc<TreeDirectory>>,
     on_the_way: HashMap<Vec<Vec<u8>>, Arc<TreeDirectory>>,
     directories: Directories,
@@ -44,10 +44,10 @@ pub(super) struct Planner<'a> {
     links: Vec<Link>,
 }
 
-/// What is to be done once all files are there.
+/// Work that follows once all files exist.
 pub(super) struct Rest {
     pub(super) links: Vec<Link>,
-    /// Directories, each after the one it lies in.
+    /// Directories, each after its parent.
     pub(super) made: Vec<Arc<TreeDirectory>>,
     pub(super) directories: Directories,
 }
@@ -78,7 +78,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans what was selected, with all that lies below unless it is `only` that.
+    /// Plans the selected parts, with everything below them unless `only` is set.
     pub(super) fn plan(&mut self, selection: &[Selected], only: bool) {
         for selected in selection {
             if self.ledger.is_over() {
@@ -103,7 +103,7 @@ impl<'a> Planner<'a> {
         Rest { links: self.links, made: self.made, directories: self.directories }
     }
 
-    /// Makes the first `count` directories that lead to what was selected; gives the last of them.
+    /// Creates the first `count` directories on the path to a selected part; returns the last of them.
     fn make_way(&mut self, selected: &Selected, count: usize) -> Option<Arc<TreeDirectory>> {
         let mut directory = Arc::clone(&self.root);
         for (index, (name, nid)) in selected.names.iter().zip(&selected.nids).take(count).enumerate() {
@@ -123,7 +123,7 @@ impl<'a> Planner<'a> {
         Some(directory)
     }
 
-    /// What an inode says; takes it down if it cannot be read.
+    /// Reads the attributes of an inode. Records a failure if they cannot be read.
     fn attr(&self, directory: &TreeDirectory, name: &[u8], nid: Nid) -> Option<Attr> {
         match self.image.attr(nid) {
             Ok(attr) => Some(attr),
@@ -134,7 +134,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans an inode alone.
+    /// Plans one inode without its content.
     fn plan_one(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid, selected: &Selected) {
         let name = name.unwrap_or_default();
         let Some(attr) = self.attr(parent, name, nid) else { return };
@@ -150,9 +150,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans what lies under an inode: the root's content, or `name` in `parent` with all that is below.
+    /// Plans a tree: the content of the root, or `name` in `parent` with everything below it.
     fn plan_tree(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid) {
-        // The directories from `parent` down to where the walk is, with the names that were made in them.
+        // The directories from `parent` down to the current place of the walk, with the names created in each.
         let mut levels = vec![(Arc::clone(parent), Names::default())];
         let start = parent.path_of(name.unwrap_or_default());
         let mut walk = self.image.walk_from(nid, start);
@@ -217,7 +217,7 @@ impl<'a> Planner<'a> {
     fn flush(&mut self) {
         let items = std::mem::take(&mut self.items);
         tasks(items, self.threads, |task| {
-            // The workers stay until the sender is gone.
+            // The workers run until the sender is dropped, so sending does not fail.
             let _ = self.sender.send(task);
         });
     }
@@ -231,13 +231,15 @@ impl<'a> Planner<'a> {
                 Some(made)
             }
             Err(error) => {
-                self.ledger.fail(parent.path_of(name), ExtractWarningCause::Target("cannot make the directory", error));
+                self.ledger
+                    .fail(parent.path_of(name), ExtractWarningCause::Target("cannot create the directory", error));
                 None
             }
         }
     }
 
-    /// Makes a directory, open to this user only until it is finished, and opens it; says whether it was there before.
+    /// Creates a directory, accessible only to this user until it is finished, and opens it. Also returns whether it
+    /// existed before.
     fn try_make_directory(
         &mut self,
         parent: &Arc<TreeDirectory>,

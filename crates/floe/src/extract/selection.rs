@@ -1,17 +1,17 @@
-//! Which parts of an image are extracted.
+//! Finds the selected parts of an image.
 
 use super::Parts;
 use crate::{Image, Nid, PathError};
 
-/// A part of an image, by the names that lead to it from the root. No name leads through a link.
+/// A part of an image, with the names that lead to it from the root. No name leads through a link.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Selected {
     pub(super) names: Vec<Vec<u8>>,
-    /// The inodes under those names, one for each.
+    /// The inodes of those names, one for each.
     pub(super) nids: Vec<Nid>,
 }
 
-/// The parts that are wanted; where what lies below them is wanted too, none within another.
+/// Resolves the selected parts. If the parts include everything below them, no result lies within another.
 pub(super) fn select(image: &Image, root: Nid, parts: Parts<'_>) -> Result<Vec<Selected>, PathError> {
     let (Parts::Below(paths) | Parts::Only(paths)) = parts else {
         return Ok(vec![Selected { names: Vec::new(), nids: Vec::new() }]);
@@ -40,7 +40,7 @@ pub(super) fn select(image: &Image, root: Nid, parts: Parts<'_>) -> Result<Vec<S
         selection.push(Selected { names, nids });
     }
     selection.sort();
-    // In order, what lies within another comes behind it.
+    // In sorted order, a part comes after the parts that contain it.
     let is_only = matches!(parts, Parts::Only(_));
     selection.dedup_by(
         |later, earlier| {

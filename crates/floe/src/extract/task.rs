@@ -1,4 +1,4 @@
-//! What workers are given to do.
+//! Tasks for the workers of an extraction.
 
 use std::{
     fs::File,
@@ -14,37 +14,37 @@ use crate::{Attr, ByteRange, ExtentData, FileType, Image};
 /// A file of at least this many bytes is written in parts, by several workers.
 pub(super) const LARGE_FILE_BYTES: u64 = 2 * PART_BYTES;
 
-/// The size of such a part.
+/// The size of such a part, in bytes.
 pub(super) const PART_BYTES: u64 = 8 << 20;
 
 /// A task ends once its files together have this many bytes, unless the next file shares a block with them.
 const TASK_BYTES: u64 = 1 << 20;
 
-/// The same for files that share a block: at some point sharing the work is worth another decode.
+/// The same limit for files that share a block. Beyond it, parallel work is worth another decode of the block.
 const SHARED_TASK_BYTES: u64 = 64 << 20;
 
-/// How many files a task holds.
+/// The maximum number of files in a task.
 const TASK_FILES_MAX: usize = 64;
 
 /// The same for files that share a block.
 const SHARED_TASK_FILES_MAX: usize = 16_384;
 
-/// Something that is to be made: anything but a directory.
+/// An entry to create that is not a directory.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) directory: Arc<TreeDirectory>,
     pub(super) name: Box<[u8]>,
     pub(super) attr: Attr,
-    /// Where its first bytes are stored.
+    /// Where the first bytes of the entry are stored.
     pub(super) position: Position,
 }
 
-/// Where the first bytes of a file are stored; in the order in which reading is cheap.
+/// Where the first bytes of a file are stored. Sorts in the order in which reading is cheap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Position {
     device: u16,
     offset: u64,
-    /// Whether others may need the same block.
+    /// Whether other files may need the same block.
     is_block: bool,
 }
 
@@ -54,28 +54,28 @@ pub(super) struct LargeFile {
     pub(super) item: Item,
     pub(super) progress: Mutex<LargeFileProgress>,
     pub(super) has_failed: AtomicBool,
-    /// How many workers have not left it yet.
+    /// The number of workers that have not finished with the file yet.
     pub(super) workers_left: AtomicUsize,
 }
 
-/// How far a large file is.
+/// The progress of a large file.
 #[derive(Default, Debug)]
 pub(super) struct LargeFileProgress {
     pub(super) file: Option<Arc<File>>,
-    /// What no worker has taken yet begins here.
+    /// The start of the bytes that no worker has taken yet.
     pub(super) next: u64,
 }
 
-/// What a worker is given to do at a time.
+/// A unit of work for a worker.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Make these, one after the other.
+    /// Create these entries, one after the other.
     Items(Vec<Item>),
-    /// Write parts of a large file until there is none left. As many workers get this as there are.
+    /// Write parts of a large file until none is left. Each worker gets this task.
     Parts(Arc<LargeFile>),
 }
 
-/// A further name of something that was made under another.
+/// A hard link: a further name of a created entry.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) directory: Arc<TreeDirectory>,
@@ -95,7 +95,8 @@ impl Item {
 }
 
 impl Position {
-    /// Where the first bytes of a file are stored. A fault is left for the reading to find.
+    /// Looks up where the first bytes of a file are stored. Errors are ignored here, because reading the file reports
+    /// them.
     pub(super) fn of(image: &Image, attr: &Attr) -> Self {
         if attr.file_type != FileType::Regular || attr.size == 0 {
             return Self::default();
@@ -114,7 +115,7 @@ impl Position {
     }
 }
 
-/// Gives `items`, ordered by where they are stored, as tasks. Files that share a block come in one task.
+/// Sorts `items` by storage order and passes them to `give` as tasks. Files that share a block are in the same task.
 pub(super) fn tasks(mut items: Vec<Item>, jobs: usize, mut give: impl FnMut(Task)) {
     items.sort_by_key(|item| item.position);
     let mut task: Vec<Item> = Vec::new();

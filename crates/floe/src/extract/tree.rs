@@ -1,4 +1,4 @@
-//! The directories of the target, reached without ever following a link.
+//! The directories of the target, opened without ever following a link.
 
 use std::{
     collections::HashMap,
@@ -19,18 +19,18 @@ use rustix::{
 
 use crate::Attr;
 
-/// How long a path may be that is opened in one call.
+/// The maximum length in bytes of a path that is opened in one call.
 const WAY_BYTES_MAX: usize = 4000;
 
 /// A directory of the target.
 #[derive(Debug)]
 pub(super) struct TreeDirectory {
-    /// Its place in the order of making; the root's is 0.
+    /// The position in the order of creation; the root has 0.
     index: usize,
     place: DirectoryPlace,
     identity: Identity,
     pub(super) attr: Attr,
-    /// Whether it was there before.
+    /// Whether the directory existed before the extraction; for the root, whether it had entries.
     pub(super) is_old: bool,
 }
 
@@ -40,7 +40,7 @@ enum DirectoryPlace {
     In { parent: Arc<TreeDirectory>, name: Box<[u8]> },
 }
 
-/// Which directory of the machine it is: its device and inode number.
+/// Identifies a directory on this machine by its device and inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
@@ -48,20 +48,20 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The identity of what is open.
+    /// The identity of an open directory.
     pub(super) fn of(opened: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         fstat(opened).map(|said| Self { device: said.st_dev, inode: said.st_ino })
     }
 }
 
 impl TreeDirectory {
-    /// Opens the target, or makes it.
+    /// Opens the target, or creates it.
     pub(super) fn open_root(path: &Path, attr: Attr) -> io::Result<Arc<Self>> {
         let made = DirBuilder::new().mode(0o700).create(path);
         if let Err(error) = &made
             && error.kind() != io::ErrorKind::AlreadyExists
         {
-            return made.map(|()| unreachable!("it is an error"));
+            return made.map(|()| unreachable!("`made` is an error"));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty())?;
@@ -70,7 +70,7 @@ impl TreeDirectory {
         Ok(Arc::new(Self { index: 0, place: DirectoryPlace::Root(opened), identity, attr, is_old }))
     }
 
-    /// A directory `name` in `parent`, which is `identity`.
+    /// Describes the directory `name` in `parent`, which has `identity`.
     pub(super) fn new(
         index: usize,
         (parent, name): (&Arc<Self>, &[u8]),
@@ -82,7 +82,7 @@ impl TreeDirectory {
         Arc::new(Self { index, place, identity, attr, is_old })
     }
 
-    /// The directory it lies in and its name there; `None` for the root.
+    /// The parent directory and the name in it; `None` for the root.
     pub(super) fn parent_and_name(&self) -> Option<(&Arc<Self>, &[u8])> {
         match &self.place {
             DirectoryPlace::Root(_) => None,
@@ -90,7 +90,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Its path in the image.
+    /// The path in the image.
     pub(super) fn path(&self) -> Vec<u8> {
         let mut names = Vec::new();
         let mut directory = self;
@@ -106,7 +106,7 @@ impl TreeDirectory {
         if path.is_empty() { b"/".to_vec() } else { path }
     }
 
-    /// The path in the image of `name` in it.
+    /// The path in the image of the entry `name` in this directory.
     pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let mut path = if self.index == 0 { Vec::new() } else { self.path() };
         path.push(b'/');
@@ -115,8 +115,8 @@ impl TreeDirectory {
     }
 }
 
-/// Directories that a thread has open: a few of them, so that all threads together stay within the limit of the process.
-/// Those that were closed are opened again from the nearest one that is open.
+/// The open directories of a thread. Only a few stay open, so that all threads together keep within the limit of the
+/// process. A closed directory is opened again from its nearest open ancestor.
 pub(super) struct Directories {
     open: HashMap<usize, OwnedFd>,
     open_max: usize,
@@ -128,8 +128,8 @@ impl Directories {
         Self { open: HashMap::new(), open_max: open_max.max(1) }
     }
 
-    /// Opens a directory for looking names up in it. Each name on the way must be a real directory, and the directory
-    /// the one that was made or found there at first.
+    /// Opens a directory for lookups in it. Each name on the path must be a real directory, and the last one must be
+    /// the directory that was created or found at first.
     pub(super) fn open<'s>(&'s mut self, directory: &'s TreeDirectory) -> io::Result<BorrowedFd<'s>> {
         if let DirectoryPlace::Root(root) = &directory.place {
             return Ok(root.as_fd());
@@ -150,7 +150,7 @@ impl Directories {
         Ok(self.open[&directory.index].as_fd())
     }
 
-    /// Keeps a directory open that was just opened.
+    /// Adds an open directory to those that are kept open.
     pub(super) fn keep(&mut self, index: usize, opened: OwnedFd) {
         if self.open.len() >= self.open_max {
             self.open.clear();
@@ -158,7 +158,7 @@ impl Directories {
         self.open.insert(index, opened);
     }
 
-    /// Opens a directory from the nearest one that is open.
+    /// Opens a directory from its nearest open ancestor.
     fn open_way(&self, directory: &TreeDirectory) -> rustix::io::Result<OwnedFd> {
         let (mut names, mut nearest) = (Vec::new(), directory);
         let start = loop {
@@ -183,8 +183,8 @@ impl Directories {
     }
 }
 
-/// Opens as many of `names`, each in the one before it, as one call takes; gives those that are left. No link is
-/// followed, and nothing outside of `from` is reached.
+/// Opens a chain of `names`, each in the one before it, as far as one call can. Returns the last directory and the
+/// remaining names. Follows no link and never leaves `from`.
 fn open_below<'n>(from: BorrowedFd<'_>, names: &'n [&'n [u8]]) -> rustix::io::Result<(OwnedFd, &'n [&'n [u8]])> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (mut path, mut count) = (Vec::new(), 0);
@@ -201,7 +201,8 @@ fn open_below<'n>(from: BorrowedFd<'_>, names: &'n [&'n [u8]]) -> rustix::io::Re
     if count > 1 {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(from, path.as_slice(), flags, Mode::empty(), beneath) {
-            // Kernels before 5.6, and filters of containers, do not have it: one name at a time, then.
+            // Kernels before 5.6 lack `openat2`, and filters of containers may refuse it. The fallback opens one name
+            // at a time.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
             opened => return Ok((opened?, &names[count..])),
         }

@@ -1,4 +1,4 @@
-//! Makes files, links and special files.
+//! Creates files, links and special files.
 
 use std::{
     fs::File,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{ByteRange, Extent, FileType, Image, Nid};
 
-/// Makes files, links and special files. Each thread has its own.
+/// Creates files, links and special files. Each thread has its own.
 pub(super) struct Worker<'a> {
     image: &'a Image,
     options: &'a ExtractOptions,
@@ -59,7 +59,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Gives something that was made a further name.
+    /// Creates a hard link to an entry that was already created.
     pub(super) fn link(&mut self, link: Link) {
         if self.ledger.is_over() {
             return;
@@ -73,7 +73,7 @@ impl<'a> Worker<'a> {
             });
         match linked {
             Ok(()) => self.ledger.count_hard_link(),
-            // A device that this user may not make has no second name either.
+            // If this user may not create a device, its hard links cannot be created either.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && matches!(link.file_type, FileType::CharacterDevice | FileType::BlockDevice) =>
@@ -82,18 +82,18 @@ impl<'a> Worker<'a> {
             }
             Err(error) => {
                 let path = link.directory.path_of(&link.name);
-                self.ledger.fail(path, ExtractWarningCause::Target("cannot make the hard link", error));
+                self.ledger.fail(path, ExtractWarningCause::Target("cannot create the hard link", error));
             }
         }
     }
 
-    /// Gives a directory its attributes, once all is in it.
+    /// Sets the attributes of a directory after all its entries were created.
     pub(super) fn finish_directory(&mut self, directory: &TreeDirectory) {
         if self.ledger.is_over() {
             return;
         }
         let opened = match directory.parent_and_name() {
-            // A directory that was in use before keeps what it has.
+            // A directory that existed before keeps its attributes.
             None if directory.is_old => return,
             None => self.directories.open(directory).and_then(|inside| inside.try_clone_to_owned()),
             Some((parent, name)) => self.directories.open(parent).and_then(|inside| {
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
         };
         let finished = match opened {
             Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
-            Err(error) => Err(ExtractWarningCause::Target("cannot open the directory again", error)),
+            Err(error) => Err(ExtractWarningCause::Target("cannot reopen the directory", error)),
         };
         match finished {
             Ok(()) => self.ledger.count_made(FileType::Directory),
@@ -118,7 +118,7 @@ impl<'a> Worker<'a> {
             FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
                 self.make_special(item)
             }
-            FileType::Directory => Err(ExtractWarningCause::Refused("directory that is no directory")),
+            FileType::Directory => Err(ExtractWarningCause::Refused("directory in place of another type")),
         };
         match made {
             Ok(()) => {}
@@ -142,7 +142,7 @@ impl<'a> Worker<'a> {
         filled
     }
 
-    /// Writes the data in `range` of a file; gives where the last of it ends.
+    /// Writes the data in `range` of a file. Returns the end of the last data.
     fn fill(&mut self, file: &File, nid: Nid, range: ByteRange) -> Result<u64, ExtractWarningCause> {
         if range.is_empty() {
             return Ok(range.offset());
@@ -178,7 +178,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Writes parts of a large file until none is left. Whoever leaves it last finishes it.
+    /// Writes parts of a large file until none is left. The last worker to leave finishes the file.
     fn write_parts(&mut self, large: &LargeFile) {
         while let Some((file, range)) = self.next_part(large) {
             if let Err(cause) = self.fill(&file, large.item.attr.nid, range)
@@ -201,7 +201,7 @@ impl<'a> Worker<'a> {
         self.remove(&large.item);
     }
 
-    /// Takes the next part of a large file that holds data; the first to come makes the file.
+    /// Takes the next part of a large file that contains data. The first worker creates the file.
     fn next_part(&mut self, large: &LargeFile) -> Option<(Arc<File>, ByteRange)> {
         let mut progress = large.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let Item { attr, .. } = &large.item;
@@ -244,12 +244,12 @@ impl<'a> Worker<'a> {
     fn make_symlink(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let target = self.image.file_system().read_link(item.attr.nid).map_err(ExtractWarningCause::Image)?;
         if target.contains(&0) {
-            return Err(ExtractWarningCause::Refused("link target with a NUL in it"));
+            return Err(ExtractWarningCause::Refused("link target with a NUL"));
         }
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         self.options
             .replacing(inside, &item.name, || symlinkat(target.as_slice(), inside, item.name.as_ref()))
-            .map_err(|error| ExtractWarningCause::Target("cannot make the symbolic link", error))?;
+            .map_err(|error| ExtractWarningCause::Target("cannot create the symbolic link", error))?;
         self.finish_named(item)
     }
 
@@ -271,7 +271,7 @@ impl<'a> Worker<'a> {
                 self.ledger.count_denied(Denied::Device);
                 Ok(())
             }
-            Err(error) => Err(ExtractWarningCause::Target("cannot make the special file", error)),
+            Err(error) => Err(ExtractWarningCause::Target("cannot create the special file", error)),
         }
     }
 
@@ -289,23 +289,23 @@ impl<'a> Worker<'a> {
         self.options
             .replacing(inside, &item.name, || openat(inside, item.name.as_ref(), flags, mode))
             .map(File::from)
-            .map_err(|error| ExtractWarningCause::Target("cannot make the file", error))
+            .map_err(|error| ExtractWarningCause::Target("cannot create the file", error))
     }
 
-    /// Removes a file that is not whole.
+    /// Removes an incomplete file.
     fn remove(&mut self, item: &Item) {
         let removed = self
             .directories
             .open(&item.directory)
             .and_then(|inside| Ok(unlinkat(inside, item.name.as_ref(), AtFlags::empty())?));
         if let Err(error) = removed {
-            self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot remove the half-written file", error));
+            self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot remove the incomplete file", error));
         }
     }
 }
 
 impl ExtractOptions {
-    /// Makes something under a name; what stands there already is removed first, but only with `force`.
+    /// Creates an entry with `make`. If the name exists and `force` is set, the existing entry is removed first.
     fn replacing<T>(
         &self,
         directory: impl AsFd,
@@ -323,9 +323,9 @@ impl ExtractOptions {
 }
 
 fn resize(file: &File, size: u64) -> Result<(), ExtractWarningCause> {
-    ftruncate(file, size).map_err(|error| ExtractWarningCause::Target("cannot give the file its size", error.into()))
+    ftruncate(file, size).map_err(|error| ExtractWarningCause::Target("cannot set the size of the file", error.into()))
 }
 
 fn unreachable_directory(error: io::Error) -> ExtractWarningCause {
-    ExtractWarningCause::Target("cannot open the directory again", error)
+    ExtractWarningCause::Target("cannot reopen the directory", error)
 }

@@ -1,4 +1,4 @@
-//! Hash trees appended to images, as containerd's EROFS snapshotter lays them out.
+//! Appends hash trees to images, in the layout of containerd's EROFS snapshotter.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -7,16 +7,16 @@ use crate::{
     verity::{BadVerity, Geometry, Superblock},
 };
 
-/// How many bytes are read at a time.
+/// The number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// How a tree is made. The default is what containerd makes: blocks of 4 KiB, a salt of 32 zeros.
+/// Options of a tree. The default matches containerd: blocks of 4 KiB, a salt of 32 zero bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VerityOptions {
     /// The size of data blocks and hash blocks in bytes: a power of two from 512 to 32 KiB. The kernel mounts the image only
     /// if the image's own blocks are no smaller.
     pub block_bytes: u32,
-    /// What precedes each block when it is hashed; at most 256 bytes.
+    /// The bytes that precede each block in its hash; at most 256.
     pub salt: Vec<u8>,
 }
 
@@ -26,11 +26,11 @@ impl Default for VerityOptions {
     }
 }
 
-/// Appends a hash tree to the image that fills `file`: zeros up to a whole block, the superblock in a block of its own, the
-/// levels from the root down. The same image gives the same tree, its UUID included.
+/// Appends a hash tree to the image in `file`: zeros up to a whole block, the superblock in its own block, then the
+/// levels from the root down. The same image gives the same tree, including its UUID.
 ///
 /// # Errors
-/// The file cannot be read or written, is empty, or the options are not what they say.
+/// The file cannot be read or written, is empty, or an option is invalid.
 pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityRoot> {
     let block_bytes = u64::from(options.block_bytes);
     if !options.block_bytes.is_power_of_two() || !(512..=32 << 10).contains(&options.block_bytes) {
@@ -60,7 +60,7 @@ pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityR
         hash_level(file, place, level.offset, &superblock)?;
         place = (level.offset, level.blocks);
     }
-    // What is left is the topmost block of hashes, or the only block of data.
+    // The remainder is the topmost hash block, or the only data block.
     let mut top = vec![0; options.block_bytes as usize];
     file.read_exact_at(&mut top, place.0)?;
     let root_hash = Digest::salted(&superblock.salt, &top);
@@ -69,8 +69,8 @@ pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityR
     Ok(VerityRoot { root_hash, hash_offset })
 }
 
-/// Hashes the blocks at `place` (where the first one is, and how many there are) and writes the hashes at `output`, in whole
-/// blocks that end in zeros.
+/// Hashes the blocks at `place` (the position of the first one, and their number), and writes the hashes at `output`,
+/// in whole blocks padded with zeros.
 fn hash_level(
     file: &File,
     (mut offset, blocks): (u64, u64),
@@ -100,7 +100,7 @@ fn hash_level(
     Ok(())
 }
 
-/// A UUID (version 8, of the maker's own choice) that belongs to this root hash.
+/// A UUID (version 8, vendor-specific) derived from this root hash.
 fn uuid_of(root_hash: &Digest) -> [u8; 16] {
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&Digest::salted(b"floe dm-verity UUID", &root_hash.0).0[..16]);

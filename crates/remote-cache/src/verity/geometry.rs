@@ -1,41 +1,41 @@
-//! Where the levels of a hash tree are.
+//! The positions of the levels of a hash tree.
 
 use crate::{
     DIGEST_BYTES, VerityRoot,
     verity::{BadVerity, Superblock, superblock::SUPERBLOCK_BYTES},
 };
 
-/// How many bytes a digest has, as a power of two.
+/// The log2 of the size of a digest in bytes.
 const DIGEST_LOG2: u32 = DIGEST_BYTES.ilog2();
 
-/// The hash blocks of one level, which follow each other.
+/// The hash blocks of one level, which are contiguous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Level {
-    /// Where in the object the first one is.
+    /// The offset of the first one in the object.
     pub(crate) offset: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub(crate) blocks: u64,
 }
 
-/// Where the levels of a hash tree are. The topmost level, of one block, comes first in the object; its leaves come last.
-/// The tree of a single block of data has no level: the root hash is that block's.
+/// The positions of the levels of a hash tree. The topmost level, of one block, comes first in the object; the leaves
+/// come last. The tree of a single data block has no levels: the root hash is the hash of that block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub(crate) superblock: Superblock,
     /// From the leaves up.
     pub(crate) levels: Vec<Level>,
-    /// The byte after the tree.
+    /// The end of the tree.
     pub(crate) end: u64,
 }
 
 impl Geometry {
-    /// The tree that a superblock at `hash_offset` describes.
+    /// The tree described by a superblock at `hash_offset`.
     pub(crate) fn new(superblock: Superblock, hash_offset: u64) -> Result<Self, BadVerity> {
         let bad = |rule| Err(BadVerity { rule });
         if superblock.data_blocks == 0 {
             return bad("it covers no data");
         }
-        // This is also what keeps a wrong number of blocks from shifting the levels.
+        // This check also prevents a wrong number of blocks from shifting the levels.
         if superblock.data_blocks.checked_mul(1 << superblock.data_block_log2) != Some(hash_offset) {
             return bad("its data do not end at the hash offset");
         }
@@ -64,7 +64,7 @@ impl Geometry {
         }
     }
 
-    /// The tree of an object of this length, as its superblock, whose bytes these are, describes it.
+    /// The tree of an object of this length, described by the superblock in `bytes`.
     pub(crate) fn of_object(bytes: &[u8], root: &VerityRoot, object_len: u64) -> Result<Self, BadVerity> {
         let geometry = Self::new(Superblock::parse(bytes)?, root.hash_offset)?;
         if geometry.end > object_len {
@@ -73,12 +73,12 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// How many bytes a hash block has.
+    /// The size of a hash block in bytes.
     pub(crate) const fn hash_block_bytes(&self) -> usize {
         1 << self.superblock.hash_block_log2
     }
 
-    /// How many hashes a hash block holds, as a power of two.
+    /// The log2 of the number of hashes in a hash block.
     pub(crate) const fn hashes_log2(&self) -> u32 {
         self.superblock.hash_block_log2 - DIGEST_LOG2
     }

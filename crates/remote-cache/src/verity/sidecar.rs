@@ -1,4 +1,4 @@
-//! The file beside an image that holds the root of its hash tree: `layer.erofs.dmverity`.
+//! The file beside an image with the root of its hash tree: `layer.erofs.dmverity`.
 
 use std::{
     ffi::OsString,
@@ -15,23 +15,23 @@ struct Sidecar {
     hashoffset: u64,
 }
 
-/// Where the root of the tree of the image at `path` is kept.
+/// The path of the sidecar file for the image at `path`.
 pub fn sidecar_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".dmverity");
     name.into()
 }
 
-/// What the file beside an image holds.
+/// The content of the sidecar file.
 pub fn sidecar_text(root: &VerityRoot) -> String {
-    // No line break at the end: containerd writes none.
+    // There is no line break at the end, as in containerd's files.
     format!("{{\n  \"roothash\": \"{}\",\n  \"hashoffset\": {}\n}}", root.root_hash, root.hash_offset)
 }
 
-/// Reads what [`sidecar_text`] or containerd wrote.
+/// Parses the output of [`sidecar_text`] or of containerd.
 ///
 /// # Errors
-/// It is no such JSON, or the hash is no SHA-256.
+/// The text is not such JSON, or the hash is not a SHA-256 digest.
 pub fn parse_sidecar(text: &str) -> Result<VerityRoot, BadVerity> {
     let sidecar: Sidecar = serde_json::from_str(text)
         .map_err(|_| BadVerity { rule: "the .dmverity file is no JSON object with roothash and hashoffset" })?;

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// How many bytes of the superblock have a meaning. It fills the first hash block.
+/// The number of meaningful bytes of the superblock, which fills the first hash block.
 pub(crate) const SUPERBLOCK_BYTES: usize = 512;
 
-/// What a superblock begins with.
+/// The magic number of a superblock.
 const MAGIC: [u8; 8] = *b"verity\0\0";
 
-/// The most bytes a salt may have.
+/// The maximum length of a salt, in bytes.
 const SALT_BYTES_MAX: usize = 256;
 
-/// Where each field is.
+/// The offsets of the fields.
 mod at {
     pub(super) const VERSION: usize = 8;
     pub(super) const HASH_TYPE: usize = 12;
@@ -24,10 +24,10 @@ mod at {
     pub(super) const SALT: usize = 88;
 }
 
-/// What is wrong with a superblock or its tree.
+/// Why a superblock or its tree is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadVerity {
-    /// The rule it breaks.
+    /// The violated rule.
     pub rule: &'static str,
 }
 
@@ -39,29 +39,29 @@ impl fmt::Display for BadVerity {
 
 impl std::error::Error for BadVerity {}
 
-/// The superblock of a hash tree of version 1, type 1 and SHA-256: each hash is of the salt followed by the block.
+/// The superblock of a hash tree of version 1, type 1, with SHA-256: each hash covers the salt followed by the block.
 ///
-/// No hash covers it. A wrong salt or block size makes every block fail; a wrong number of blocks, which could present hash
-/// blocks as data, is noticed by the pinned offset of the tree.
+/// No hash covers the superblock itself. A wrong salt or block size makes every block fail. A wrong number of blocks
+/// could present hash blocks as data; the pinned offset of the tree reveals it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The size of data blocks in bytes, as a power of two.
+    /// The log2 of the size of data blocks in bytes.
     pub data_block_log2: u32,
-    /// The size of hash blocks in bytes, as a power of two.
+    /// The log2 of the size of hash blocks in bytes.
     pub hash_block_log2: u32,
-    /// How many blocks of data there are.
+    /// The number of data blocks.
     pub data_blocks: u64,
-    /// What precedes each block when it is hashed.
+    /// The bytes that precede each block in its hash.
     pub salt: Vec<u8>,
     /// The UUID of the tree.
     pub uuid: [u8; 16],
 }
 
 impl Superblock {
-    /// Reads a superblock.
+    /// Parses a superblock.
     ///
     /// # Errors
-    /// Which rule the bytes break.
+    /// The violated rule.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadVerity> {
         let bad = |rule| Err(BadVerity { rule });
         let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
@@ -97,7 +97,7 @@ impl Superblock {
         Ok(Self { data_block_log2, hash_block_log2, data_blocks, salt, uuid })
     }
 
-    /// What [`Superblock::parse`] reads. The salt must not be longer than 256 bytes.
+    /// The encoded form, which [`Superblock::parse`] parses. The salt must not be longer than 256 bytes.
     pub fn to_bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);

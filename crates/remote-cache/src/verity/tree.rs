@@ -7,33 +7,33 @@ use floe_image::ByteRange;
 
 use crate::{DIGEST_BYTES, Digest, verity::Geometry};
 
-/// How many verified hash blocks are kept: those used lately, and up to as many that were used before.
+/// The size of each of the two generations of verified hash blocks that are kept.
 const GENERATION_BLOCKS_MAX: usize = 512;
 
-/// Whether a hash block is asked for because the one that came before was wrong.
+/// Whether a hash block is requested again because the previous bytes were wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attempt {
     First,
     Again,
 }
 
-/// Where the bytes of hash blocks come from.
+/// Provides the bytes of hash blocks.
 pub(crate) trait TreeBlocks {
-    /// The bytes of `range`, which need not be right; from another place than before where this is asked again.
+    /// The bytes of `range`, which may be wrong. A repeated request reads from another place.
     fn tree_block(&self, range: ByteRange, attempt: Attempt) -> io::Result<Bytes>;
 }
 
-/// Why bytes are not verified.
+/// Why bytes could not be verified.
 #[derive(Debug)]
 pub(crate) enum VerifyError {
-    /// They are wrong.
+    /// The bytes are wrong.
     Wrong {
-        /// The rule that they break.
+        /// The violated rule.
         rule: &'static str,
-        /// The first wrong byte's block begins here in the object.
+        /// The offset in the object of the first wrong block.
         offset: u64,
     },
-    /// What verifies them cannot be read.
+    /// The data for verification cannot be read.
     Io(io::Error),
 }
 
@@ -43,7 +43,8 @@ impl From<io::Error> for VerifyError {
     }
 }
 
-/// A hash tree under a trusted root. A hash block is verified up to the root when it enters memory, and never used before.
+/// A hash tree under a trusted root. A hash block is verified up to the root when it is loaded into memory, and never
+/// used before.
 #[derive(Debug)]
 pub(crate) struct VerityTree {
     geometry: Geometry,
@@ -56,7 +57,7 @@ impl VerityTree {
         Self { geometry, root_hash, verified: Mutex::default() }
     }
 
-    /// Verifies the bytes of `range`, which consists of whole blocks.
+    /// Verifies the bytes of `range`, which must consist of whole blocks.
     pub(crate) fn verify(&self, range: ByteRange, bytes: &[u8], blocks: &impl TreeBlocks) -> Result<(), VerifyError> {
         let block_log2 = self.geometry.superblock.data_block_log2;
         let mut leaf: Option<(u64, Bytes)> = None;
@@ -97,7 +98,7 @@ impl VerityTree {
         (leaves.offset()..leaves.end()).step_by(self.geometry.hash_block_bytes()).all(|at| verified.find(at).is_some())
     }
 
-    /// A verified hash block. The recursion is as deep as the tree has levels, which are at most 15.
+    /// Returns a verified hash block. The recursion is as deep as the tree has levels, at most 15.
     fn hash_block(&self, level: usize, index: u64, blocks: &impl TreeBlocks) -> Result<Bytes, VerifyError> {
         let place = self.geometry.levels[level];
         let len = self.geometry.hash_block_bytes();
@@ -126,14 +127,14 @@ impl VerityTree {
         Err(VerifyError::Wrong { rule, offset: range.offset() })
     }
 
-    /// The hash of block `number` of the level below, in the hash block that holds it.
+    /// The hash of block `number` of the level below, from the hash block that contains it.
     fn hash_in(&self, hashes: &[u8], number: u64) -> Digest {
         let place = (number & ((1 << self.geometry.hashes_log2()) - 1)) as usize;
         Digest(hashes.as_chunks::<DIGEST_BYTES>().0[place])
     }
 }
 
-/// Hash blocks that were verified, by their offset: two generations, of which the older one goes when the younger is full.
+/// Verified hash blocks by their offset, in two generations: the older one is dropped when the younger one is full.
 #[derive(Debug, Default)]
 struct VerifiedBlocks {
     young: HashMap<u64, Bytes>,

@@ -1,4 +1,4 @@
-//! Cache files with wrong bytes.
+//! Corrupt cache files never give wrong bytes.
 
 use std::{
     env,
@@ -15,15 +15,15 @@ use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
 
 const CASES: u64 = 10_000;
 
-/// How much memory all of the cases may take, in bytes.
+/// The memory limit for all cases, in bytes.
 const RESIDENT_BYTES_MAX: u64 = 160 << 20;
 
-/// How long they may take, on a busy machine.
+/// The time limit for all cases, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
 const CHILD: &str = "FLOE_REMOTE_CACHE_CORRUPT";
 
-/// Changes a file of the cache in one of the ways that files go wrong.
+/// Corrupts a file of the cache in one of the ways in which files become corrupt.
 fn corrupt(path: &Path, random: &mut Random) {
     let Ok(file) = File::options().read(true).write(true).open(path) else { return };
     let len = file.metadata().expect("a length").len();
@@ -35,7 +35,7 @@ fn corrupt(path: &Path, random: &mut Random) {
         2 => file.write_all_at(&vec![0; 4096], at / 4096 * 4096).expect("a page of zeros"),
         3 => drop(fs::remove_file(path)),
         4 => {
-            // An entry in another's place.
+            // Copies an entry to another position.
             let mut entry = [0; 64];
             let _ = file.read_at(&mut entry, random.below(len.max(64) / 64) * 64);
             file.write_all_at(&entry, at / 64 * 64).expect("written");

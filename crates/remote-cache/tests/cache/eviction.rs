@@ -1,4 +1,4 @@
-//! The limit of the cache, and readers while chunks go.
+//! The size limit of the cache, and reads while chunks are evicted.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +8,7 @@ use floe_testkit::Random;
 
 use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
 
-/// How many bytes of the disk a cache takes.
+/// The space of a cache on disk, in bytes.
 fn allocated(scene: &Scene) -> u64 {
     scene.cache_of(u64::MAX, "first boot").list().iter().map(|object| object.allocated_bytes).sum()
 }
@@ -25,7 +25,7 @@ fn a_limit_below_the_working_set_is_kept_and_nothing_wrong_is_read() {
         let readers: Vec<_> = (0..READERS)
             .map(|reader| {
                 let (scene, objects, servers) = (&scene, &objects, &servers);
-                // Each has a cache of its own, as another process would.
+                // Each thread has its own cache, like another process.
                 scope.spawn(move || {
                     let cache = scene.cache_of(LIMIT, "first boot");
                     let mut random = Random::new(reader);
@@ -48,7 +48,7 @@ fn a_limit_below_the_working_set_is_kept_and_nothing_wrong_is_read() {
         }
     });
     assert!(evicted > 50, "{evicted} chunks were evicted");
-    // What others have reserved during an eviction may come on top: a request of each reader.
+    // Bytes that others reserved during an eviction may exceed the limit: one request per reader.
     assert!(most <= LIMIT + READERS * CHUNK_BYTES * 2, "{most} bytes at a time");
     assert!(scene.notices.lock().expect("no panic").is_empty(), "{:?}", scene.notices);
 }
@@ -108,7 +108,7 @@ fn pinned_chunks_go_last_and_used_ones_late() {
         assert!(after <= goal_chunks * CHUNK_BYTES + 65_536);
         assert_eq!(pinned(&scene), 3, "down to {goal_chunks} chunks");
     }
-    // The server is not asked for what is pinned.
+    // Reads of pinned chunks send no requests.
     server.set_down(true);
     for chunk in [3, 9, 10] {
         source.read_at(chunk * CHUNK_BYTES + 7, &mut [0; 9]).expect("it is still there");
@@ -123,7 +123,7 @@ fn pinned_chunks_go_last_and_used_ones_late() {
     let cold_source = open(&cache, &cold, &Server::of(&cold)).expect("it opens");
     let hot_source = open(&cache, &hot, &Server::of(&hot)).expect("it opens");
     assert!(read_all(&cold_source).expect("read") == cold.data() && read_all(&hot_source).expect("read") == hot.data());
-    // The first round of the hand takes the marks of all of them, and evicts one chunk of one of them.
+    // The first round of the hand clears the marks of both objects, and evicts one chunk of one of them.
     cache.prune((2 << 20) - 1).expect("pruned");
     let hot_again = open(&scene.cache(), &hot, &Server::of(&hot)).expect("it opens");
     assert!(read_all(&hot_again).expect("read") == hot.data());

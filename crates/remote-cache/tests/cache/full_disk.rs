@@ -1,4 +1,4 @@
-//! A disk that is full, and a cache that cannot be written.
+//! A full disk, and a cache that cannot be written.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command, sync::Arc};
 
@@ -8,7 +8,7 @@ use floe_testkit::skip::{Need, ready};
 
 use crate::scene::{Kind, Object, Scene, Server, cache_in, open, read_all};
 
-/// A file system in memory, of a size; unmounted in the end.
+/// A file system in memory with a limited size, unmounted on drop.
 struct SmallDisk {
     folder: tempfile::TempDir,
 }
@@ -49,7 +49,7 @@ fn a_full_disk_is_served_through_and_told_once() {
         let [notice] = &*notices else { panic!("{kind:?}: {notices:?}") };
         assert!(notice.contains("No space left on device"), "{notice}");
         assert!(notice.contains("going on without caching"), "{notice}");
-        // What did fit stays right.
+        // Chunks that did fit remain correct.
         let other = open(&cache_in(disk.folder.path(), 1 << 30, "first boot", &scene.notices), &object, &server);
         assert!(read_all(&other.expect("it opens")).expect("all of it") == object.data());
     }

@@ -1,4 +1,4 @@
-//! Servers that send what they should not.
+//! Servers that send wrong bytes.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +9,10 @@ use floe_testkit::Random;
 
 use crate::scene::{Kind, Lie, Object, Scene, Server, open, read_all, read_parts};
 
-/// How many servers lie, for each kind of verification.
+/// The number of lying servers for each kind of verification.
 const CASES: u64 = 700;
 
-/// A server that changes about one answer in `rate`.
+/// A server that changes about one of `rate` answers.
 fn liar(seed: u64, rate: u64) -> Lie {
     let random = Mutex::new(Random::new(seed));
     Arc::new(move |_, bytes| {
@@ -67,7 +67,7 @@ fn a_wrong_answer_is_asked_for_once_more_elsewhere() {
         let object = Object::new(kind, 600_000, 3);
         let server = Server::of(&object);
         let source = open(&Scene::new().cache(), &object, &server).expect("it opens");
-        // The first mirror is wrong at one byte of the second chunk; the other is right.
+        // The first mirror has one wrong byte in the second chunk; the other mirror is correct.
         let wrong_until_elsewhere = {
             let server = Arc::downgrade(&server);
             move |range: floe_image::ByteRange, bytes: Bytes| {
@@ -117,14 +117,15 @@ fn an_error_names_the_url_the_place_and_the_rule() {
 
 #[test]
 fn a_wrong_superblock_cannot_show_hashes_as_data() {
-    // The image is a hash block of another tree: with a superblock that says so, its own hashes would verify as data.
+    // The image is itself a hash block of another tree: with a superblock that matches, its hashes would verify as
+    // data.
     let object = Object::new(Kind::Verity, 128 * 4096 * 2, 3);
     let floe_remote_cache::Trust::Verity(root) = object.key.trust else { unreachable!("it has a tree") };
     let at = root.hash_offset as usize;
     for (blocks, image) in [(2_u64, 2 * 4096), (1, 4096), (0, 0), (255, 255 * 4096)] {
         let mut bytes = object.bytes.to_vec();
         bytes[at + 72..at + 80].copy_from_slice(&blocks.to_le_bytes());
-        // The two hash blocks of the leaves, where the data are.
+        // The two hash blocks of the leaves, which cover the data.
         let leaves = at + 2 * 4096;
         bytes.copy_within(leaves..leaves + 2 * 4096, 0);
         let lying = Object { bytes: bytes.into(), key: object.key.clone() };

@@ -1,4 +1,4 @@
-//! What the cache tells of itself, and what it removes when asked.
+//! Reports of the cache, and removal on request.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -63,10 +63,10 @@ fn what_killed_processes_have_left_is_given_back() {
     let cache = scene.cache();
     let source = open(&cache, &object, &Server::of(&object)).expect("it opens");
     drop(source);
-    // Data without entries, as when a process ends between the two.
+    // Data without entries, as after a process that ended between the two writes.
     let data = File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
     data.write_all_at(object.data(), 0).expect("written");
-    // A directory that nobody can make sense of.
+    // A directory with a description that does not parse.
     let unknown = scene.directory.path().join("v1/objects/ab").join("ab".repeat(32));
     std::fs::create_dir_all(&unknown).expect("made");
     std::fs::write(unknown.join("data"), vec![1; 1 << 20]).expect("written");

@@ -1,4 +1,4 @@
-//! The cache as its users see it: a source of image bytes, above a fetcher that counts, fails and lies.
+//! The cache as its users see it: a source of image bytes, over a fetcher that counts, fails and lies.
 
 mod corrupt_files;
 mod eviction;

@@ -1,4 +1,4 @@
-//! Power losses: what had reached the disk is any mixture of old and new, and the machine has started anew.
+//! Power losses: the disk has any mixture of old and new pages, and the machine has restarted.
 
 use std::{
     fs::{self, File},
@@ -13,11 +13,11 @@ use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
 
 const LOSSES: u64 = 50;
 
-/// A page of the page cache and a sector of a disk, in bytes.
+/// The size of a page of the page cache, and of a disk sector for the map, in bytes.
 const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
 
-/// Copies the cache as a power loss would leave it: some pages of the data never arrived, the map is torn, small files are cut.
+/// Copies the cache as a power loss leaves it: some data pages are missing, the map is torn, small files are truncated.
 fn copy_torn(from: &Path, to: &Path, random: &mut Random) {
     fs::create_dir_all(to).expect("made");
     for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry").path()) {
@@ -63,7 +63,7 @@ fn nothing_wrong_is_read_after_a_power_loss() {
             let cache = after.cache_of(1 << 30, "second boot");
             server.set_down(true);
             if let Ok(offline) = open(&cache, &object, &server) {
-                // Each is right, or an error.
+                // Each read is correct, or an error.
                 read_parts(&offline, object.data(), &mut random, 20);
             }
             server.set_down(false);

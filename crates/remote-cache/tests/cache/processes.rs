@@ -1,4 +1,4 @@
-//! Several processes on one cache, and processes that are killed. The children are this test program, run again.
+//! Several processes with one cache, and killed processes. The children run this test program again.
 
 use std::{
     env,
@@ -22,17 +22,17 @@ use floe_testkit::Random;
 
 use crate::scene::{Kind, Object, Scene, Server, bytes_of, cache_in, fetches_by_chunk, open, read_all, read_parts};
 
-/// How many processes read at once.
+/// The number of concurrent readers.
 const READERS: usize = 8;
 
-/// How many processes are killed.
+/// The number of killed processes.
 const KILLS: usize = 300;
 
-/// What a child is told: the folder with `image`, its sidecar, the `log` of fetches and the `cache`; how to order its reads;
-/// how long each fetch takes; when to begin, if it waits for that.
+/// The parameters of a child: the directory with `image`, its sidecar, the `log` of fetches and the `cache`; the order
+/// of its reads; the duration of each fetch; and when it starts.
 const CHILD: &str = "FLOE_REMOTE_CACHE_CHILD";
 
-/// Serves an image from a file, and logs each fetch where other processes see it.
+/// Serves an image from a file, and logs each fetch for other processes.
 struct FileServer {
     image: File,
     len: u64,
@@ -59,7 +59,7 @@ impl RangeFetcher for FileServer {
     }
 }
 
-/// Not a test of its own: what the children run.
+/// Not a test: the code that the children run.
 #[test]
 fn child() {
     let Ok(told) = env::var(CHILD) else { return };
@@ -102,7 +102,7 @@ fn spawn(folder: &Path, seed: usize, delay_us: u64, start: &Path) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts")
 }
 
-/// Writes what children need of an object.
+/// Writes the files that children need for an object.
 fn publish(folder: &Path, object: &Object) {
     let Trust::Verity(root) = &object.key.trust else { panic!("it has no tree") };
     fs::write(folder.join("image"), &object.bytes).expect("written");
@@ -143,7 +143,7 @@ fn processes_killed_while_they_fill_leave_nothing_wrong() {
     let cache_directory = folder.join("cache");
     let server = Server::of(&object);
     let mut random = Random::new(5);
-    // Children are killed within the time that one takes for all of it.
+    // Children are killed within the time that a whole run takes.
     let started = Instant::now();
     assert!(spawn(folder, KILLS, 1000, Path::new("")).wait().expect("a child").success());
     let whole_us = started.elapsed().as_micros() as u64;
@@ -151,7 +151,7 @@ fn processes_killed_while_they_fill_leave_nothing_wrong() {
     assert_eq!(cache.drop_object(&object.key.id()).expect("it goes"), Some(true));
     let (mut healthy_ends, mut partly, mut offline_right) = (0, 0, 0);
     for kill in (0..KILLS).step_by(2) {
-        // Two at a time, so that one often holds a lock that the other waits for.
+        // Two at a time, so that one often holds a lock for which the other waits.
         let mut children = [kill, kill + 1].map(|seed| spawn(folder, seed, 1000, Path::new("")));
         thread::sleep(Duration::from_micros(random.below(whole_us)));
         for child in &mut children {

@@ -1,4 +1,4 @@
-//! Reads, cold and warm, with and without the server.
+//! Cold and warm reads, with and without the server.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use floe_testkit::{Random, check_rows};
 
 use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, read_all};
 
-/// Lengths at and around the edges of blocks and chunks.
+/// Lengths at and around block and chunk boundaries.
 const LENGTHS: [usize; 8] = [1, 511, 4096, 262_144, 262_145, 700_001, 1 << 20, (3 << 20) + 77];
 
 #[test]
@@ -42,7 +42,7 @@ fn what_is_read_is_what_is_served_and_comes_once() {
                 (counts.bytes.demand, counts.misses),
                 (object.key.data_len(), object.data_chunks() + tree_misses(&counts))
             );
-            // Another process, without the server; then one after the machine has started anew.
+            // Another process without the server, and then one after a reboot.
             server.set_down(true);
             for boot in ["first boot", "second boot", "second boot"] {
                 let offline = open(&scene.cache_of(1 << 30, boot), &object, &server).expect("it opens offline");
@@ -56,7 +56,7 @@ fn what_is_read_is_what_is_served_and_comes_once() {
     );
 }
 
-/// Chunks of the hash tree are missed, too; each was fetched once.
+/// Chunks of the hash tree are missed too; each was fetched once.
 fn tree_misses(counts: &floe_remote_cache::CacheCounts) -> u64 {
     counts.bytes.tree.div_ceil(floe_remote_cache::TREE_CHUNK_BYTES)
 }
@@ -159,7 +159,7 @@ fn hints_are_fetched_in_the_background_and_once() {
 fn one_hint_is_fetched_over_several_connections_and_in_full() {
     let object = Object::new(Kind::Table, 6 << 20, 6);
     let (scene, server) = (Scene::new(), Server::of(&object));
-    // Each request waits until another one is under way, so that one connection alone would never get on.
+    // Each request waits until another one is in flight, so a single connection would never make progress.
     let (under_way, met) = (Arc::new((Mutex::new(0_u64), Condvar::new())), Arc::new(AtomicUsize::new(0)));
     let lie = {
         let (under_way, met) = (Arc::clone(&under_way), Arc::clone(&met));

@@ -1,4 +1,4 @@
-//! An object, the ways to trust it, and who serves it.
+//! An object, its kinds of verification, and its server.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use floe_remote_cache::{
 use floe_testkit::Random;
 use tempfile::TempDir;
 
-/// How an object is trusted.
+/// The kind of verification of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Verity,
@@ -41,7 +41,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Noise of this length, with a hash tree where the kind has one.
+    /// An object with random bytes of this length, and a hash tree if the kind has one.
     pub(crate) fn new(kind: Kind, image_len: usize, seed: u64) -> Self {
         let mut bytes = Random::new(seed).noise(image_len);
         let trust = match kind {
@@ -65,7 +65,7 @@ impl Object {
         Self { bytes: bytes.into(), key }
     }
 
-    /// What a reader may read.
+    /// The bytes that a reader may read.
     pub(crate) fn data(&self) -> &[u8] {
         &self.bytes[..self.key.data_len() as usize]
     }
@@ -75,7 +75,7 @@ impl Object {
     }
 }
 
-/// What a server makes of the bytes that it should send.
+/// Modifies the bytes of a server's answer.
 pub(crate) type Lie = Arc<dyn Fn(ByteRange, Bytes) -> io::Result<Bytes> + Send + Sync>;
 
 /// Serves an object from memory.
@@ -106,12 +106,12 @@ impl Server {
         *self.lie.lock().expect("no panic") = lie;
     }
 
-    /// How many requests there were.
+    /// The number of requests.
     pub(crate) fn requests(&self) -> usize {
         self.fetched.lock().expect("no panic").len()
     }
 
-    /// How many bytes were fetched for all but the hash tree.
+    /// The number of fetched bytes, except those of the hash tree.
     pub(crate) fn data_bytes(&self) -> u64 {
         let fetched = self.fetched.lock().expect("no panic");
         fetched.iter().filter(|(_, cause)| *cause != Cause::Tree).map(|(range, _)| range.len()).sum()
@@ -146,7 +146,7 @@ impl RangeFetcher for Server {
     }
 }
 
-/// A cache directory, and what the cache had to tell.
+/// A cache directory, and the notices of the cache.
 pub(crate) struct Scene {
     pub(crate) directory: TempDir,
     pub(crate) notices: Arc<Mutex<Vec<String>>>,
@@ -191,7 +191,7 @@ pub(crate) fn open(cache: &Arc<Cache>, object: &Object, server: &Arc<Server>) ->
     CachedSource::open(Some(cache), object.key.clone(), fetcher, SourceOptions::default())
 }
 
-/// All bytes of a source, read in pieces that are no multiples of anything.
+/// All bytes of a source, read in pieces of odd sizes.
 pub(crate) fn read_all(source: &CachedSource) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; source.len() as usize];
     let mut offset = 0;
@@ -202,7 +202,7 @@ pub(crate) fn read_all(source: &CachedSource) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads parts at random; each is right, or an error.
+/// Reads random parts; each is correct, or an error.
 pub(crate) fn read_parts(
     source: &CachedSource,
     data: &[u8],
@@ -229,7 +229,7 @@ pub(crate) fn read_parts(
     (right, errors)
 }
 
-/// How often each chunk of data was fetched, by the ranges that were.
+/// How often each data chunk was fetched, computed from the fetched ranges.
 pub(crate) fn fetches_by_chunk(ranges: impl IntoIterator<Item = ByteRange>, data_len: u64) -> HashMap<u64, usize> {
     let mut counts = HashMap::new();
     for range in ranges.into_iter().filter(|range| range.offset() < data_len) {
@@ -240,7 +240,7 @@ pub(crate) fn fetches_by_chunk(ranges: impl IntoIterator<Item = ByteRange>, data
     counts
 }
 
-/// All of a file.
+/// The content of a file.
 pub(crate) fn bytes_of(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("it is read");

@@ -1,4 +1,4 @@
-//! Hash trees beside those of veritysetup.
+//! Hash trees compared with those of veritysetup.
 
 use std::{
     fs::{self, File},
@@ -67,7 +67,7 @@ fn trees_are_those_of_veritysetup() {
         assert!(is_made, "{said}");
         assert!(said.contains(&root.root_hash.to_string()), "{blocks} blocks of {block_bytes}: {said}");
         let (mut our_bytes, their_bytes) = (bytes_of(&ours), bytes_of(&theirs));
-        // The UUIDs differ, since theirs is random.
+        // The UUIDs differ, because veritysetup's is random.
         let uuid = image.len() + 16..image.len() + 32;
         our_bytes[uuid.clone()].copy_from_slice(&their_bytes[uuid]);
         assert!(our_bytes[..their_bytes.len()] == their_bytes, "{blocks} blocks of {block_bytes}");
@@ -76,7 +76,7 @@ fn trees_are_those_of_veritysetup() {
         let our_path = ours.to_str().expect("text");
         let (is_right, said) = veritysetup(&["verify", our_path, our_path, &root.root_hash.to_string(), &offset]);
         assert!(is_right, "{said}");
-        // And theirs is read.
+        // A tree of veritysetup can be read.
         let key = ObjectKey { trust: Trust::Verity(root), len: their_bytes.len() as u64 };
         let object = Object { bytes: their_bytes.into(), key };
         let source = open(&Scene::new().cache(), &object, &Server::of(&object)).expect("it opens");

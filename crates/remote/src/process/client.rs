@@ -1,4 +1,4 @@
-//! The side that reads the image.
+//! The client side, in the process that reads the image.
 
 use std::{
     fs::File,
@@ -22,7 +22,7 @@ use crate::{
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
-/// A remote image that another process fetches. This one needs nothing but what it has open already.
+/// A remote image that another process fetches. This process needs only its open sockets.
 pub struct RemoteProcess {
     about: ImageAbout,
     control: Mutex<File>,
@@ -30,33 +30,33 @@ pub struct RemoteProcess {
     freed: Condvar,
 }
 
-/// The lanes that nobody uses.
+/// The unused lanes.
 struct Lanes {
     free: Vec<File>,
-    /// Whether one was lost: the other process has ended, or lost its way.
+    /// Whether a lane was lost because the other process has ended or violated the protocol.
     is_lost: bool,
 }
 
 /// A lane in use.
 struct Lane<'a> {
     process: &'a RemoteProcess,
-    /// `None` where its order of questions and replies was lost.
+    /// `None` if the order of questions and replies was lost.
     file: Option<File>,
 }
 
 impl RemoteProcess {
-    /// Starts `program`, which must call [`serve`](super::serve) with its standard input, and has it open the image at
-    /// `location`. No thread is started here.
+    /// Starts `program`, which must call [`serve`](super::serve) with its standard input, and requests the image at
+    /// `location`. Starts no threads.
     ///
     /// # Errors
-    /// No process can be had, or the image cannot be opened.
+    /// The process cannot be started, or the image cannot be opened.
     pub fn start(mut program: Command, location: &str, options: &ImageOptions) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
-        // A terminal's signals are for the process that reads: this one ends with it.
+        // The process group keeps signals of the terminal away from the fetching process, which ends with this one.
         program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
         let child = program.spawn();
         let process = child.and_then(|child| {
-            // It ends when the sockets close. Nobody waits for it then.
+            // The process ends when the sockets close. It is not waited for.
             drop(child);
             Self::over(ours, location, options)
         });
@@ -64,7 +64,7 @@ impl RemoteProcess {
         process
     }
 
-    /// Has the process at the other end of a socket open the image.
+    /// Requests the image from the process at the other end of a socket.
     ///
     /// # Errors
     /// The image cannot be opened, or the process has ended.
@@ -85,12 +85,12 @@ impl RemoteProcess {
         Ok(Self { about, control: Mutex::new(control), lanes, freed: Condvar::new() })
     }
 
-    /// What is known of the image.
+    /// Properties of the image.
     pub fn about(&self) -> &ImageAbout {
         &self.about
     }
 
-    /// What was fetched so far.
+    /// The counters so far.
     ///
     /// # Errors
     /// The process has ended.
@@ -103,7 +103,7 @@ impl RemoteProcess {
         }
     }
 
-    /// A lane; waits until there is one.
+    /// Takes a lane; waits until one is free.
     fn lane(&self) -> io::Result<Lane<'_>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -117,7 +117,7 @@ impl RemoteProcess {
         }
     }
 
-    /// A lane, if there is one at once.
+    /// Takes a lane if one is free.
     fn free_lane(&self) -> Option<Lane<'_>> {
         let file = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.pop()?;
         Some(Lane { process: self, file: Some(file) })
@@ -132,7 +132,7 @@ impl RemoteProcess {
 
     fn hint(&self, verb: Verb, offset: u64, len: u64) {
         if let Some(mut lane) = self.free_lane() {
-            // A hint that does not arrive is none.
+            // Hints may be lost.
             let _ = lane.ask(Question { verb, offset, len });
         }
     }
@@ -174,10 +174,10 @@ impl ImageSource for RemoteProcess {
 }
 
 impl Lane<'_> {
-    /// Whether the bytes came; they always do if they may be waited for.
+    /// Reads bytes. Returns whether they arrived; they always do if the read may wait.
     fn read(&mut self, verb: Verb, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.ask(Question { verb, offset, len: output.len() as u64 })?;
-        // Until the reply is complete, the lane is fit for nothing else.
+        // Until the reply is complete, the lane cannot be used for anything else.
         let file = self.file.take().ok_or_else(ended)?;
         let result = match Reply::receive(&file).map_err(lost)? {
             Reply::Bytes(len) if len == output.len() => (&file).read_exact(output).map(|()| true).map_err(lost),

@@ -1,7 +1,8 @@
-//! What the two processes say to each other.
+//! The protocol between the two processes.
 //!
-//! Over the control socket: descriptors of lanes with one byte, then messages of JSON behind their length, in turn. Over each
-//! lane: a [`Question`] and, unless it is a hint, a [`Reply`] and its bytes, in turn.
+//! The control socket carries the descriptors of the lanes with one byte, then alternating messages of JSON, each
+//! preceded by its length. Each lane carries a [`Question`] and, unless it is a hint, a [`Reply`] with its bytes,
+//! alternately.
 
 use std::{
     fs::File,
@@ -13,27 +14,27 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{ImageAbout, ImageCounts, ImageOptions};
 
-/// How many lanes there are: as many reads may wait at once.
+/// The number of lanes, which limits the number of waiting reads.
 pub(crate) const LANE_COUNT: usize = 24;
 
-/// The most bytes of one read, and the longest message.
+/// The maximum number of bytes of one read, and the maximum length of a message.
 pub(crate) const READ_BYTES_MAX: usize = 8 << 20;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// How many bytes a question and the head of a reply have.
+/// The size of a question and of the head of a reply, in bytes.
 const QUESTION_BYTES: usize = 24;
 const REPLY_BYTES: usize = 8;
 
-/// What is asked over the control socket.
+/// A request over the control socket.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// First and once: open this image.
+    /// The first request, sent once: open this image.
     Open { location: String, options: ImageOptions },
-    /// What was fetched so far.
+    /// The counters so far.
     Counts,
 }
 
-/// What is answered over the control socket.
+/// An answer over the control socket.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
     Opened(ImageAbout),
@@ -41,7 +42,7 @@ pub(crate) enum Report {
     Failed(Failure),
 }
 
-/// An error on its way to the other process.
+/// An error in serialised form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Failure {
     fault: Option<Fault>,
@@ -57,7 +58,7 @@ enum Fault {
     Interrupted,
 }
 
-/// What is asked over a lane.
+/// A request over a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Question {
     pub(crate) verb: Verb,
@@ -69,9 +70,9 @@ pub(crate) struct Question {
 pub(crate) enum Verb {
     Read,
     ReadAtHand,
-    /// A hint: there is no reply.
+    /// A hint without a reply.
     WillNeed,
-    /// A hint too.
+    /// Another hint without a reply.
     DoneWith,
 }
 
@@ -80,7 +81,7 @@ pub(crate) enum Verb {
 pub(crate) enum Reply {
     Bytes(usize),
     NotAtHand,
-    /// A [`Failure`] in JSON.
+    /// The error follows, as a [`Failure`] in JSON.
     Failed(usize),
 }
 
@@ -98,7 +99,7 @@ impl Question {
         bytes
     }
 
-    /// The next question; `None` where the other process has ended.
+    /// The next question; `None` after the other process has ended.
     pub(crate) fn receive(lane: &File) -> io::Result<Option<Self>> {
         let mut bytes = [0; QUESTION_BYTES];
         match (&*lane).read_exact(&mut bytes) {
@@ -178,7 +179,7 @@ pub(crate) fn send(control: &File, message: &impl Serialize) -> io::Result<()> {
     (&*control).write_all(&bytes)
 }
 
-/// The next message; `None` where the other process has ended.
+/// The next message; `None` after the other process has ended.
 pub(crate) fn receive<Message: DeserializeOwned>(control: &File) -> io::Result<Option<Message>> {
     let mut len = [0; 4];
     match (&*control).read_exact(&mut len) {

@@ -1,4 +1,4 @@
-//! The side that fetches.
+//! The server side, in the process that fetches.
 
 use std::{
     fs::File,
@@ -17,14 +17,14 @@ use crate::{
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
-/// The stack of a thread that serves a lane, in bytes.
+/// The stack size of a thread that serves a lane, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Serves the image that the process at the other end of `control` asks for, until that process ends. `notice`
-/// takes messages for people.
+/// Serves an image to the process at the other end of `control` until that process ends. `notice` receives messages for
+/// users.
 ///
 /// # Errors
-/// The other process does not speak as it should, or no threads can be had. Errors of images are told to it.
+/// The other process violates the protocol, or no threads can be started. Errors of the image are sent to that process.
 pub fn serve(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
     let lanes = receive_lanes(&control)?;
     let control = File::from(control);
@@ -36,7 +36,7 @@ pub fn serve(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
     for (index, lane) in lanes.into_iter().enumerate() {
         let image = Arc::clone(&image);
         let builder = thread::Builder::new().name(format!("floe-lane/{index}")).stack_size(STACK_BYTES);
-        // The other side sees a lane that ends. It waits for none.
+        // The other process notices the end of a lane, so the thread is not joined.
         builder.spawn(move || serve_lane(&lane, image.as_ref()))?;
     }
     send(&control, &Report::Opened(image.about().clone()))?;

@@ -1,4 +1,4 @@
-//! A blob of a registry, at whichever mirror has it.
+//! A blob of a registry, read from the registry or one of its mirrors.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// A blob of a registry, at whichever mirror has it.
+/// A blob of a registry, read from the registry or one of its mirrors.
 pub(crate) struct BlobOrigin {
     repository: Repository,
     digest: Digest,
-    /// Which of the endpoints is asked, of those that may be.
+    /// The index of the endpoint in use.
     turn: AtomicUsize,
 }
 
@@ -28,10 +28,10 @@ impl BlobOrigin {
         Self { repository, digest, turn: AtomicUsize::new(0) }
     }
 
-    /// Where to ask now.
+    /// The current target of requests.
     ///
     /// # Errors
-    /// No host may be asked.
+    /// No host may be contacted.
     pub(crate) async fn target(&self) -> Result<Target, Fault> {
         let endpoint = self.endpoint()?;
         let url = endpoint.url(&self.repository.name, &format!("blobs/sha256:{}", self.digest))?;
@@ -43,14 +43,14 @@ impl BlobOrigin {
         Ok(Target { url, secrets })
     }
 
-    /// Gets another token in the place of the one that was refused.
+    /// Gets a new token to replace the refused one.
     ///
     /// # Errors
-    /// There is none.
+    /// No token can be obtained.
     pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
         let endpoint = self.endpoint()?;
         if challenge.is_none() {
-            // The host that a redirect led to refused; asked again, the registry redirects anew.
+            // The refusal came from the target of a redirect. Another request to the registry leads to a new redirect.
             return Ok(());
         }
         let refused = target.secrets.get(header::AUTHORIZATION);
@@ -58,7 +58,7 @@ impl BlobOrigin {
         self.repository.registries.tokens.renew(endpoint, &scope, refused, challenge).await
     }
 
-    /// Has the next endpoint asked.
+    /// Switches to the next endpoint.
     pub(crate) fn turn_away(&self) {
         self.turn.fetch_add(1, Relaxed);
     }

@@ -1,23 +1,24 @@
-//! `WWW-Authenticate`: what a registry wants to see before it answers.
+//! Parses `WWW-Authenticate`: the authentication that a registry requires.
 
-/// What a registry wants to see before it answers.
+/// The authentication that a registry requires.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Challenge {
-    /// A token, which somebody else gives.
+    /// A token from a token server.
     Bearer {
-        /// Who gives it: a URL.
+        /// The URL of the token server.
         realm: String,
-        /// The name of the registry there.
+        /// The registry's name at the token server.
         service: Option<String>,
-        /// What the token must be for.
+        /// The scope of the token.
         scope: Option<String>,
     },
-    /// A user and a password.
+    /// User and password.
     Basic,
 }
 
 impl Challenge {
-    /// Reads the header; of several challenges the one that gives the least away. `None` where none can be met here.
+    /// Parses the header. Of several challenges, selects the one that reveals the least. Returns `None` if none is
+    /// supported.
     pub(crate) fn parse(header: &str) -> Option<Self> {
         let mut challenges = split(header);
         let bearer = challenges.iter_mut().find(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -35,7 +36,7 @@ impl Challenge {
     }
 }
 
-/// The challenges, each with its parameters.
+/// Splits the header into challenges with their parameters.
 fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut challenges: Vec<(String, Vec<(String, String)>)> = Vec::new();
     let mut rest = header;
@@ -60,7 +61,7 @@ fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     }
 }
 
-/// The value at the beginning, and what is behind it.
+/// Splits off the value at the beginning.
 fn parameter(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let len = text.find([' ', '\t', ',']).unwrap_or(text.len());

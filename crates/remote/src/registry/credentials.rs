@@ -1,4 +1,4 @@
-//! What the user has for a registry: from the files and the helpers of docker and Podman.
+//! Finds the user's credentials for a registry, in the files and with the helpers of docker and Podman.
 
 use std::env;
 
@@ -6,13 +6,14 @@ use docker_credential::{CredentialRetrievalError, DockerCredential};
 
 use crate::fault::Fault;
 
-/// The name under which docker keeps what belongs to its own registry.
+/// The key under which docker stores the credentials of its own registry.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// What the user has for a registry; `None`: nothing. Files and helpers are asked each time, as what they say expires.
+/// The user's credentials for a registry; `None` if there are none. Reads files and runs helpers each time, because
+/// credentials expire.
 ///
 /// # Errors
-/// A helper fails, or an entry cannot be read.
+/// A helper fails, or an entry cannot be parsed.
 pub(crate) async fn credential(registry: String) -> Result<Option<DockerCredential>, Fault> {
     let found = tokio::task::spawn_blocking(move || find(&registry)).await;
     found.map_err(|error| Fault::transient(format!("credentials: {error}")))?
@@ -22,7 +23,7 @@ fn find(registry: &str) -> Result<Option<DockerCredential>, Fault> {
     type Lookup = fn(&str) -> Result<DockerCredential, CredentialRetrievalError>;
     let docker: Lookup = docker_credential::get_credential;
     let podman: Lookup = docker_credential::get_podman_credential;
-    // REGISTRY_AUTH_FILE is the word of whoever started this process.
+    // REGISTRY_AUTH_FILE was set explicitly, so Podman's file takes precedence.
     let order = if env::var_os("REGISTRY_AUTH_FILE").is_some() { [podman, docker] } else { [docker, podman] };
     let key = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     for lookup in order {
@@ -33,7 +34,7 @@ fn find(registry: &str) -> Result<Option<DockerCredential>, Fault> {
                 | CredentialRetrievalError::ConfigNotFound
                 | CredentialRetrievalError::ConfigReadError,
             ) => {}
-            // Helpers report a lack of credentials as a failure.
+            // Helpers report missing credentials as a failure.
             Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains("credentials not found") => {
             }
             Err(error) => return Err(Fault::transient(format!("credentials for {registry}: {error}"))),

@@ -1,4 +1,4 @@
-//! What registries keep beside blobs, in JSON: manifests and indexes.
+//! The JSON documents of registries: manifests and indexes.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
-/// Texts that say more of something.
+/// Key-value pairs with additional information.
 pub(crate) type Annotations = BTreeMap<String, String>;
 
-/// What a reference leads to.
+/// The document that a reference leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
 pub(crate) enum Document {
     /// One image.
     Manifest(Manifest),
-    /// An image for each platform.
+    /// Images for several platforms.
     Index(Index),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Manifest {
     pub(crate) annotations: Annotations,
 }
 
-/// Several manifests, from which a platform chooses.
+/// A list of manifests, one for each platform.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Index {
@@ -55,7 +55,7 @@ pub(crate) struct Index {
     pub(crate) manifests: Vec<Descriptor>,
 }
 
-/// What is somewhere else: its kind, its digest and its size.
+/// Refers to a blob or document by media type, digest and size.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -70,7 +70,7 @@ pub(crate) struct Descriptor {
     pub(crate) annotations: Annotations,
 }
 
-/// What an image runs on.
+/// The platform of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Platform {
     pub(crate) architecture: String,
@@ -87,10 +87,10 @@ struct Kind {
 }
 
 impl Document {
-    /// Reads a manifest or an index; its own word for what it is counts, not the server's.
+    /// Parses a manifest or an index. The media type in the document takes precedence over the server's.
     ///
     /// # Errors
-    /// It is neither.
+    /// The document is neither.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         let bad = |error: serde_json::Error| Fault::refused(format!("no manifest: {error}"));
         let kind: Kind = serde_json::from_slice(bytes).map_err(bad)?;
@@ -107,7 +107,7 @@ impl Document {
 }
 
 impl Descriptor {
-    /// Describes something of this kind.
+    /// Creates a descriptor.
     pub(crate) fn new(media_type: &str, digest: &Digest, size: u64) -> Self {
         Self {
             media_type: media_type.to_owned(),
@@ -119,24 +119,24 @@ impl Descriptor {
         }
     }
 
-    /// The digest of what is described.
+    /// The digest of the referenced content.
     ///
     /// # Errors
-    /// It is not a SHA-256.
+    /// It is not a SHA-256 digest.
     pub(crate) fn digest(&self) -> Result<Digest, Fault> {
         parse_digest(&self.digest)
     }
 }
 
-/// A digest of a document.
+/// Parses a digest in a document.
 ///
 /// # Errors
-/// It is not a SHA-256.
+/// It is not a SHA-256 digest.
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, Fault> {
     text.parse().map_err(|_| Fault::refused(format!("'{}' is no SHA-256 digest", text.escape_debug())))
 }
 
-/// The name of this machine's processor in platforms.
+/// The architecture of this machine, as platforms name it.
 pub(crate) fn machine() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! Where a registry's API is: the registry itself and its mirrors.
+//! The endpoints of a registry's API: the registry itself and its mirrors.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
@@ -12,26 +12,26 @@ use crate::{
     },
 };
 
-/// Where docker's own registry has its API.
+/// The API host of docker's own registry.
 const DOCKER_HUB_HOST: &str = "registry-1.docker.io";
 
-/// Where a registry's API is.
+/// An endpoint of a registry's API.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// The URL that paths are added to; it ends with a slash.
+    /// The base URL, which ends with a slash.
     pub(crate) base: Url,
-    /// Whose credentials are good for it.
+    /// The registry whose credentials this endpoint gets.
     pub(crate) credentials_of: String,
-    /// The registry that it mirrors.
+    /// The registry that this endpoint mirrors.
     mirrored: Option<String>,
-    /// Further headers, for it alone.
+    /// Further headers, only for this endpoint.
     pub(crate) headers: HeaderMap,
     pub(crate) can_pull: bool,
     pub(crate) can_resolve: bool,
 }
 
 impl Endpoint {
-    /// The mirrors of a registry, and then the registry itself.
+    /// The mirrors of a registry, followed by the registry itself.
     ///
     /// # Errors
     /// The file that names the mirrors cannot be used.
@@ -51,10 +51,10 @@ impl Endpoint {
         Ok(endpoints)
     }
 
-    /// The registry itself, which alone takes what is pushed.
+    /// The registry itself, which is the only endpoint for pushes.
     ///
     /// # Errors
-    /// Its name is no host.
+    /// Its name is not a valid host.
     pub(crate) fn own(registry: &str, plain_http: bool) -> Result<Self, Fault> {
         let host = if is_docker_hub(registry) { DOCKER_HUB_HOST } else { registry };
         let scheme = if plain_http || is_loopback(registry) { "http" } else { "https" };
@@ -87,7 +87,7 @@ impl Endpoint {
         Ok(Self { base, credentials_of, mirrored: None, headers: HeaderMap::new(), can_pull: true, can_resolve: true })
     }
 
-    /// The URL of something in a repository.
+    /// A URL in a repository.
     pub(crate) fn url(&self, repository: &str, path: &str) -> Result<Url, Fault> {
         let url = self.base.join(&format!("{repository}/{path}"));
         let mut url = url.map_err(|error| Fault::refused(format!("'{repository}/{path}': {error}")))?;
@@ -98,13 +98,13 @@ impl Endpoint {
     }
 }
 
-/// The repository as the API calls it: docker's own registry has some under `library/`.
+/// The repository's name in the API: docker's own registry has some repositories under `library/`.
 pub(crate) fn repository_of(reference: &ImageReference) -> String {
     let is_short = is_docker_hub(&reference.registry) && !reference.repository.contains('/');
     if is_short { format!("library/{}", reference.repository) } else { reference.repository.clone() }
 }
 
-/// What a token for reading a repository must be for.
+/// The token scope for reading a repository.
 pub(crate) fn pull_scope(repository: &str) -> String {
     format!("repository:{repository}:pull")
 }

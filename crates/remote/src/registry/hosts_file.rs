@@ -1,4 +1,4 @@
-//! containerd's `hosts.toml`: the mirrors of a registry.
+//! Parses containerd's `hosts.toml`: the mirrors of a registry.
 
 use std::{
     env, fs, io,
@@ -7,18 +7,18 @@ use std::{
 
 use toml::{Table, Value};
 
-/// The longest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How many mirrors of one registry are looked at.
+/// The maximum number of mirrors of one registry.
 const MIRRORS_MAX: usize = 16;
 
-/// What a `hosts.toml` says of one registry.
+/// The settings of a `hosts.toml` for one registry.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct HostsFile {
-    /// The registry itself, where it is not where its name says.
+    /// The registry's own location, if it differs from its name.
     pub(crate) server: Option<String>,
-    /// The mirrors, to be asked in this order.
+    /// The mirrors, in order of preference.
     pub(crate) mirrors: Vec<Mirror>,
 }
 
@@ -28,17 +28,18 @@ pub(crate) struct Mirror {
     pub(crate) url: String,
     pub(crate) can_pull: bool,
     pub(crate) can_resolve: bool,
-    /// Whether the path of the URL is the API's, so that no `/v2` is added.
+    /// Whether the path of the URL is the path of the API, so that `/v2` is not appended.
     pub(crate) overrides_path: bool,
     /// Further headers.
     pub(crate) headers: Vec<(String, String)>,
 }
 
 impl HostsFile {
-    /// The file for a registry in the directories of the user and of the machine; empty where there is none.
+    /// Reads the file for a registry in the directories of the user and of the machine. Without a file, the result is
+    /// empty.
     ///
     /// # Errors
-    /// It cannot be read, or asks for what is not supported.
+    /// The file cannot be read, or contains unsupported settings.
     pub(crate) fn find(registry: &str) -> Result<Self, String> {
         let config = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
         let config = config.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
@@ -88,14 +89,14 @@ impl HostsFile {
     }
 }
 
-/// The directories in which containerd looks.
+/// The directory names that containerd uses for a registry.
 fn names(registry: &str) -> Vec<String> {
     let with_port = registry.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let with_port = with_port.map(|(host, port)| format!("{host}_{port}_"));
     with_port.into_iter().chain([registry.to_owned(), "_default".to_owned()]).collect()
 }
 
-/// Refuses what would be ignored otherwise.
+/// Refuses settings that would otherwise be ignored.
 fn check(settings: &Table) -> Result<(), String> {
     if settings.get("skip_verify").and_then(Value::as_bool) == Some(true) {
         return Err("'skip_verify' is not supported: name the registry's certificate with SSL_CERT_FILE".to_owned());

@@ -1,4 +1,4 @@
-//! Manifests and indexes: which layer of an image is meant.
+//! Selects manifests from indexes and layers from manifests.
 
 use floe_remote_cache::{Digest, DigestTable, OBJECT_BYTES_MAX, VerityRoot};
 
@@ -8,38 +8,38 @@ use crate::{
     registry::document::{Annotations, Descriptor, Index, Manifest, Platform, parse_digest},
 };
 
-/// The feature of an image's platform that says that its layers are EROFS.
+/// The platform feature of images with EROFS layers.
 pub(crate) const EROFS_FEATURE: &str = "erofs";
 
-/// The media types of layers that are images: containerd's for EROFS, ours for SquashFS, Sylabs' for SIF.
+/// The media types of layers that are images: containerd's for EROFS, Floe's for SquashFS, Sylabs' for SIF.
 pub(crate) const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
 pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1";
 
-/// The annotation of a layer with the digest of its table of digests, which is a blob of the same repository.
+/// The layer annotation with the digest of its digest table, which is a blob of the same repository.
 pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 
 /// The annotations of an EROFS layer with a dm-verity hash tree behind the image.
 const VERITY_ROOT_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.root_digest", "org.erofs.dmverity.root-digest"];
 const VERITY_OFFSET_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.hash_offset", "org.erofs.dmverity.hash-offset"];
 
-/// How many layers an error lists.
+/// The maximum number of layers that an error lists.
 const LISTED_LAYERS_MAX: usize = 16;
 
-/// A layer, and what its bytes can be held against.
+/// A layer with its root of trust.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layer {
     pub(crate) media_type: String,
     pub(crate) digest: Digest,
     pub(crate) len: u64,
     pub(crate) verity: Option<VerityRoot>,
-    /// The digest of the table of its digests.
+    /// The digest of its digest table.
     pub(crate) table: Option<Digest>,
 }
 
-/// The manifest of an index that fits this machine, one with EROFS layers first.
+/// Selects the manifest of an index for this machine. Manifests with EROFS layers take precedence.
 ///
 /// # Errors
-/// None fits.
+/// No manifest fits.
 pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fault> {
     let fits = |platform: &Platform| platform.os == "linux" && platform.architecture == machine;
     let rank = |descriptor: &Descriptor| match &descriptor.platform {
@@ -64,10 +64,10 @@ pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fa
     best.digest()
 }
 
-/// The layer that `choice` means; without a choice the only one that is an image.
+/// Selects the layer of `choice`; without a choice, the only layer that is an image.
 ///
 /// # Errors
-/// There is none, there are several, or it cannot be read in place.
+/// There is no such layer, there are several, or it cannot be read in place.
 pub(crate) fn choose_layer(manifest: &Manifest, choice: Option<&LayerChoice>) -> Result<Layer, Fault> {
     let layers = &manifest.layers;
     let digests = layers.iter().map(Descriptor::digest).collect::<Result<Vec<_>, _>>()?;
@@ -116,7 +116,7 @@ impl Layer {
         Ok(Self { digest, len: layer.size, verity, table, media_type })
     }
 
-    /// Whether it can only be used as a whole: it is an archive, or compressed from end to end.
+    /// Why the layer can only be used as a whole: it is an archive, or compressed as a whole.
     pub(crate) fn must_be_pulled(&self) -> Option<&'static str> {
         if self.media_type.contains("tar") {
             Some("the layer is a tar archive: pull it and give it to 'floe mkfs'")
@@ -128,7 +128,7 @@ impl Layer {
     }
 }
 
-/// The place of the only layer that is so.
+/// The index of the only layer that satisfies `is_so`.
 fn only(layers: &[Descriptor], is_so: impl Fn(&Descriptor) -> bool) -> Option<usize> {
     let mut places = layers.iter().enumerate().filter(|(_, layer)| is_so(layer)).map(|(place, _)| place);
     let place = places.next()?;
@@ -140,7 +140,7 @@ fn is_image(layer: &Descriptor) -> bool {
     ["erofs", "squashfs", ".sif"].iter().any(|word| media_type.contains(word))
 }
 
-/// Neither an image nor an archive: an artifact that may be either.
+/// Whether the media type is neither an image's nor an archive's: an artifact that could be either.
 fn is_unknown(layer: &Descriptor) -> bool {
     let media_type = &layer.media_type;
     !is_image(layer) && !media_type.contains("tar") && *media_type != DigestTable::MEDIA_TYPE

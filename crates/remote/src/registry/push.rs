@@ -1,4 +1,4 @@
-//! Pushing an image: its bytes, a manifest, an index, and the table of its digests as a referrer.
+//! Pushes an image: its bytes, a manifest, an index, and its digest table as a referrer.
 
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, sync::Arc};
 
@@ -18,32 +18,32 @@ use crate::{
     },
 };
 
-/// The media types of what accompanies a layer.
+/// The media types of objects that accompany a layer.
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 
-/// The longest list of referrers that is added to.
+/// The maximum size of a list of referrers that is extended, in bytes.
 const REFERRERS_BYTES_MAX: u64 = 4 << 20;
 
-/// Which format an image has that is pushed.
+/// The format of a pushed image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushedFormat {
-    /// containerd knows its layers.
+    /// containerd supports its layers.
     Erofs,
-    /// Only Floe knows its layers.
+    /// Only Floe supports its layers.
     Squashfs,
 }
 
-/// What was pushed.
+/// The result of a push.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pushed {
-    /// Where it is, by its digest.
+    /// The location, by digest.
     pub location: String,
-    /// How many bytes the image has.
+    /// The length of the image in bytes.
     pub len: u64,
 }
 
-/// A document on its way.
+/// A document before it is uploaded.
 struct Made {
     descriptor: Descriptor,
     digest: Digest,
@@ -51,11 +51,11 @@ struct Made {
 }
 
 impl Network {
-    /// Pushes the image in `file` to `location`, with its table of digests, and with the root of the hash tree behind it,
-    /// if there is one. `progress` is told how many bytes of the image are there.
+    /// Pushes the image in `file` to `location`, with its digest table, and with the root of the hash tree behind it,
+    /// if there is one. `progress` receives the numbers of uploaded and of all bytes.
     ///
     /// # Errors
-    /// `location` is no tag in a registry, the file cannot be read, or the registry does not take it.
+    /// `location` is not a tag in a registry, the file cannot be read, or the registry refuses an upload.
     pub fn push(
         &self,
         file: &File,
@@ -119,7 +119,7 @@ async fn push(
     Ok(Pushed { location: location.to_string(), len })
 }
 
-/// The configuration that container runtimes want.
+/// The configuration that container runtimes require.
 fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
     let mut config = json!({
         "architecture": platform.architecture,
@@ -162,7 +162,7 @@ fn image(
     }
 }
 
-/// Has the table refer to the image, so that registries keep it, and so that it is found without its digest.
+/// Makes the table refer to the image, so that registries keep it, and clients find it without its digest.
 async fn refer(
     upload: &Upload,
     subject: &Descriptor,
@@ -188,7 +188,7 @@ async fn refer(
     if answer.contains_key("oci-subject") {
         return Ok(());
     }
-    // Registries that do not list referrers have a tag for the list, which whoever adds to it writes.
+    // For registries without a referrers API, clients maintain the list under a tag.
     let tag = format!("sha256-{}", subject.digest()?);
     let listed = upload.existing(&tag, REFERRERS_BYTES_MAX).await?;
     let listed = match listed.as_deref().map(Document::parse) {
@@ -212,7 +212,7 @@ fn made(media_type: &str, document: &impl serde::Serialize) -> Result<Made, Faul
     Ok(Made { descriptor: Descriptor::new(media_type, &digest, bytes.len() as u64), digest, bytes })
 }
 
-/// The digest of a file, and the table of its digests, in one pass.
+/// Computes the digest and the digest table of a file in one pass.
 fn digests(file: &File) -> io::Result<(Digest, DigestTable)> {
     use sha2::Digest as _;
 

@@ -1,4 +1,4 @@
-//! From a reference to a blob: tag, manifest, index, layer, and what its bytes are held against.
+//! Resolves a reference to a blob: tag, manifest, index, layer, and root of trust.
 
 use std::sync::Arc;
 
@@ -23,19 +23,19 @@ use crate::{
     },
 };
 
-/// The longest manifest, as registries have it.
+/// The maximum size of a manifest, as in registries.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
-/// How many indexes may stand between a reference and its manifest.
+/// The maximum number of indexes between a reference and its manifest.
 const INDEXES_MAX: usize = 2;
 
-/// How many tables of other layers are looked at.
+/// The maximum number of tables of other layers that are examined.
 const REFERRERS_MAX: usize = 8;
 
-/// A layer that can be read.
+/// A resolved layer.
 pub(crate) struct ResolvedBlob {
     pub(crate) origin: BlobOrigin,
-    /// Its URL, with digests in the place of tags.
+    /// Its URL, with tags resolved to digests.
     pub(crate) name: String,
     pub(crate) len: u64,
     pub(crate) trust: Trust,
@@ -51,10 +51,10 @@ pub(crate) struct Repository {
 }
 
 impl Registries {
-    /// Finds the layer that a reference means.
+    /// Resolves a reference to a layer.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such layer.
     pub(crate) async fn resolve(
         &self,
         reference: &ImageReference,
@@ -112,7 +112,7 @@ impl Repository {
         Err(Fault::refused(format!("more than {INDEXES_MAX} indexes within each other")))
     }
 
-    /// The bytes of a manifest or an index, which have the digest that comes with them.
+    /// Reads a manifest or an index, and verifies the digest that is returned with it.
     pub(crate) async fn document(&self, version: &Version) -> Result<(Digest, Bytes), Fault> {
         let name = match version {
             Version::Tag(tag) => tag.clone(),
@@ -131,14 +131,14 @@ impl Repository {
         Ok((found, bytes))
     }
 
-    /// A small blob.
+    /// Reads a small blob.
     pub(crate) async fn blob(&self, digest: &Digest, bytes_max: u64) -> Result<Bytes, Fault> {
         let path = format!("blobs/sha256:{digest}");
         let may = |endpoint: &Endpoint| endpoint.can_pull;
         self.get(&path, &HeaderMap::new(), bytes_max, Some(*digest), may).await.map(|(_, bytes)| bytes)
     }
 
-    /// Gets something from the first endpoint that has it; what does not have the digest is taken for missing.
+    /// Reads an object from the first endpoint that has it. An object with a wrong digest counts as missing.
     async fn get(
         &self,
         path: &str,
@@ -160,7 +160,7 @@ impl Repository {
             });
             match got {
                 Ok(got) => return Ok(got),
-                // That a mirror lacks it says nothing; the registry's own word counts, and it is asked last.
+                // A mirror may lack the object. The registry itself is asked last, and its answer decides.
                 Err(fault) if first_fault.as_ref().is_none_or(|first| first.kind == FaultKind::Gone) => {
                     first_fault = Some(fault);
                 }
@@ -194,8 +194,8 @@ impl Repository {
         self.registries.client.body(answer.response, bytes_max).await
     }
 
-    /// What the bytes of a layer are held against: the hash tree or the table that the manifest names, or else a table that
-    /// refers to the manifest.
+    /// The root of trust of a layer: the hash tree or the table that the manifest names, or else a table that refers to
+    /// the manifest.
     async fn trust(&self, manifest: &Digest, layer: &Layer) -> Result<Trust, Fault> {
         if let Some(root) = layer.verity {
             return Ok(Trust::Verity(root));
@@ -212,15 +212,15 @@ impl Repository {
         Ok(Trust::Table(Arc::new(table_for(&bytes, &digest, layer.len)?)))
     }
 
-    /// The digest of the table for a layer among those that refer to its manifest. There need be none, and registries need
-    /// not know of referrers.
+    /// The digest of the layer's table among the referrers of its manifest. There may be none, and registries may not
+    /// support referrers.
     async fn table_from_referrers(&self, manifest: &Digest, layer: &Layer) -> Option<Digest> {
         let headers = HeaderMap::new();
         let may = |endpoint: &Endpoint| endpoint.can_pull;
         let path = format!("referrers/sha256:{manifest}");
         let listed = match self.get(&path, &headers, MANIFEST_BYTES_MAX, None, may).await {
             Ok((_, bytes)) => bytes,
-            // Registries without that part of the API have a tag for the list.
+            // For registries without a referrers API, the list is under a tag.
             Err(_) => self.document(&Version::Tag(format!("sha256-{manifest}"))).await.ok()?.1,
         };
         let Ok(Document::Index(index)) = Document::parse(&listed) else { return None };
@@ -241,11 +241,11 @@ impl Repository {
     }
 }
 
-/// The annotation of a table that refers to an image: the digest of the layer that it is for.
+/// The annotation of a digest table with the digest of its layer.
 pub(crate) const SUBJECT_ANNOTATION: &str = "dev.floe.digest-table.layer";
 
 impl Registries {
-    /// Sends a request, and once more with another token if that is what was missing.
+    /// Sends a request. Repeats it once with another token if the first one was refused.
     ///
     /// # Errors
     /// There is no answer, or no token.

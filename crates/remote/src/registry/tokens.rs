@@ -1,4 +1,4 @@
-//! Tokens: one at a time for each registry and scope.
+//! Keeps tokens of registries, and requests one at a time for each registry and scope.
 
 use std::{
     collections::HashMap,
@@ -20,13 +20,13 @@ use crate::{
     registry::{challenge::Challenge, credentials::credential, endpoint::Endpoint},
 };
 
-/// The longest answer of who gives tokens, in bytes.
+/// The maximum size of a token server's answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 10;
 
-/// How long a token is good where that is not said, as the specification has it.
+/// The default lifetime of a token, according to the specification, in seconds.
 const LIFETIME_DEFAULT_S: u64 = 60;
 
-/// A token is given up so long before its end.
+/// How long before its expiry a token is no longer used.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// The tokens of all registries.
@@ -35,7 +35,8 @@ pub(crate) struct Tokens {
     places: Mutex<HashMap<(String, String), Arc<Place>>>,
 }
 
-/// Where the token for one registry and scope is kept. Held while one is got, so that all others wait for that one.
+/// The token of one registry and scope. The lock is held while a token is requested, so that other requests wait for
+/// that token.
 type Place = tokio::sync::Mutex<Option<Token>>;
 
 struct Token {
@@ -55,7 +56,7 @@ impl Tokens {
         Self { client, places: Mutex::default() }
     }
 
-    /// What to send as `Authorization`, as far as it is known without asking.
+    /// The value of `Authorization`, if it is known without a request.
     pub(crate) async fn authorization(&self, endpoint: &Endpoint, scope: &str) -> Option<HeaderValue> {
         let place = self.place(endpoint, scope);
         let token = place.lock().await;
@@ -63,7 +64,7 @@ impl Tokens {
         token.as_ref().filter(is_good).map(|token| token.authorization.clone())
     }
 
-    /// Gets another token in the place of the one that was refused, unless somebody else has done so meanwhile.
+    /// Gets a new token to replace the refused one, unless another request has already done so.
     ///
     /// # Errors
     /// There are no credentials, or they are refused.

@@ -1,4 +1,4 @@
-//! Blobs and manifests on their way into a registry.
+//! Uploads blobs and manifests to a registry.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -16,10 +16,10 @@ use crate::{
     registry::{Registries, endpoint::Endpoint},
 };
 
-/// A blob is sent in pieces of so many bytes; what one piece holds is sent at once.
+/// The size of upload pieces, in bytes. A smaller blob is sent in one request.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// A repository that takes blobs and manifests.
+/// The destination repository of uploads.
 pub(crate) struct Upload {
     registries: Registries,
     endpoint: Endpoint,
@@ -28,7 +28,7 @@ pub(crate) struct Upload {
     outage: Outage,
 }
 
-/// What a blob is read from.
+/// The content of a blob.
 pub(crate) enum Content<'a> {
     Bytes(&'a [u8]),
     File { file: &'a File, len: u64 },
@@ -65,10 +65,10 @@ impl Upload {
         Self { registries: registries.clone(), endpoint, repository, scope, outage }
     }
 
-    /// Sends a blob unless it is there already. `progress` is told how many bytes of it are there.
+    /// Uploads a blob unless the registry has it. `progress` receives the number of uploaded bytes.
     ///
     /// # Errors
-    /// The registry does not take it.
+    /// The registry refuses the blob.
     pub(crate) async fn blob(
         &self,
         digest: &Digest,
@@ -76,7 +76,7 @@ impl Upload {
         progress: &dyn Fn(u64),
     ) -> Result<(), Fault> {
         let mut patience = Patience::new(self.outage);
-        // Where an upload that broke off goes on.
+        // Where an interrupted upload continues.
         let mut place = None;
         loop {
             match self.blob_from(digest, content, &mut place, progress).await {
@@ -111,7 +111,7 @@ impl Upload {
                 let range = answer.response.headers().get(header::RANGE).and_then(|value| value.to_str().ok());
                 let last = range.and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse().ok());
                 done = last.map_or(0, |last: u64| last.saturating_add(1));
-                // A range of 0-0 stands for nothing as well as for one byte.
+                // A range of 0-0 can mean no bytes or one byte.
                 if done <= 1 || done > content.len() { self.begin().await? } else { next_place(&answer)? }
             }
             None => self.begin().await?,
@@ -141,10 +141,10 @@ impl Upload {
         Ok(())
     }
 
-    /// Puts a manifest or an index under a tag or its digest.
+    /// Uploads a manifest or an index under a tag or its digest.
     ///
     /// # Errors
-    /// The registry does not take it.
+    /// The registry refuses it.
     pub(crate) async fn manifest(&self, name: &str, media_type: &str, bytes: &[u8]) -> Result<HeaderMap, Fault> {
         let url = self.endpoint.url(&self.repository, &format!("manifests/{name}"))?;
         let headers = header_map([(header::CONTENT_TYPE, media_type.to_owned())])?;
@@ -159,10 +159,10 @@ impl Upload {
         }
     }
 
-    /// The manifest under a tag, if there is one.
+    /// Reads the manifest under a tag, if there is one.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// The registry does not answer the question.
     pub(crate) async fn existing(&self, tag: &str, bytes_max: u64) -> Result<Option<Bytes>, Fault> {
         let url = self.endpoint.url(&self.repository, &format!("manifests/{tag}"))?;
         let headers = header_map([(header::ACCEPT, super::document::ACCEPTED.to_owned())])?;
@@ -192,7 +192,7 @@ impl Upload {
         if is_home {
             self.registries.send(&self.endpoint, &self.scope, request).await
         } else {
-            // Some registries have others take the bytes; the URL says by which right.
+            // Some registries redirect uploads to other hosts; the URL contains the authorisation.
             self.registries.client.send(request()).await
         }
     }
@@ -204,12 +204,12 @@ fn expect(answer: Answer, status: StatusCode) -> Result<Answer, Fault> {
         return Ok(answer);
     }
     let fault = refusal(found, answer.response.headers());
-    // Another upload may do where this one is gone.
+    // If this upload no longer exists, a new one may succeed.
     let kind = if fault.kind == FaultKind::Gone { Fault::transient("").kind } else { fault.kind };
     Err(Fault { kind, ..fault })
 }
 
-/// Where an upload goes on.
+/// The URL at which an upload continues.
 fn next_place(answer: &Answer) -> Result<Url, Fault> {
     let location = answer.response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
     let place = location.and_then(|location| answer.url.join(location).ok());

@@ -1,4 +1,4 @@
-//! The image of `floe demo`, as a file that readers of all kinds can open.
+//! The image of `floe demo` as a file that all readers can open.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use floe_lab::machine::{Change, PendingChange, Undo};
 use super::failed;
 use crate::{command::demo, fail::Fail};
 
-/// A file with the image; removed when dropped, or when the process dies.
+/// A file with the image. It is removed when the value is dropped, or when the process dies.
 pub(super) struct DemoImage {
     path: PathBuf,
     _change: PendingChange,
@@ -21,7 +21,7 @@ impl DemoImage {
     /// Writes the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub(super) fn write() -> Result<Self, Fail> {
         let path = std::env::temp_dir().join(format!("floe-lab-{}-demo.erofs", process::id()));
         let undo = Undo::new().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `floe lab launch`.
+//! `floe lab launch`: measures launches from mounted images.
 
 use std::{
     io::{IsTerminal, Write, stderr},
@@ -16,50 +16,51 @@ use floe_lab::{
 use super::{end, failed, outputs, surroundings};
 use crate::fail::Fail;
 
-/// Launch a command from a mounted image over variants that take turns, and compare
+/// Launch a command from mounted images, alternating between variants, and compare them
 ///
-/// Without --image it is the one of `floe demo`. Without COMMAND every file of the image is read. Without --variant Floe is compared with the workqueue model, the
-/// kernel, and what is installed of erofsfuse and squashfuse_ll.
+/// Without --image, the image of `floe demo` is used. Without COMMAND, every file of the image is read. Without
+/// --variant, Floe is compared with the workqueue model, the kernel, and erofsfuse and squashfuse_ll if they are
+/// installed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     floe lab launch\n  \
     floe lab launch --image app.erofs -- {mount}/bin/app --version\n  \
     floe lab launch --image app.erofs --compare workers --launches 50 --html report.html -- {mount}/bin/app\n  \
     floe lab launch --image 64k.erofs --image-b 16k.erofs --compare windows -- {mount}/bin/app\n\n\
-    {mount} in COMMAND stands for the directory of the mounted image, which is its working directory too.\n\n\
+    {mount} in COMMAND is replaced by the mountpoint of the image, which is also the working directory.\n\n\
     Exit codes:\n  \
-    0  all launches were made\n  \
-    1  a launch failed, or something cannot be mounted or written\n  \
+    0  all launches completed\n  \
+    1  a launch failed, an image cannot be mounted, or a result cannot be written\n  \
     2  wrong usage\n  \
     130  ended early by a signal; what was measured until then is shown")]
 pub(super) struct Arguments {
     #[command(flatten)]
     surroundings: surroundings::Surroundings,
-    /// Make a named comparison, under its load, and show the published figures beside where there are any
+    /// Run a predefined comparison with its load, and show published figures for it if there are any
     #[arg(long, value_enum, conflicts_with = "variants")]
     compare: Option<ComparisonName>,
-    /// What is in memory: nothing of the image, what an earlier launch left, or the process itself
+    /// The state of memory before a launch: nothing of the image, what an earlier launch left, or the running process
     #[arg(long, value_name = "cold|warm|hot", default_value = "cold")]
     temperature: Temperature,
     /// Traced launches of each variant in each block; the published table has 50
     #[arg(long, value_name = "N", default_value_t = 12)]
     launches: usize,
-    /// Launches without tracing of each variant in each block
+    /// Untraced launches of each variant in each block
     #[arg(long, value_name = "N", default_value_t = 2)]
     controls: usize,
-    /// Blocks
+    /// The number of blocks
     #[arg(long, value_name = "N", default_value_t = 3)]
     blocks: usize,
-    /// How to measure [default: tracing where root, else counting]
+    /// The method of measurement [default: tracing for root, else counting]
     #[arg(long, value_enum)]
     tier: Option<TierName>,
-    /// Drop all of the machine's caches before each cold launch, not only the image's
+    /// Before each cold launch, drop all caches of the machine, not only those of the image
     #[arg(long)]
     drop_caches: bool,
-    /// A launch that takes longer than this many seconds ends the run
+    /// End the run if a launch takes longer than this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// For hot launches: the line that the command is given; it answers with one line
+    /// For hot launches: the line that is sent to the command, which answers with one line
     #[arg(long, value_name = "LINE", default_value = "")]
     hot_line: String,
     /// Write a trace of one launch of each variant for ui.perfetto.dev into this directory
@@ -74,23 +75,23 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ComparisonName {
-    /// Workqueue model against per-CPU threads at a real-time priority, and the kernel's own workqueue
+    /// The workqueue model, per-CPU threads at real-time priority, and the kernel's own workqueue
     Workers,
-    /// No page pool against one
+    /// With and without a page pool
     Pool,
     /// Sliding windows of --image and --image-b
     Windows,
-    /// Read-around that waits for pages, none, and that which gives up at once
+    /// Read-around that waits for pages, that gives up at once, and none
     ReadAround,
-    /// Floe over FUSE, Floe with the kernel's EROFS in front, and the kernel's own mounts, with and without a loop device
+    /// Floe over FUSE, Floe behind the kernel's EROFS, and the kernel's own mounts, with and without a loop device
     Fronts,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum TierName {
-    /// Every switch and wakeup, by the kernel's tracing
+    /// Traces every switch and wakeup in the kernel
     Tracing,
-    /// The kernel's totals for each thread
+    /// Reads the kernel's totals for each thread
     Counting,
 }
 
@@ -109,7 +110,7 @@ impl From<ComparisonName> for Comparison {
 /// Runs the command.
 ///
 /// # Errors
-/// A launch fails, or something cannot be mounted or written.
+/// A launch fails, or an image cannot be mounted, or a result cannot be written.
 pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fail> {
     let comparison = arguments.compare.map(Comparison::from);
     let has_second_image = arguments.surroundings.has_second_image();

@@ -1,4 +1,4 @@
-//! Where the results of a measurement go.
+//! Output files of a measurement.
 
 use std::{
     fs,
@@ -9,22 +9,22 @@ use serde::Serialize;
 
 use crate::{fail::Fail, output::Output};
 
-/// Files that results are written to, besides the table on standard output.
+/// Output files of a measurement, besides the table on standard output.
 #[derive(clap::Args)]
 pub(super) struct Outputs {
-    /// Write every raw value and the environment
+    /// Write all raw values and the environment as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with plots that opens without a network
+    /// Write a self-contained HTML page with plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
 impl Outputs {
-    /// Writes the text to standard output, and what else is asked for to files.
+    /// Writes the text to standard output, and the requested files.
     ///
     /// # Errors
-    /// One of them cannot be written.
+    /// An output cannot be written.
     pub(super) fn write(&self, text: &str, page: impl FnOnce() -> String, report: &impl Serialize) -> Result<(), Fail> {
         Output::run(|out| out.write_all(text.as_bytes()).map(|()| 0))?;
         if let Some(path) = &self.html {

@@ -1,4 +1,4 @@
-//! `floe lab sched`.
+//! `floe lab sched`: measures the scheduling latency of running threads.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -13,34 +13,34 @@ use floe_lab::{
 use super::{end, failed, outputs};
 use crate::fail::Fail;
 
-/// Rows shown while it runs.
+/// The maximum number of rows in the live display.
 const LIVE_ROWS_MAX: usize = 20;
 
-/// Watch the scheduling latency of threads that are running anyway, by name
+/// Measure the scheduling latency of running threads, selected by name
 ///
-/// Shows them once a second on a terminal, and a summary at the end, after --seconds or Ctrl-C.
+/// On a terminal, updates a live table once a second. Prints a summary at the end, after --seconds or Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     floe lab sched --thread 'floe-dec/*' --seconds 10\n  \
     floe lab sched --process firefox --html firefox.html\n  \
     floe lab sched --workqueue erofs_worker\n\n\
-    In names * stands for any text and ? for any one character.\n\n\
+    In names, * matches any text and ? matches any one character.\n\n\
     Exit codes:\n  \
     0  done\n  \
-    1  nothing could be measured\n  \
+    1  the measurement failed\n  \
     2  wrong usage\n  \
     130  ended by a signal, after showing the summary")]
 pub(super) struct Arguments {
-    /// Threads of this name; may be given several times
+    /// Threads with this name; may be repeated
     #[arg(long = "thread", value_name = "NAME")]
     threads: Vec<String>,
-    /// All threads of processes of this name; may be given several times
+    /// All threads of processes with this name; may be repeated
     #[arg(long = "process", value_name = "NAME")]
     processes: Vec<String>,
-    /// Work items of the kernel's queues of this name; may be given several times
+    /// Work items of kernel workqueues with this name; may be repeated
     #[arg(long = "workqueue", value_name = "NAME")]
     workqueues: Vec<String>,
-    /// For how long [default: until Ctrl-C]
+    /// The duration in seconds [default: until Ctrl-C]
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(super) struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Nothing can be measured, or a result cannot be written.
+/// The measurement failed, or a result cannot be written.
 pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fail> {
     let patterns = |names: Vec<String>| names.into_iter().map(NamePattern::new).collect();
     let duration = arguments.seconds.map(Duration::try_from_secs_f64).transpose();

@@ -11,31 +11,32 @@ use floe_lab::{
 use super::{demo_image::DemoImage, failed};
 use crate::fail::Fail;
 
-/// What is measured, and beside what.
+/// The subject of a measurement, and its environment.
 #[derive(clap::Args)]
 pub(super) struct Surroundings {
-    /// The image [default: the one of floe demo]
+    /// The image [default: the image of floe demo]
     #[arg(long, value_name = "IMAGE")]
     image: Option<PathBuf>,
-    /// A second image; each variant is measured over both
+    /// A second image; each variant is measured with both
     #[arg(long, value_name = "IMAGE")]
     image_b: Option<PathBuf>,
-    /// A way to mount, the baseline first: `[NAME=]READER[:OPTIONS][@IMAGE]`; may be given several times
+    /// A way to mount, the baseline first: `[NAME=]READER[:OPTIONS][@IMAGE]`; may be repeated
     ///
-    /// READER is floe, kernel (with the option loop: through a loop device, as from a disk), erofsfuse, squashfuse_ll,
-    /// or directory, for which IMAGE is a directory that is taken as it is.
+    /// READER is floe, kernel (with the option loop: through a loop device), erofsfuse, squashfuse_ll, or directory.
+    /// For directory, IMAGE is a directory, which is used as it is.
     #[arg(long = "variant", value_name = "VARIANT")]
     variants: Vec<String>,
-    /// Load beside it: cpu=8x90%, randread=FILE, memory=40M or fio:JOB.fio; may be given several times
+    /// Load during the measurement: cpu=8x90%, randread=FILE, memory=40M or fio:JOB.fio; may be repeated
     #[arg(long, value_name = "LOAD")]
     load: Vec<LoadKind>,
-    /// No load, where a published comparison would bring its own
+    /// Run without load, even if a predefined comparison has one
     #[arg(long, conflicts_with = "load")]
     no_load: bool,
-    /// Where a program is: NAME=PATH; NAME is floe, erofsfuse or squashfuse_ll
+    /// The path of a program: NAME=PATH; NAME is floe, erofsfuse or squashfuse_ll
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
-    /// Leave autogroup as it is; else it is off during the run, as on Android, where it does not hold load off
+    /// Leave autogroup on. By default it is off during the run, as on Android, because it shields the launch from the
+    /// load
     #[arg(long)]
     keep_autogroup: bool,
 }
@@ -49,7 +50,7 @@ impl Surroundings {
         Ok(programs)
     }
 
-    /// What is asked for around the measurement; `usual` is the load where none is named.
+    /// The options of the measurement's environment. `usual` is the load if the user names none.
     pub(super) fn stage(&self, usual: Option<&str>) -> Result<StageOptions, Fail> {
         let mut load = self.load.clone();
         if let Some(usual) = usual.filter(|_| load.is_empty() && !self.no_load) {
@@ -62,16 +63,16 @@ impl Surroundings {
         self.image_b.is_some()
     }
 
-    /// The image of `floe demo`, as a file for as long as it is needed, where no other is named.
+    /// The image of `floe demo` as a temporary file, if the user names no image.
     pub(super) fn demo_image(&self) -> Result<Option<DemoImage>, Fail> {
         self.image.is_none().then(DemoImage::write).transpose()
     }
 
-    /// The variants that are asked for; else those of `preset`; else Floe, the kernel, and the peers that are there.
+    /// The requested variants; by default those of `preset`, or else Floe, the kernel and the installed peers.
     pub(super) fn variants(&self, demo: Option<&DemoImage>, preset: &[&str]) -> Result<Vec<Variant>, Fail> {
         let demo = demo.map(DemoImage::path);
         let Some(image) = self.image.as_deref().or(demo) else {
-            return Err(Fail::usage("which image? Say it with --image"));
+            return Err(Fail::usage("no image: give it with --image"));
         };
         let kind = ImageKind::of(image).map_err(failed)?;
         let chosen: Vec<String> = match (self.variants.as_slice(), preset) {
@@ -93,7 +94,8 @@ impl Surroundings {
     }
 }
 
-/// Floe as the workqueue model and as it is by default, the kernel, and the peer for this kind of image if it is there.
+/// The default variants: Floe as the workqueue model and with its defaults, the kernel, and the installed peer for this
+/// format.
 fn usual(kind: ImageKind, programs: &Programs) -> Vec<String> {
     let mut variants = vec!["shared=floe:workers=shared,priority=normal".to_owned(), "floe".to_owned()];
     let (kernel, peer, program) = match kind {
@@ -109,7 +111,7 @@ fn usual(kind: ImageKind, programs: &Programs) -> Vec<String> {
     variants
 }
 
-/// Whether a program is where its path says, or on PATH.
+/// Whether a program exists at its path or on PATH.
 fn is_there(program: &Path) -> bool {
     if program.components().count() > 1 {
         return program.exists();

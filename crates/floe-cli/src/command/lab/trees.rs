@@ -1,4 +1,4 @@
-//! `floe lab metadata` and `floe lab read`.
+//! `floe lab metadata` and `floe lab read`: measure walks and reads of whole trees.
 
 use floe_lab::{
     Interrupt,
@@ -9,26 +9,26 @@ use floe_lab::{
 use super::{end, failed, outputs, size, surroundings};
 use crate::fail::Fail;
 
-/// Walk a cold tree with many finds at once
+/// Measure parallel walks of a cold tree
 #[derive(clap::Args)]
 pub(super) struct MetadataArguments {
     #[command(flatten)]
     surroundings: surroundings::Surroundings,
-    /// Numbers of walkers
+    /// The numbers of walkers
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16")]
     walkers: Vec<usize>,
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Compare designs of the metadata cache, in place of --variant: the kernel's eight blocks under one lock, ours, and
-    /// the kernel itself
+    /// Compare designs of the metadata cache instead of --variant: the kernel's eight blocks under one lock, Floe's,
+    /// and the kernel itself
     #[arg(long)]
     compare_caches: bool,
     #[command(flatten)]
     outputs: outputs::Outputs,
 }
 
-/// Read a whole cold tree, and random places of its files
+/// Measure reads of a whole cold tree, and random reads of its files
 #[derive(clap::Args)]
 pub(super) struct ReadArguments {
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(super) struct ReadArguments {
     /// Random reads in each round
     #[arg(long, value_name = "N", default_value_t = 1000)]
     random: usize,
-    /// The size of a random read
+    /// The size of a random read, in bytes
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     random_size: u64,
     #[command(flatten)]
@@ -49,10 +49,10 @@ pub(super) struct ReadArguments {
 /// Runs `floe lab metadata`.
 ///
 /// # Errors
-/// Something cannot be mounted, walked or written.
+/// An image cannot be mounted or walked, or a result cannot be written.
 pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
     let caches = ["single-lock=floe:metadata-cache=single-lock:8", "floe", "kernel"];
-    // The kernel is there to compare with, for who may mount.
+    // Only root can mount with the kernel for comparison.
     let shown = if rustix::process::geteuid().is_root() { 3 } else { 2 };
     let preset = if arguments.compare_caches { &caches[..shown] } else { &[] };
     let demo = arguments.surroundings.demo_image()?;
@@ -69,7 +69,7 @@ pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> R
 /// Runs `floe lab read`.
 ///
 /// # Errors
-/// Something cannot be mounted, read or written.
+/// An image cannot be mounted or read, or a result cannot be written.
 pub(super) fn read(arguments: ReadArguments, interrupt: &Interrupt) -> Result<u8, Fail> {
     let demo = arguments.surroundings.demo_image()?;
     let mut options = ReadOptions::new(arguments.surroundings.variants(demo.as_ref(), &[])?);

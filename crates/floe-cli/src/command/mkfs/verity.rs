@@ -1,4 +1,4 @@
-//! `floe mkfs --verity`: the hash tree at the end of the image, and its root beside it.
+//! `floe mkfs --verity`: appends the hash tree to the image, and writes its root hash to a file beside the image.
 
 use std::{
     fs::{self, File},
@@ -10,15 +10,15 @@ use floe_remote_cache::{VerityOptions, append_verity, sidecar_path, sidecar_text
 
 use crate::{fail::Fail, shown::Shown};
 
-/// The size of the blocks that are hashed, unless the image's own are smaller: the kernel mounts only images with blocks that
-/// are no smaller than those of the tree.
+/// The maximum size of hashed blocks, in bytes; the image's own block size is used if it is smaller. The kernel mounts
+/// only images with blocks that are no smaller than those of the tree.
 const BLOCK_BYTES_MAX: u32 = 4096;
 
-/// Refuses what a tree cannot be appended to, and removes the root of an earlier image.
+/// Refuses targets to which no tree can be appended, and removes the root hash of an earlier image.
 pub(super) fn prepare(image: &Path) -> Result<(), Fail> {
     if fs::metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
         let image = Shown(image.as_os_str().as_encoded_bytes());
-        return Err(Fail::usage(format!("{image} is no regular file: --verity appends to the image")));
+        return Err(Fail::usage(format!("{image} is not a regular file: --verity appends to the image")));
     }
     let sidecar = sidecar_path(image);
     match fs::remove_file(&sidecar) {
@@ -27,7 +27,7 @@ pub(super) fn prepare(image: &Path) -> Result<(), Fail> {
     }
 }
 
-/// Appends the tree, and then writes its root: an image without it has no finished tree.
+/// Appends the tree, and then writes its root hash: without that file, the tree is incomplete.
 pub(super) fn append(image: &Path, image_block_bytes: u64) -> Result<(), Fail> {
     let block_bytes = u32::try_from(image_block_bytes).map_or(BLOCK_BYTES_MAX, |bytes| bytes.min(BLOCK_BYTES_MAX));
     let options = VerityOptions { block_bytes, ..VerityOptions::default() };

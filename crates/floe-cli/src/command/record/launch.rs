@@ -1,4 +1,4 @@
-//! The launch that is recorded.
+//! Runs the launch that is recorded.
 
 use std::{
     ffi::OsString,
@@ -17,32 +17,32 @@ use signal_hook::{
 
 use crate::{ending_signals::heeded, fail::Fail};
 
-/// How long a command may take to end after a signal before it is killed.
+/// How long a command may run on after a signal before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a command that was told to end has ended.
+/// The polling interval for the end of a command that got a signal.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A launch that ends before the program that records it: a signal that asks to end goes to the command.
+/// A launch that ends before the recording program does: signals that ask to end go to the command.
 pub(super) struct Launch {
     signals: SignalsInfo<WithOrigin>,
 }
 
 impl Launch {
-    /// From here on signals end the command, not this program.
+    /// Redirects signals: from here on they end the command, not this program.
     ///
     /// # Errors
-    /// Signals cannot be watched for.
+    /// Signal handlers cannot be installed.
     pub(super) fn prepare() -> Result<Self, Fail> {
         let watched = [heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
         let signals = SignalsInfo::<WithOrigin>::new(watched);
-        Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot watch for signals: {error}")))? })
+        Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))? })
     }
 
-    /// Runs a command to its end, which signals may bring on. Gives how it ended.
+    /// Runs a command until it ends, possibly by a signal. Returns its exit status.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// The command cannot be run.
     pub(super) fn run(mut self, command: &[OsString]) -> Result<ExitStatus, Fail> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Fail::usage("a command is missing"));
@@ -60,7 +60,7 @@ impl Launch {
         }
     }
 
-    /// Passes a signal on, and kills the command if it does not end by it, or at a second signal.
+    /// Passes a signal on. Kills the command if it does not end, or at a second signal.
     fn end(&mut self, child: &mut Child, signal: i32) -> io::Result<ExitStatus> {
         if let Some(signal) = Signal::from_named_raw(signal) {
             kill_process(Pid::from_child(child), signal)?;
@@ -71,7 +71,7 @@ impl Launch {
                 return Ok(status);
             }
             if start.elapsed() >= GRACE || self.signals.pending().any(|origin| asks_to_end(&origin)) {
-                eprintln!("floe: the command does not end, and is killed");
+                eprintln!("floe: the command does not end; killing it");
                 child.kill()?;
                 return child.wait();
             }
@@ -80,7 +80,8 @@ impl Launch {
     }
 }
 
-/// Whether a signal is for the command. One that a key at the terminal has sent went to the command too, which may go on.
+/// Whether a signal must be passed to the command. A signal from a key at the terminal reached the command as well, so
+/// it is not passed on.
 fn asks_to_end(origin: &Origin) -> bool {
     origin.signal != SIGCHLD && !(matches!(origin.signal, SIGINT | SIGQUIT) && origin.cause == Cause::Kernel)
 }

@@ -1,4 +1,4 @@
-//! `-z`: algorithms and what is said of them.
+//! `-z`: algorithms and their parameters.
 
 use std::{ffi::OsStr, ops::RangeInclusive};
 
@@ -6,7 +6,7 @@ use floe_mkfs::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
 
 use super::{Wrong, sized};
 
-/// An algorithm as it was asked for.
+/// An algorithm as requested.
 pub(super) struct Algorithm {
     name: Name,
     level: Option<u8>,
@@ -22,10 +22,10 @@ enum Name {
     Zstd,
 }
 
-/// The levels that an algorithm can have.
+/// The valid levels of an algorithm.
 type Levels = &'static [RangeInclusive<u8>];
 
-/// The names that `-z` knows, and their levels. Both of DEFLATE mean the same encoder.
+/// The names for `-z` and their levels. Both names of DEFLATE mean the same encoder.
 const NAMES: [(&str, Name, Levels); 6] = [
     ("lz4", Name::Lz4, &[]),
     ("lz4hc", Name::Lz4hc, &[0..=12]),
@@ -36,7 +36,7 @@ const NAMES: [(&str, Name, Levels); 6] = [
 ];
 
 impl Algorithm {
-    /// The algorithms of a list, the first of which is the one that is used where no hint says otherwise.
+    /// Parses a list of algorithms. The first one applies to files without a hint.
     pub(super) fn list(text: &OsStr) -> Result<Vec<Self>, Wrong> {
         text.to_string_lossy().split(':').map(Self::one).collect()
     }
@@ -57,7 +57,7 @@ impl Algorithm {
                 }
                 Some((name, _)) => {
                     return Err(Wrong::Refused(format!(
-                        "-z{text} is not offered by floe: {name} cannot be set; leave it out"
+                        "-z{text} is not offered by floe: {name} cannot be set; omit it"
                     )));
                 }
                 None if place == 0 => algorithm.level = Some(level_of(part)?),
@@ -67,14 +67,14 @@ impl Algorithm {
         Ok(algorithm)
     }
 
-    /// What is asked for, for pclusters of this size.
+    /// The requested compression for pclusters of this size.
     pub(super) fn compression(&self, pcluster_bytes: u32) -> Compression {
         let window_bytes = LZ4_WINDOW_MAX;
         let dictionary = |factor: u32, max: u32| {
             self.dictionary.unwrap_or_else(|| pcluster_bytes.saturating_mul(factor).clamp(32 << 10, max))
         };
         let level = |default| self.level.unwrap_or(default);
-        // Level 0 of these is their default.
+        // For these algorithms, level 0 means the default.
         let level_above_0 = |default| self.level.filter(|level| *level > 0).unwrap_or(default);
         match self.name {
             Name::Lz4 => Compression::Lz4 { window_bytes },

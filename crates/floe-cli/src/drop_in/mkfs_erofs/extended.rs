@@ -1,23 +1,23 @@
-//! `-E` and `--zfeature-bits`: features by name and by number.
+//! `-E` and `--zfeature-bits`: features by name and by bit.
 
 use floe_mkfs::{Fragments, InodeForm, Options};
 
 use super::{Wrong, feature_table::FEATURES, option_table::Fate, sized};
 
-/// What the features ask for besides what [`Options`] has.
+/// Requests of features that [`Options`] does not hold.
 #[derive(Default)]
 pub(super) struct Extended {
-    /// Short inodes are asked for, which have no times of their own.
+    /// Compact inodes are requested, which have no times of their own.
     pub(super) ignores_times: bool,
-    /// Which size the packed inode's pclusters should have.
+    /// The pcluster size of the packed inode.
     pub(super) packed_pcluster: Option<u32>,
 }
 
-/// How many of [`FEATURES`] have a bit of `--zfeature-bits`, from bit 0 on.
+/// How many of [`FEATURES`] have a bit in `--zfeature-bits`, from bit 0 on.
 const BIT_COUNT: usize = 8;
 
 impl Extended {
-    /// Takes a list of features.
+    /// Parses a list of features.
     pub(super) fn take(&mut self, list: &str, options: &mut Options) -> Result<(), Wrong> {
         list.split(',').try_for_each(|feature| {
             let (name, value) = match feature.split_once('=') {
@@ -34,7 +34,7 @@ impl Extended {
         })
     }
 
-    /// Takes the number of `--zfeature-bits`.
+    /// Parses the number of `--zfeature-bits`.
     pub(super) fn take_bits(&mut self, bits: u64, options: &mut Options) -> Result<(), Wrong> {
         if bits >> BIT_COUNT != 0 {
             return Err(Wrong::Call(format!("unsupported zfeature bit {BIT_COUNT}")));
@@ -70,7 +70,7 @@ impl Extended {
             "force-inode-blockmap" => options.chunk_indexes = false,
             "force-chunk-indexes" => options.chunk_indexes = true,
             "xattr-name-filter" => options.xattrs.filter = on,
-            // What has no effect.
+            // Features without effect.
             _ => {}
         }
         if let (Some(value), true) = (value, name.ends_with("fragments")) {

@@ -1,15 +1,15 @@
-//! Every option of mkfs.erofs 1.9.4, and what becomes of it here.
+//! Every option of mkfs.erofs 1.9.4, and how this program treats it.
 
 use super::feature_table::FEATURES;
 
 /// An option.
 pub(super) struct OptionRow {
-    /// Its name without dashes; a letter for a short one.
+    /// The name without dashes; for a short option, its letter.
     pub(super) name: &'static str,
     pub(super) value: Value,
-    /// How it is written.
+    /// The notation of the option with its value.
     pub(super) form: &'static str,
-    /// What it asks for.
+    /// The meaning of the option.
     pub(super) about: &'static str,
     pub(super) fate: Fate,
 }
@@ -18,19 +18,20 @@ pub(super) struct OptionRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     None,
-    /// Behind `=`.
+    /// The value is optional and follows `=`.
     Optional,
     Required,
 }
 
-/// What becomes of an option or a feature.
+/// How this program treats an option or a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// It does what it does in the original.
+    /// Same effect as in the original.
     Taken,
-    /// It is taken and changes nothing: why.
+    /// Accepted without effect, for this reason.
     Idle(&'static str),
-    /// It is refused: why. With one of these values it is taken, as that is what is done anyway; no value is "".
+    /// Refused, for this reason, except with one of these values, which describe the behaviour of this program; ""
+    /// means no value.
     Refused(&'static str, &'static [&'static str]),
 }
 
@@ -49,7 +50,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     row("help", Nothing, "--help", "show this help", Taken),
     row("b", Required, "-b#", "block size in bytes, 512 to 65536", Taken),
     row("d", Required, "-d<0-9>", "verbosity; 0 writes nothing to standard output", Taken),
-    row("x", Required, "-x#", "share attributes that more than # inodes have; below 0: store none", Taken),
+    row("x", Required, "-x#", "share attributes of more than # inodes; below 0: store none", Taken),
     row(
         "z",
         Required,
@@ -69,18 +70,18 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         Taken,
     ),
     row("T", Required, "-T#", "build time in seconds since 1970", Taken),
-    row("all-time", Nothing, "--all-time", "give that time to all files too (default)", Taken),
-    row("mkfs-time", Nothing, "--mkfs-time", "files keep their own times", Taken),
-    row("U", Required, "-U X", "UUID; clear; random (by default it is made of the content)", Taken),
+    row("all-time", Nothing, "--all-time", "also set the time of all files to it (default)", Taken),
+    row("mkfs-time", Nothing, "--mkfs-time", "keep the times of files", Taken),
+    row("U", Required, "-U X", "UUID; clear; random (default: derived from the content)", Taken),
     row("zD", Optional, "--zD[=<0|1>]", "compress directories", Taken),
     row(
         "MZ",
         Optional,
         "--MZ[=<0|i|id>]",
-        "put inodes and directories into an area of their own",
-        Idle("inodes and directories always stand together behind the data"),
+        "store inodes and directories in their own area",
+        Idle("inodes and directories are always stored together after the data"),
     ),
-    row("all-root", Nothing, "--all-root", "make all files root's", Taken),
+    row("all-root", Nothing, "--all-root", "make root the owner of all files", Taken),
     row(
         "async-queue-limit",
         Required,
@@ -88,21 +89,21 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "length of the queue between threads",
         Idle("memory is bounded in bytes"),
     ),
-    row("blobdev", Required, "--blobdev=X", "put chunks into the file X", Taken),
+    row("blobdev", Required, "--blobdev=X", "store chunks in the file X", Taken),
     row("chunksize", Required, "--chunksize=#", "store files in chunks of # bytes", Taken),
     row(
         "clean",
         Optional,
         "--clean[=X]",
-        "build from nothing, with the data (data), space for it (rvsp) or none (0)",
-        Refused("an image without its data is of no use here", &["", "data"]),
+        "full build, with the data (data), with space for it (rvsp) or without it (0)",
+        Refused("images without data are not supported", &["", "data"]),
     ),
     row(
         "incremental",
         Optional,
         "--incremental[=X]",
         "add to an image",
-        Refused("an image is always built anew; give several layers to floe mkfs instead", &[]),
+        Refused("images are always built completely; use several layers with floe mkfs instead", &[]),
     ),
     row(
         "compress-hints",
@@ -112,17 +113,17 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         Taken,
     ),
     row("dsunit", Required, "--dsunit=#", "align the data of files to # blocks", Taken),
-    row("exclude-path", Required, "--exclude-path=X", "leave the path X out", Taken),
-    row("exclude-regex", Required, "--exclude-regex=X", "leave out paths that match X", Taken),
+    row("exclude-path", Required, "--exclude-path=X", "exclude the path X", Taken),
+    row("exclude-regex", Required, "--exclude-regex=X", "exclude paths that match X", Taken),
     row(
         "file-contexts",
         Required,
         "--file-contexts=X",
-        "SELinux labels by the rules in X",
+        "set SELinux labels by the rules in X",
         Refused("label the source tree with setfiles; its labels are kept", &[]),
     ),
-    row("force-uid", Required, "--force-uid=#", "make all files those of user #", Taken),
-    row("force-gid", Required, "--force-gid=#", "make all files those of group #", Taken),
+    row("force-uid", Required, "--force-uid=#", "make user # the owner of all files", Taken),
+    row("force-gid", Required, "--force-gid=#", "make group # the group of all files", Taken),
     row(
         "fsalignblks",
         Required,
@@ -132,83 +133,83 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     ),
     row("uid-offset", Required, "--uid-offset=#", "add # to all user ids", Taken),
     row("gid-offset", Required, "--gid-offset=#", "add # to all group ids", Taken),
-    row("hard-dereference", Nothing, "--hard-dereference", "give each hard link an inode of its own", Taken),
-    row("ignore-mtime", Nothing, "--ignore-mtime", "give all files the build time", Taken),
+    row("hard-dereference", Nothing, "--hard-dereference", "store each hard link as a separate inode", Taken),
+    row("ignore-mtime", Nothing, "--ignore-mtime", "set the time of all files to the build time", Taken),
     row(
         "max-extent-bytes",
         Required,
         "--max-extent-bytes=#",
-        "most bytes of a file in one pcluster; 0: no limit of its own",
+        "maximum bytes of a file in one pcluster; 0: no separate limit",
         Taken,
     ),
     row(
         "mount-point",
         Required,
         "--mount-point=X",
-        "where the image is going to be mounted",
-        Idle("only --file-contexts and --fs-config-file ask for it"),
+        "the future mountpoint of the image",
+        Idle("only --file-contexts and --fs-config-file use it"),
     ),
-    row("preserve-mtime", Nothing, "--preserve-mtime", "files keep their own times", Taken),
-    row("offset", Required, "--offset=#", "begin at byte # of FILE", Taken),
+    row("preserve-mtime", Nothing, "--preserve-mtime", "keep the times of files", Taken),
+    row("offset", Required, "--offset=#", "start the image at byte # of FILE", Taken),
     row(
         "root-xattr-isize",
         Required,
         "--root-xattr-isize=#",
-        "give the attributes of the root at least # bytes",
+        "reserve at least # bytes for the attributes of the root",
         Taken,
     ),
-    row("aufs", Nothing, "--aufs", "turn whiteouts of aufs into those of overlayfs", Taken),
+    row("aufs", Nothing, "--aufs", "convert whiteouts of aufs to those of overlayfs", Taken),
     row(
         "sort",
         Required,
         "--sort=<path|none>",
         "order of data from tar archives",
-        Idle("data has the order of the tree"),
+        Idle("data is always in the order of the tree"),
     ),
     row(
         "s3",
         Required,
         "--s3=X",
-        "get the source from an object store",
+        "fetch the source from an object store",
         Refused("sources are local; fetch the objects first", &[]),
     ),
     row(
         "oci",
         Optional,
         "--oci[=X]",
-        "get the source from a registry",
-        Refused("sources are local; fetch the layers first and give them to floe mkfs --whiteouts", &[]),
+        "fetch the source from a registry",
+        Refused("sources are local; fetch the layers first and use floe mkfs --whiteouts", &[]),
     ),
     row("tar", Optional, "--tar[=X]", "SOURCE is a tar archive, by default standard input; f: with its data", Taken),
     row(
         "ovlfs-strip",
         Optional,
         "--ovlfs-strip[=<0|1>]",
-        "leave out whiteouts and opaque marks of overlayfs; those of archives only with --aufs",
+        "omit whiteouts and opaque marks of overlayfs; those of archives only with --aufs",
         Taken,
     ),
     row("quiet", Nothing, "--quiet", "write nothing to standard output", Taken),
-    row("gzip", Nothing, "--gzip", "the archive is compressed", Idle("that is recognized")),
+    row("gzip", Nothing, "--gzip", "the archive is compressed", Idle("compression is detected")),
     row(
         "ungzip",
         Optional,
         "--ungzip[=X]",
-        "the archive is compressed; X gets it uncompressed",
-        Refused("it keeps no copy of the archive; run gzip -dc first", &[""]),
+        "the archive is compressed; write it uncompressed to X",
+        Refused("floe writes no copy of the archive; run gzip -dc first", &[""]),
     ),
     row(
         "unxz",
         Optional,
         "--unxz[=X]",
-        "the archive is compressed; X gets it uncompressed",
-        Refused("it keeps no copy of the archive; run xz -dc first", &[""]),
+        "the archive is compressed; write it uncompressed to X",
+        Refused("floe writes no copy of the archive; run xz -dc first", &[""]),
     ),
     row(
         "unlzma",
         Optional,
         "--unlzma[=X]",
-        "the archive is compressed; X gets it uncompressed",
-        Refused("it keeps no copy of the archive; run xz -dc first", &[""]),
+        "the archive is compressed; write it uncompressed to X",
+        Refused("floe writes no copy of the archive; run xz -dc first", &[""]),
     ),
     row(
         "gzinfo",
@@ -222,15 +223,15 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         Required,
         "--vmdk-desc=X",
         "write a VMDK descriptor",
-        Refused("virtual machines can be given the image itself as a raw disk", &[]),
+        Refused("virtual machines can use the image itself as a raw disk", &[]),
     ),
-    row("workers", Required, "--workers=#", "number of threads that compress", Taken),
+    row("workers", Required, "--workers=#", "number of compressing threads", Taken),
     row(
         "xattr-inode-digest",
         Optional,
         "--xattr-inode-digest[=X]",
         "store digests of files as attributes",
-        Refused("inodes have no digests; mounts that share a page cache by them do without", &[]),
+        Refused("floe stores no digests in inodes", &[]),
     ),
     row("xattr-prefix", Required, "--xattr-prefix=X", "store this prefix of attribute names once", Taken),
     row("zfeature-bits", Required, "--zfeature-bits=#", "extended options by their bits", Taken),
@@ -252,22 +253,22 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "random-pclusterblks",
         Nothing,
         "--random-pclusterblks",
-        "debugging: pclusters of random sizes",
-        Refused("it is for tests of the original", &[]),
+        "debugging: use pclusters of random sizes",
+        Refused("only for tests of the original", &[]),
     ),
     row(
         "random-algorithms",
         Nothing,
         "--random-algorithms",
-        "debugging: algorithms at random",
-        Refused("it is for tests of the original", &[]),
+        "debugging: choose algorithms at random",
+        Refused("only for tests of the original", &[]),
     ),
 ];
 
-/// The option that is meant by a name, which may be cut short as long as it is clear.
+/// The option with this name, which may be abbreviated if that is unambiguous.
 ///
 /// # Errors
-/// It may mean several.
+/// The abbreviation is ambiguous.
 pub(super) fn find(name: &str) -> Result<Option<&'static OptionRow>, String> {
     let exact = OPTIONS.iter().find(|row| row.name == name);
     if exact.is_some() || name.chars().count() < 2 {
@@ -280,10 +281,10 @@ pub(super) fn find(name: &str) -> Result<Option<&'static OptionRow>, String> {
     }
 }
 
-/// What `--help` shows.
+/// The output of `--help`.
 pub(in crate::drop_in) fn help() -> String {
     let mut help = String::from(
-        "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nMake an EROFS image of a directory or a tar archive. This is floe under \
+        "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nBuild an EROFS image from a directory or a tar archive. This is floe under \
          the name of mkfs.erofs.\n\n",
     );
     let lines = OPTIONS.iter().map(|row| (row.form, row.about, row.fate));
@@ -313,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// The table in the form of docs/mkfs.erofs.md.
+    /// The table in the format of docs/mkfs.erofs.md.
     fn markdown() -> String {
         let mut text = String::from("| option | meaning | here |\n| --- | --- | --- |\n");
         put_rows(&mut text, OPTIONS.iter().map(|row| (row.form, row.about, row.fate)));
@@ -325,12 +326,12 @@ mod tests {
     fn put_rows(text: &mut String, rows: impl Iterator<Item = (&'static str, &'static str, Fate)>) {
         for (form, about, fate) in rows {
             let here = match fate {
-                Taken => "taken".to_owned(),
+                Taken => "supported".to_owned(),
                 Idle(why) => format!("no effect: {why}"),
                 Refused(why, []) => format!("refused: {why}"),
                 Refused(why, values) => {
                     let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
-                    format!("refused: {why}; taken with {}", values.join(", ").replace("``", "no value"))
+                    format!("refused: {why}; accepted with {}", values.join(", ").replace("``", "no value"))
                 }
             };
             text.push_str(&format!("| `{}` | {about} | {here} |\n", form.replace('|', "\\|")));

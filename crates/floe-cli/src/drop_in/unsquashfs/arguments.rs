@@ -1,4 +1,4 @@
-//! The command line of `unsquashfs`.
+//! Parses the command line of `unsquashfs`.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -12,34 +12,34 @@ use super::{
 use crate::{output::Output, quantity};
 
 pub(crate) const HELP: &str = "\
-SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to leave out (with -excludes) or to write (with -cat)]
+SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
 Extract or list a SquashFS image. This is floe under the name of unsquashfs.
 
-  -d[est] DIR        extract to DIR [squashfs-root]; also what listings begin with
-  -f[orce]           extract into a directory that exists, and replace files
+  -d[est] DIR        extract to DIR [squashfs-root]; also the prefix of listings
+  -f[orce]           extract into an existing directory, and replace files
   -max[-depth] N     no deeper than N directories
-  -excludes          the files on the command line are left out
+  -excludes          exclude the files on the command line
   -ex[clude-list] FILE… ;      -exc[f] FILE, -exclude-file FILE
-  -e[f] FILE, -extract-file FILE                  a list of what to extract, one a line
-  -no-wild[cards]    names are taken as they are
+  -e[f] FILE, -extract-file FILE                  a list of files to extract, one per line
+  -no-wild[cards]    names contain no wildcards
   -r[egex]           names are extended regular expressions, one for each part of a path
-  -pf FILE, -pseudo-file FILE                     write a pseudo file, from which mksquashfs -pf makes the image again;
+  -pf FILE, -pseudo-file FILE                     write a pseudo file, from which mksquashfs -pf rebuilds the image;
                      - is standard output
   -cat               write the files to standard output
   -l[s], -ll[s], -lln[umeric], -lc, -llc          list, do not extract
-  -i[nfo], -li[nfo]  list what is extracted
+  -i[nfo], -li[nfo]  list files as they are extracted
   -full[-precision], -UTC      times with seconds; times are in UTC in any case
-  -s[tat]            what the superblock says; -mkfs-time, -fstime: when the image was made
+  -s[tat]            show the superblock; -mkfs-time, -fstime: show the build time
   -x[attrs], -no[-xattrs]      with or without extended attributes
-  -p[rocessors] N    how many threads
-  -o[ffset] BYTES    where the image begins
+  -p[rocessors] N    the number of threads
+  -o[ffset] BYTES    offset of the image in bytes
   -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code], -ig[nore-errors]
   --no-sandbox       do not confine the process that reads the image
   -mem SIZE, -mem-percent N, -percentage          have no effect
   -v[ersion], -h[elp]
 ";
 
-/// What is to be done.
+/// The action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Task {
     Extract,
@@ -55,11 +55,11 @@ pub(super) struct Arguments {
     pub(super) task: Task,
     pub(super) image: PathBuf,
     pub(super) target: PathBuf,
-    /// Where the pseudo file goes.
+    /// The path of the pseudo file.
     pub(super) pseudo_file: OsString,
-    /// What was named, as it was.
+    /// The names as given.
     pub(super) names: Vec<OsString>,
-    /// What was named; empty stands for everything.
+    /// The patterns for the names; empty means everything.
     pub(super) selected: Patterns,
     pub(super) excluded: Patterns,
     pub(super) depth_max: Option<usize>,
@@ -76,8 +76,8 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads a command line, of which the first is the program's name. What is wrong is told here; the error is the exit
-    /// code.
+    /// Parses a command line, which begins with the program name. Prints errors itself and returns the exit code as the
+    /// error.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, u8> {
         let mut parsed = Self {
             task: Task::Extract,
@@ -189,7 +189,7 @@ impl Arguments {
         Ok(parsed)
     }
 
-    /// How the image is opened.
+    /// The options for opening the image.
     pub(super) fn open_options(&self) -> OpenOptions {
         let engine = EngineOptions {
             workers: WorkerMode::Inline,
@@ -202,12 +202,12 @@ impl Arguments {
     }
 }
 
-/// Writes a text; gives the exit code.
+/// Prints a text; returns the exit code.
 fn told(text: &str) -> u8 {
     Output::print(text).unwrap_or_else(|fail| wrong(&fail.to_string()))
 }
 
-/// Says what is wrong with the command line.
+/// Reports an error in the command line.
 fn wrong(message: &str) -> u8 {
     eprintln!("unsquashfs: {message}; see unsquashfs -help");
     FATAL

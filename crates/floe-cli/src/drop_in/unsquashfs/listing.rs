@@ -1,4 +1,4 @@
-//! Listings.
+//! Prints listings in the formats of `unsquashfs`.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,17 @@ use floe::{FileType, Image, WalkEntry};
 use super::arguments::Arguments;
 use crate::{iso_time::IsoTime, mode_text::ModeText};
 
-/// How wide owner, group and size are together.
+/// The combined width of owner, group and size.
 const COLUMNS_WIDTH: usize = 27;
 
-/// How a listing looks.
+/// The form of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Form {
     /// Like `ls -l`.
     pub(super) has_attributes: bool,
     /// Owners and groups are numbers.
     pub(super) is_numeric: bool,
-    /// Directories that hold something are left out.
+    /// Directories with entries are omitted.
     pub(super) is_concise: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Form {
 pub(super) struct Listing<'a> {
     form: Form,
     image: &'a Image,
-    /// What stands in the place of the root.
+    /// The path that replaces the root.
     prefix: Vec<u8>,
     owners: Owners,
     with_seconds: bool,
@@ -44,7 +44,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// The names, where a listing shows them.
+    /// The names, if the listing shows them.
     pub(super) fn new(arguments: &Arguments) -> Self {
         match arguments.form {
             Some(Form { has_attributes: true, is_numeric: false, .. }) => {

@@ -1,17 +1,17 @@
-//! Names with wildcards.
+//! Matches paths with the patterns of the command line.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// How names are given.
+/// The notation of names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Matching {
-    /// As they are.
+    /// Literal names.
     Exact,
-    /// With wildcards, as in shells.
+    /// Shell wildcards.
     Wildcards,
-    /// As extended regular expressions.
+    /// Extended regular expressions.
     Expressions,
 }
 
@@ -21,14 +21,14 @@ pub(super) struct Patterns {
     paths: Vec<Vec<Pattern>>,
 }
 
-/// What a name is compared with.
+/// The pattern for one name.
 enum Pattern {
     Exact(Vec<u8>),
     Wildcards(Vec<u8>),
     Expression(Regex),
 }
 
-/// How much memory an expression may take once it is compiled, in bytes.
+/// The memory limit of a compiled expression, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 10 << 20;
 
 impl Pattern {
@@ -37,9 +37,9 @@ impl Pattern {
             Matching::Exact => Self::Exact(text.to_vec()),
             Matching::Wildcards => Self::Wildcards(text.to_vec()),
             Matching::Expressions => {
-                let text = std::str::from_utf8(text).map_err(|_| "an expression is no text in UTF-8".to_owned())?;
+                let text = std::str::from_utf8(text).map_err(|_| "an expression is not UTF-8".to_owned())?;
                 let expression = RegexBuilder::new(text).unicode(false).size_limit(EXPRESSION_BYTES_MAX).build();
-                Self::Expression(expression.map_err(|_| format!("'{text}' is no regular expression"))?)
+                Self::Expression(expression.map_err(|_| format!("'{text}' is not a regular expression"))?)
             }
         })
     }
@@ -55,7 +55,7 @@ impl Pattern {
 
 impl Patterns {
     /// # Errors
-    /// An expression is none, in words.
+    /// A message if an expression is invalid.
     pub(super) fn new(paths: &[OsString], matching: Matching) -> Result<Self, String> {
         let patterns = |path: &OsString| -> Result<Vec<Pattern>, String> {
             names(path.as_bytes()).map(|name| Pattern::new(name, matching)).collect()
@@ -67,7 +67,7 @@ impl Patterns {
         self.paths.is_empty()
     }
 
-    /// Whether a path matches a pattern, lies below one that does, or is a directory that may lead to one.
+    /// Whether a path matches a pattern, lies below a match, or is a directory that may lead to one.
     pub(super) fn match_or_lead(&self, path: &[u8], is_directory: bool) -> bool {
         let path: Vec<&[u8]> = names(path).collect();
         self.paths.iter().any(|pattern| {
@@ -89,9 +89,10 @@ fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }
 
-/// Whether a name matches a pattern with `*`, `?`, `[…]` and `\`. Takes no more steps than the product of the lengths.
+/// Whether a name matches a pattern with `*`, `?`, `[…]` and `\`. The number of steps is at most the product of the
+/// lengths.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
-    // Where to go on when the last star has to take one byte more.
+    // Where matching resumes if the last star must match one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         let step = match (pattern.split_first(), name.split_first()) {
@@ -125,7 +126,7 @@ fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
     }
 }
 
-/// Whether a byte is in a class, and what follows the class; `None` where it has no end.
+/// Whether a byte is in a class, and the pattern after the class; `None` if the class has no end.
 fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let (is_negated, mut rest) = match pattern {
         [b'!' | b'^', rest @ ..] => (true, rest),

@@ -1,4 +1,5 @@
-//! Pseudo files: an image as a text that `mksquashfs -pf` makes the image from again, with the bytes of all files behind it.
+//! Writes pseudo files: a text description of an image, followed by the bytes of all files, from which `mksquashfs -pf`
+//! builds the image again.
 
 use std::{
     collections::HashMap,
@@ -13,13 +14,13 @@ use floe::{FileType, FormatImage, Image, Nid, WalkEntry, XattrSelection};
 use super::{FATAL, Selection, arguments::Arguments};
 use crate::{fail::Fail, output::Output, shown::Shown};
 
-/// What stands between the lines and the bytes.
+/// The separator between the description and the bytes.
 const DATA_MARK: &[u8] = b"#\n# START OF DATA - DO NOT MODIFY\n#\n";
 
-/// How much is read of a file at once, in bytes.
+/// The number of bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Writes the pseudo file to `target`; `-` is standard output. A file that does not become whole is removed.
+/// Writes the pseudo file to `target`; `-` is standard output. An incomplete file is removed.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -52,10 +53,10 @@ pub(super) fn write(image: &Image, arguments: &Arguments, target: &OsStr) -> Res
     Ok(exit)
 }
 
-/// Why there is no pseudo file.
+/// Why the pseudo file could not be written.
 enum Failure {
     Output(io::Error),
-    /// The image has a fault, in words.
+    /// A fault of the image, as a message.
     Image(String),
 }
 
@@ -65,7 +66,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Tells of a fault of the image, and gives the exit code for it.
+/// Reports a failure; returns its exit code.
 fn told(failure: Failure) -> io::Result<u8> {
     match failure {
         Failure::Output(error) => Err(error),
@@ -76,15 +77,15 @@ fn told(failure: Failure) -> io::Result<u8> {
     }
 }
 
-/// What is written, and where.
+/// The state of writing a pseudo file.
 struct PseudoFile<'a> {
     image: &'a Image,
     arguments: &'a Arguments,
-    /// The path of each inode that is no directory, by number: a further path is a link to it.
+    /// The path of each inode that is not a directory, by nid. Further paths become hard links to it.
     paths: HashMap<Nid, Vec<u8>>,
-    /// The files whose bytes follow the lines, in their order, with their sizes.
+    /// The files whose bytes follow the description, in order, with their sizes.
     files: Vec<(Nid, u64)>,
-    /// Where among all bytes those of the next file begin.
+    /// The offset of the next file within all bytes.
     data_offset: u64,
 }
 
@@ -115,12 +116,12 @@ impl<'a> PseudoFile<'a> {
         Ok(0)
     }
 
-    /// Puts the lines of one path.
+    /// Writes the lines for one path.
     fn put_entry(&mut self, entry: &WalkEntry, output: &mut dyn Write) -> Result<(), Failure> {
         let (attr, name) = (&entry.attr, escaped(&entry.path));
         let failed = |error: floe::Error| Failure::Image(format!("{}: {error}", Shown(&entry.path)));
         if attr.file_type == FileType::Directory {
-            // With a limit of depth the original leaves out directories that it does not look into.
+            // With a depth limit, the original omits directories that it does not enter.
             if self.arguments.depth_max.is_some_and(|max| entry.depth >= max) {
                 return Ok(());
             }
@@ -182,7 +183,7 @@ impl<'a> PseudoFile<'a> {
         Ok(())
     }
 
-    /// How many bytes of a file the image takes for holes.
+    /// How many bytes of a file are holes in the image.
     fn hole_bytes(&self, nid: Nid) -> Result<u64, floe::Error> {
         match self.image.format_image() {
             FormatImage::Squashfs(squashfs) => floe_squashfs::dump::hole_bytes(squashfs, nid),
@@ -191,7 +192,7 @@ impl<'a> PseudoFile<'a> {
     }
 }
 
-/// A path without the leading slash, with a backslash before what would end it.
+/// A path without the leading slash, with special characters escaped by backslashes.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     if path.is_empty() {
@@ -207,7 +208,7 @@ fn escaped(path: &[u8]) -> Vec<u8> {
     name
 }
 
-/// The value of an attribute: as it is if that can be read back, or with what is no plain text as octal numbers.
+/// The value of an attribute: plain if it can be parsed back, else with non-text bytes as octal numbers.
 fn xattr_value(value: &[u8]) -> Vec<u8> {
     let is_marked = matches!(value, [b'0', b's' | b'S' | b'x' | b'X' | b't' | b'T', ..]);
     if value.iter().all(|byte| (b' '..=b'~').contains(byte)) && !is_marked {

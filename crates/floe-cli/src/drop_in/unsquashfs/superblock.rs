@@ -1,4 +1,4 @@
-//! What the superblock says.
+//! Prints the superblock.
 
 use std::{
     io::{self, Write},
@@ -11,15 +11,15 @@ use floe_squashfs::{CompressorOptions, Squashfs, dump, format};
 
 use crate::iso_time::IsoTime;
 
-/// The names of bits, from the lowest on.
+/// The names of bits, lowest bit first.
 const GZIP_STRATEGIES: &[&str] = &["default", "filtered", "huffman_only", "run_length_encoded", "fixed"];
 const XZ_FILTERS: &[&str] = &["x86", "powerpc", "ia64", "arm", "armthumb", "sparc", "arm64", "riscv"];
 const LZO_ALGORITHMS: &[&str] = &["lzo1x_1", "lzo1x_1_11", "lzo1x_1_12", "lzo1x_1_15", "lzo1x_999"];
 
-/// The one LZO algorithm that has levels.
+/// The only LZO algorithm with levels.
 const LZO_WITH_LEVELS: u32 = 4;
 
-/// Writes what the superblock of an image says.
+/// Prints the superblock of an image.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -72,7 +72,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// How many sets of attributes there are: a word behind the table's own place (docs/format/squashfs.md, Attributes).
+/// The number of attribute sets: a word after the start of the table (docs/format/squashfs.md, Attributes).
 fn xattr_set_count(reader: &dyn BlockReader, table_start: Option<u64>) -> u32 {
     let word = table_start.and_then(|start| reader.stored(DeviceId(0), start.checked_add(8)?, 4).ok());
     word.and_then(|word| word.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Options of the image and of its mount.
+//! Options about the image and its mount.
 
 use floe::Offset;
 use floe_fuse::{Access, Readdir};
@@ -7,18 +7,22 @@ use floe_sandbox::Mode;
 use crate::mount_options::row::{OptionRow, Value, bytes, put, row, text};
 
 pub(super) const IMAGE: &[OptionRow] = &[
-    row("offset", bytes(|to, bytes| to.open.offset = Offset::At(bytes)), "where the image begins in the file")
-        .or("auto", |to| to.open.offset = Offset::Auto)
-        .default("0"),
+    row(
+        "offset",
+        bytes(|to, bytes| to.open.offset = Offset::At(bytes)),
+        "offset of the image in the file; auto: search for it",
+    )
+    .or("auto", |to| to.open.offset = Offset::Auto)
+    .default("0"),
     row(
         "device",
         Value::Path { form: "FILE", set: |to, path| to.open.devices.push(path) },
-        "an extra device of an EROFS image, in the order of its table; may be given several times",
+        "file of an extra device of an EROFS image; may be repeated, in the order of the device table",
     ),
     row(
         "device-directory",
         Value::Path { form: "DIR", set: |to, path| to.open.device_directory = Some(path) },
-        "where the other extra devices are, under the names that the image gives them",
+        "directory with the other extra devices, under their names in the device table",
     ),
 ];
 
@@ -26,8 +30,8 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "front",
         text("auto|kernel|fuse", |to, value| put(&mut to.front, value)),
-        "what stands between the image and its readers: the kernel's EROFS, which needs the right to mount and Linux 6.12, \
-         or FUSE alone",
+        "the file system that programs see: the kernel's EROFS in front of Floe, which needs the right to mount and Linux \
+         6.12, or FUSE alone",
     )
     .default("auto")
     .shown(|now| now.front.to_string()),
@@ -43,7 +47,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
             };
             Ok(())
         }),
-        "whether directories are read with the attributes of their entries; adaptive: for programs that use them",
+        "whether directory listings include attributes; adaptive: only for programs that use them",
     )
     .default("adaptive")
     .shown(|now| {
@@ -58,7 +62,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "auto-unmount",
         Value::Flag(|to| to.mount.auto_unmount = true),
-        "unmount when the program dies; needs fusermount3",
+        "unmount when the serving process dies; needs fusermount3",
     ),
     row(
         "fsname",
@@ -66,7 +70,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
             to.source = Some(value.to_owned());
             Ok(())
         }),
-        "source that the mount table shows",
+        "source in the mount table",
     )
     .default_is("the path of the image"),
     row(
@@ -75,7 +79,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
             value.clone_into(&mut to.mount.subtype);
             Ok(())
         }),
-        "kind that the mount table shows behind \"fuse.\"",
+        "type in the mount table, after \"fuse.\"",
     )
     .default("floe"),
 ];
@@ -93,7 +97,7 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
             };
             Ok(())
         }),
-        "who may use the mount; auto: everybody if root mounts, else only the user who mounts",
+        "users who can access the mount; auto: all users if root mounts, else only the mounting user",
     )
     .default("auto")
     .shown(|now| {
@@ -111,15 +115,15 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
     row(
         "default-permissions",
         Value::Flag(|to| to.mount.checks_permissions = true),
-        "the kernel checks the modes and owners in the image, as it does anyway unless mounted as erofsfuse or squashfuse",
+        "check modes and owners of the image; always on, except under the names erofsfuse and squashfuse",
     ),
-    row("acl", Value::OnOff(|to, is_on| to.mount.acl = is_on), "access control lists in the image decide too")
+    row("acl", Value::OnOff(|to, is_on| to.mount.acl = is_on), "apply access control lists of the image")
         .default("on")
         .shown(|now| if now.mount.acl { "on" } else { "off" }.to_owned()),
     row(
         "uid",
         Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.uid = u32::try_from(id).ok() },
-        "owner of everything",
+        "owner of all files",
     )
     .or("image", |to| to.mount.uid = None)
     .default("image")
@@ -127,7 +131,7 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
     row(
         "gid",
         Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.gid = u32::try_from(id).ok() },
-        "group of everything",
+        "group of all files",
     )
     .or("image", |to| to.mount.gid = None)
     .default("image")
@@ -135,21 +139,21 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
     row(
         "suid",
         Value::OnOff(|to, is_on| to.mount.flags.nosuid = !is_on),
-        "set-user-id bits in the image have effect, for root's mounts",
+        "honour set-user-id bits of the image, in root's mounts",
     )
     .default("off"),
     row(
         "dev",
         Value::OnOff(|to, is_on| to.mount.flags.nodev = !is_on),
-        "device files in the image have effect, for root's mounts",
+        "honour device files of the image, in root's mounts",
     )
     .default("off"),
-    row("exec", Value::OnOff(|to, is_on| to.mount.flags.noexec = !is_on), "programs in the image can be run")
+    row("exec", Value::OnOff(|to, is_on| to.mount.flags.noexec = !is_on), "permit execution of programs in the image")
         .default("on"),
     row(
         "symfollow",
         Value::OnOff(|to, is_on| to.mount.flags.nosymfollow = !is_on),
-        "symbolic links in the image are followed",
+        "follow symbolic links in the image",
     )
     .default("on"),
 ];
@@ -158,19 +162,19 @@ pub(super) const REPORTS: &[OptionRow] = &[
     row(
         "sandbox",
         text("auto|require|off", |to, value| put(&mut to.sandbox, value)),
-        "whether the process that reads the image is confined; auto: as far as the kernel can",
+        "confine the process that reads the image; auto: as far as the kernel supports it",
     )
     .default("auto"),
     row("no-sandbox", Value::Flag(|to| to.sandbox = Mode::Off), "same as sandbox=off"),
     row(
         "account",
         Value::Path { form: "FILE", set: |to, path| to.account = Some(path) },
-        "when the mount ends, write what floe status --json prints",
+        "write the report of floe status --json to this file when the mount ends",
     ),
     row(
         "decode-marks",
         Value::Path { form: "FILE", set: |to, path| to.decode_marks = Some(path) },
-        "write a line after each decode, for the trace_marker of tracefs",
+        "write a line to this file after each decode, for the trace_marker of tracefs",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! Options of the engine that reads: memory, threads, prefetch.
+//! Options of the read engine: memory, threads, prefetch.
 
 use std::{num::NonZero, time::Duration};
 
@@ -49,8 +49,8 @@ pub(super) const MEMORY: &[OptionRow] = &[
     row(
         "spill-file",
         bytes(|to, bytes| to.open.engine.spill_file_bytes = bytes),
-        "size of a nameless file that keeps decoded blocks when the cache is full: those that many files share and that are \
-         costly to decode",
+        "size of an unnamed file for decoded blocks that the cache evicts, if many files share them and they are costly to \
+         decode",
     )
     .also(&["overflow"])
     .or("off", |to| to.open.engine.spill_file_bytes = 0)
@@ -67,7 +67,7 @@ pub(super) const MEMORY: &[OptionRow] = &[
                 to.open.engine.spill_file_directory = Some(path).filter(|path| !path.as_os_str().is_empty());
             },
         },
-        "where the spill file is made; not in a file system that is memory",
+        "directory of the spill file; not in a file system in memory",
     )
     .also(&["overflow-directory"])
     .default_is("the directory of the image")
@@ -77,14 +77,14 @@ pub(super) const MEMORY: &[OptionRow] = &[
     }),
 ];
 
-/// The longest that a thread may poll, which costs a CPU all the while.
+/// The maximum time that a thread polls, which occupies a CPU.
 const BUSY_POLLING_MAX: Duration = Duration::from_millis(10);
 
 pub(super) const THREADS: &[OptionRow] = &[
     row(
         "workers",
         text("per-cpu|shared|inline", |to, value| put(&mut to.open.engine.workers, value)),
-        "which threads decompress: one bound to each CPU, a shared pool, or the thread that reads",
+        "the decompressing threads: one pinned to each CPU, a shared pool, or the reading thread",
     )
     .default("per-cpu")
     .shown(|now| now.open.engine.workers.to_string())
@@ -92,8 +92,7 @@ pub(super) const THREADS: &[OptionRow] = &[
     row(
         "priority",
         text("auto|fifo[:N]|nice[:N]|slice|normal", |to, value| put(&mut to.open.engine.priority, value)),
-        "how threads are scheduled; auto: real-time where allowed, but threads that take requests only while CPUs are \
-         short",
+        "scheduling of threads; auto: real-time if permitted, but threads that take requests only while CPUs are short",
     )
     .default("auto")
     .shown(|now| now.open.engine.priority.to_string())
@@ -101,7 +100,7 @@ pub(super) const THREADS: &[OptionRow] = &[
     row(
         "sync-decompress",
         text("auto|always|never", |to, value| put(&mut to.open.engine.sync_decompress, value)),
-        "whether the thread that fetched a block decodes it; auto: if it is cheap",
+        "decode a block on the thread that fetched it; auto: if decoding is cheap",
     )
     .default("auto")
     .shown(|now| now.open.engine.sync_decompress.to_string())
@@ -122,7 +121,7 @@ pub(super) const THREADS: &[OptionRow] = &[
     row(
         "busy-polling",
         Value::Time { max: BUSY_POLLING_MAX, set: |to, time| to.mount.busy_polling = Some(time) },
-        "how long a thread polls for the next request of a program before it sleeps",
+        "how long a thread polls for the next request before it sleeps",
     )
     .also(&["linger"])
     .or("off", |to| to.mount.busy_polling = None)
@@ -131,7 +130,7 @@ pub(super) const THREADS: &[OptionRow] = &[
     row(
         "clone-fd",
         Value::OnOff(|to, is_on| to.mount.clone_fd = is_on),
-        "each thread that takes requests has its own descriptor of /dev/fuse",
+        "give each thread that takes requests its own descriptor of /dev/fuse",
     )
     .default("off")
     .shown(|now| on_off(now.mount.clone_fd)),
@@ -145,14 +144,14 @@ pub(super) const THREADS: &[OptionRow] = &[
                     u16::try_from(count).ok().and_then(NonZero::new).unwrap_or(NonZero::<u16>::MAX);
             },
         },
-        "number of background requests that the kernel may have outstanding",
+        "maximum number of background requests that the kernel sends at a time",
     )
     .default("4096")
     .shown(|now| now.mount.background_max.to_string()),
     row(
         "deadline",
         Value::Time { max: Duration::MAX, set: |to, time| to.mount.deadline = Some(time) },
-        "time after which a request that waits for the source fails with EIO",
+        "after this time, a request that waits for the source fails with EIO",
     )
     .or("off", |to| to.mount.deadline = None)
     .default("60s")
@@ -163,7 +162,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "read-around",
         Value::OnOff(|to, is_on| to.open.engine.read_around = is_on),
-        "read more than was asked for; without it, only the kinds rest-of-block and drop-behind of prefetch work",
+        "read more than was requested; when off, only the kinds rest-of-block and drop-behind of prefetch work",
     )
     .default("on")
     .shown(|now| on_off(now.open.engine.read_around))
@@ -179,7 +178,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "fetch-around",
         bytes(|to, bytes| to.open.engine.fetch_around_bytes = bytes),
-        "size of the aligned window of the image that is fetched with bytes that had to be waited for",
+        "fault-around: size of the aligned window of the image that a miss fetches",
     )
     .or("off", |to| to.open.engine.fetch_around_bytes = 0)
     .default("128k")
@@ -191,7 +190,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "readahead-alloc",
         text("best-effort|wait", |to, value| put(&mut to.open.engine.readahead_alloc, value)),
-        "whether prefetch waits for memory or gives up where it is short",
+        "whether prefetch gives up or waits while memory is short",
     )
     .default("best-effort")
     .shown(|now| now.open.engine.readahead_alloc.to_string())
@@ -202,12 +201,12 @@ pub(super) const PREFETCH: &[OptionRow] = &[
             max: 4 << 30,
             set: |to, bytes| to.mount.read_ahead_bytes = Some(u32::try_from(bytes).unwrap_or(u32::MAX)),
         },
-        "how far the kernel reads ahead; beyond 128k for root only",
+        "the kernel's readahead; only root can set more than 128k",
     )
     .or("kernel", |to| to.mount.read_ahead_bytes = None)
     .default("kernel")
     .shown(|now| now.mount.read_ahead_bytes.map_or_else(|| "kernel".to_owned(), |bytes| exact(bytes.into())))
-    .changed_elsewhere("the kernel's: root sets it in /sys/class/bdi/…/read_ahead_kb"),
+    .changed_elsewhere("a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
 ];
 
 fn on_off(is_on: bool) -> String {

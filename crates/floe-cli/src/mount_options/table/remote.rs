@@ -1,4 +1,4 @@
-//! Options of images that are somewhere else.
+//! Options of remote images.
 
 use crate::{
     mount_options::row::{OptionRow, Value, bytes, put, row, text},
@@ -9,26 +9,26 @@ pub(super) const REMOTE: &[OptionRow] = &[
     row(
         "outage",
         text("wait:TIME|eio", |to, value| put(&mut to.open.remote.remote.outage, value)),
-        "what reads do while the server cannot be reached",
+        "behaviour of reads while the server cannot be reached: retry for TIME, or fail with EIO at once",
     )
     .default("wait:60s")
     .shown(|now| now.open.remote.remote.outage.to_string()),
     row(
         "cache-size",
         bytes(|to, bytes| to.open.remote.cache_bytes_max = Some(bytes)),
-        "the most bytes that the cache of remote images takes on the disk; 0: nothing is cached",
+        "maximum size on disk of the cache of remote images; 0 disables it",
     )
     .default_is("a tenth of the file system, at most 16 GiB"),
     row(
         "cache-directory",
         Value::Path { form: "DIR", set: |to, path| to.open.remote.cache_directory = Some(absolute(&path)) },
-        "the directory of the cache of remote images",
+        "directory of the cache of remote images",
     )
     .default_is("/var/cache/floe for root, ~/.cache/floe for users"),
     row(
         "plain-http",
         Value::Flag(|to| to.open.remote.remote.plain_http = true),
-        "speak to all registries without TLS; those on this machine are spoken to so anyway",
+        "use plain HTTP for all registries; it is always used for registries on this machine",
     ),
     row(
         "require-verified",
