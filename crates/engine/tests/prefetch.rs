@@ -73,7 +73,7 @@ fn read(reader: &Reader, kind: PrefetchKind) {
         PrefetchKind::Sequential | PrefetchKind::DropBehind => {
             for offset in (0..8 << 20).step_by(16 << 10) {
                 one(0, offset, 16 << 10);
-                thread::sleep(Duration::from_micros(200));
+                rest(reader);
             }
         }
         PrefetchKind::Directory => {
@@ -81,14 +81,18 @@ fn read(reader: &Reader, kind: PrefetchKind) {
             reader.note_listed(Nid(1000), true, &files);
             for nid in 1..200 {
                 one(nid, 0, 4096);
-                // A reader of a page cache comes later to what it finds there.
-                let deadline = Instant::now() + Duration::from_secs(10);
-                while reader.is_reading_on() && Instant::now() < deadline {
-                    thread::sleep(Duration::from_micros(200));
-                }
+                rest(reader);
             }
         }
         PrefetchKind::RestOfBlock => (0..100).for_each(|index| one(0, index * 40_960, 4096)),
+    }
+}
+
+/// A reader of a page cache comes later to what it finds there.
+fn rest(reader: &Reader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.is_reading_on() && Instant::now() < deadline {
+        thread::sleep(Duration::from_micros(200));
     }
 }
 

@@ -15,7 +15,10 @@ use floe_mkfs::{
     Compression, Error, Expected, LZ4_WINDOW_MAX, NoProgress, Options, Progress, Source, Verified, Verifier,
     VerifyError, build_verified,
 };
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    skip::{self, Need},
+    wait_until_caught,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -234,6 +237,7 @@ fn a_signal_ends_it_cleanly() {
     let folder = large_scene();
     for (signal, source) in [(Signal::INT, "source"), (Signal::TERM, "source.tar.gz")] {
         let child = started(&folder, source);
+        wait_until_caught(child.id(), signal);
         thread::sleep(Duration::from_millis(60));
         kill_process(Pid::from_child(&child), signal).expect("it runs");
         let output = child.wait_with_output().expect("it ends");

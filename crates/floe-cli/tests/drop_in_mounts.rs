@@ -13,7 +13,7 @@ use std::{
 };
 
 use floe_testkit::{
-    check_rows,
+    check_rows, copy_program,
     corpus::Corpus,
     peer,
     skip::{self, Need},
@@ -49,7 +49,7 @@ impl Scene {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
         let scene = Self { folder };
         let corpus = Corpus::fixtures();
-        fs::copy(env!("CARGO_BIN_EXE_floe"), scene.path("floe")).expect("a copy");
+        copy_program(env!("CARGO_BIN_EXE_floe"), scene.path("floe"));
         for (name, file) in [("demo.erofs", "erofs"), ("sqfs-cbase-gzip", "squashfs")] {
             match name {
                 "demo.erofs" => fs::copy(support::program::demo(), scene.path(file)),
@@ -113,6 +113,9 @@ fn mounts_are_as_strict_as_those_of_the_originals() {
         return;
     }
     let scene = Scene::new();
+    for name in names {
+        copy_program(peer(name).expect("it was looked for"), scene.path(&format!("original-{name}")));
+    }
     let rows: Vec<_> = names
         .iter()
         .flat_map(|name| {
@@ -123,10 +126,7 @@ fn mounts_are_as_strict_as_those_of_the_originals() {
         &rows,
         |(name, is_user, options)| format!("{name} -o '{options}'{}", if *is_user { " as a user" } else { "" }),
         |(name, is_user, options)| {
-            let original = peer(name).expect("it was looked for");
-            let program = scene.path(&format!("original-{name}"));
-            fs::copy(original, &program).expect("a copy");
-            let expected = scene.shown(&program, name, *is_user, options);
+            let expected = scene.shown(&scene.path(&format!("original-{name}")), name, *is_user, options);
             let found = scene.shown(&scene.path("floe"), name, *is_user, options);
             if found == expected { Vec::new() } else { vec![format!("{found:?} instead of {expected:?}")] }
         },

@@ -13,6 +13,7 @@ use std::{
 };
 
 use floe_testkit::{
+    copy_program,
     corpus::{Corpus, ImageRecord},
     manifest::{Comparison, Manifest, differences},
     skip::{self, Need},
@@ -270,7 +271,7 @@ fn users_without_privileges_get_what_they_may_have() {
         let programs = tempfile::tempdir().expect("a folder that programs may run from");
         fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).expect("set");
         let (program, copy) = (programs.path().join("floe"), scene.folder.path().join("image"));
-        fs::copy(env!("CARGO_BIN_EXE_floe"), &program).expect("copied");
+        copy_program(env!("CARGO_BIN_EXE_floe"), &program);
         fs::copy(&image, &copy).expect("copied");
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o644)).expect("set");
         let mut command = Command::new(program);

@@ -89,8 +89,7 @@ fn a_front_ends_however_it_is_unmounted() {
         |((_, unmount), options)| {
             let mut serving = scene.fronted(options);
             let mut complaints = scene.wrong(&serving.place.path);
-            // A process that another row starts may hold a copy of an open file until it runs.
-            thread::sleep(Duration::from_millis(300));
+            serving.place.wait_until_unused();
             unmount(&serving);
             let (status, errors) = serving.end();
             if (status.code(), errors.as_str()) != (Some(0), "") {

@@ -5,6 +5,7 @@ mod support;
 
 use std::{
     fs,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -193,7 +194,10 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     }
     let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
     let mut serving = stoppable.fronted("deadline=off");
-    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
+    // Through the open directory, names lead into the mount when it is gone from the tree too.
+    let root = fs::File::open(&serving.place.path).expect("the root");
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| inside.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_caches();
     stoppable.below.signal(Signal::STOP);
@@ -203,6 +207,7 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     assert!(!serving.place.is_mounted() && serving.is_running());
     stoppable.below.signal(Signal::CONT);
     assert_eq!(readers.end(), 0, "all read, though the mount is gone from the tree");
+    drop(root);
     assert_eq!(serving.end().0.code(), Some(0));
 }
 

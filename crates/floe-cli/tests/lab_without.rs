@@ -9,7 +9,10 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use floe_testkit::skip::{Need, ready};
+use floe_testkit::{
+    copy_program,
+    skip::{Need, ready},
+};
 
 const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 const WITHOUT_MOUNTING: &str = "setpriv --bounding-set=-sys_admin";
@@ -30,7 +33,7 @@ impl Reachable {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
-        fs::copy(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe")).expect("a copy");
+        copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
         let device = folder.path().join("fuse");
         let made = Command::new("mknod").args(["-m", "666"]).arg(&device).args(["c", "10", "229"]).status();
         assert!(made.expect("mknod").success());

@@ -37,8 +37,7 @@ fn signals_unmount() {
         let expected = format!("{} (EROFS) is mounted on {}\n", demo().display(), serving.place.path.display());
         assert_eq!(serving.ready, expected);
         assert!(!fs::read(serving.place.file(FILE)).expect("data").is_empty());
-        // A process that another test starts may have inherited the open file; it lets go of it as soon as it runs.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        serving.place.wait_until_unused();
         serving.signal(signal);
         let (status, errors) = serving.end();
         assert_eq!((status.code(), errors.as_str()), (Some(0), ""), "{signal:?}");

@@ -12,7 +12,10 @@ use std::{
     process::{Command, Output},
 };
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    copy_program,
+    skip::{self, Need},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use support::program::{Place, Serving, demo, processes_with, run, told, until};
 
@@ -32,7 +35,7 @@ impl Reachable {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
-        fs::copy(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe")).expect("a copy");
+        copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
         fs::copy(demo(), folder.path().join("image")).expect("a copy");
         let device = folder.path().join("fuse");
         let made = run(Command::new("mknod").args(["-m", "666"]).arg(&device).args(["c", "10", "229"]));
@@ -246,7 +249,7 @@ fn mount_finds_the_helper() {
     let (reachable, place) = (Reachable::new(), Place::new());
     let helpers = reachable.folder.path().join("helpers");
     fs::create_dir(&helpers).expect("a directory");
-    fs::copy(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe")).expect("a copy");
+    copy_program(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe"));
     // mount(8) looks for its helpers in /sbin, which is a link to /usr/sbin or the place itself.
     let script =
         format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());

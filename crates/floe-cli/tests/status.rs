@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    copy_program,
+    skip::{self, Need},
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
@@ -326,7 +329,7 @@ fn what_is_no_mount_of_ours_or_not_for_us_is_told_in_one_line() {
     let copy = tempfile::Builder::new().prefix("floe-status-").tempdir_in("/tmp").expect("a directory");
     fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let program = copy.path().join("floe");
-    fs::copy(env!("CARGO_BIN_EXE_floe"), &program).expect("a copy");
+    copy_program(env!("CARGO_BIN_EXE_floe"), &program);
     for arguments in [["status", "--json"], ["tune", "cache=0"]] {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::{fs, sync::mpsc, thread, time::Duration};
+use std::{fs, sync::mpsc, thread};
 
 use floe_fuse_wire::{
     Channel, Errno, InitFlags, Notifier, Opcode, Operation, ROOT_NODE, Receipt, Received, Reply, RequestBuffer,
@@ -122,9 +122,10 @@ fn cached_pages_are_retrieved() {
     }
     let (_, retrieved) = asked(
         |mount| assert!(read_file(mount) == content()),
-        |_, notifier| {
+        |mount, notifier| {
             notifier.retrieve(99, FILE, 4096, 4000).expect("it is known");
-            thread::sleep(Duration::from_millis(200));
+            // The pages are queued before this request, which is answered after them.
+            rustix::fs::statvfs(mount.path()).expect("statistics");
         },
     );
     let [bytes] = &retrieved[..] else { panic!("{} replies", retrieved.len()) };

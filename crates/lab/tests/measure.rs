@@ -278,7 +278,7 @@ fn threads_are_watched_by_name_in_both_tiers() {
             threads: vec![NamePattern::new("lab-watch*")],
             processes: Vec::new(),
             workqueues: Vec::new(),
-            duration: Some(std::time::Duration::from_millis(300)),
+            duration: Some(std::time::Duration::from_secs(1)),
             tier,
         };
         let mut shown = 0;

@@ -2,12 +2,14 @@
 //! generated trees. A dev-dependency only.
 
 mod bounded_sys;
+mod caught_signal;
 pub mod corpus;
 mod counting_allocator_sys;
 mod counting_source;
 mod direct_reader;
 mod failing_source;
 mod half_cached_source;
+mod held_source;
 mod idmap_sys;
 mod label_sys;
 pub mod manifest;
@@ -15,6 +17,7 @@ mod mapped_sys;
 mod memory_source;
 mod mount;
 mod peer;
+mod program_copy;
 mod random;
 pub mod skip;
 mod slow_source;
@@ -25,17 +28,20 @@ pub mod walk;
 mod workspace;
 
 pub use bounded_sys::{BoundedRun, run_bounded};
+pub use caught_signal::wait_until_caught;
 pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTES};
 pub use counting_source::CountingSource;
 pub use direct_reader::DirectReader;
 pub use failing_source::{FailingSource, Fault};
 pub use half_cached_source::HalfCachedSource;
+pub use held_source::HeldSource;
 pub use idmap_sys::mount_idmapped;
 pub use label_sys::file_system_label;
 pub use mapped_sys::mapped_bytes;
 pub use memory_source::MemorySource;
 pub use mount::KernelMount;
 pub use peer::{Versions, peer};
+pub use program_copy::copy_program;
 pub use random::Random;
 pub use slow_source::SlowSource;
 pub use table::check_rows;

@@ -8,6 +8,9 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use floe_testkit::wait_until_caught;
+use rustix::process::Signal;
+
 use crate::scene::{LIMIT, done, folder, image, mkfs};
 
 #[test]
@@ -104,21 +107,6 @@ fn ended(child: &mut Child, signal: &str) -> Duration {
     begin.elapsed()
 }
 
-/// Waits until the process does something about SIGTERM itself, and a little longer.
-fn until_signals_are_caught(pid: u32) {
-    let begin = Instant::now();
-    let is_caught = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
-    };
-    while !is_caught() {
-        assert!(begin.elapsed() < LIMIT, "it does not watch for signals");
-        thread::sleep(Duration::from_millis(5));
-    }
-    thread::sleep(Duration::from_millis(200));
-}
-
 #[test]
 fn a_signal_ends_what_waits_and_what_computes() {
     let folder = folder();
@@ -128,7 +116,9 @@ fn a_signal_ends_what_waits_and_what_computes() {
         let mut command = mkfs(&folder, more);
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("floe runs");
         let _kept_open = child.stdin.take();
-        until_signals_are_caught(child.id());
+        wait_until_caught(child.id(), Signal::TERM);
+        // By then it is at work.
+        thread::sleep(Duration::from_millis(200));
         let took = ended(&mut child, signal);
         // Far below what the work takes, and the machine may be busy.
         assert!(took < LIMIT / 6, "{more:?}: {took:?}");

@@ -15,7 +15,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program, ready to be given arguments.
 pub(crate) fn floe() -> Command {
@@ -54,6 +54,18 @@ impl Place {
 
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.path.join(path)
+    }
+
+    /// Waits until no process has a file of the mount open. One that another test starts holds copies of all files that
+    /// are open here until it runs its program.
+    pub(crate) fn wait_until_unused(&self) {
+        let is_used_by = |process: &fs::DirEntry| {
+            let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(&self.path))
+        };
+        until("the files are closed", || {
+            !fs::read_dir("/proc").expect("/proc").flatten().any(|process| is_used_by(&process))
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use floe_fuse_wire::open;
 use floe_testkit::skip::{Need, ready};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-pub(crate) use sample::{CONTENT_BYTES, MANY, Sample, content};
+pub(crate) use sample::{CONTENT_BYTES, MANY, SLOW, Sample, content};
 
 /// Whether this machine can mount; says on stderr where it cannot.
 pub(crate) fn can_mount() -> bool {

@@ -20,7 +20,7 @@ const FILE: u64 = 2;
 const LINK: u64 = 3;
 const MANY_NODE: u64 = 4;
 /// A read of this file is answered when its reader waits no more.
-const SLOW: u64 = 5;
+pub(crate) const SLOW: u64 = 5;
 const FIRST_OF_MANY: u64 = 100;
 
 const KEEP_S: u64 = 1 << 30;
@@ -89,7 +89,8 @@ impl Sample {
             }
             Operation::Readlink => reply.bytes(b"file"),
             Operation::Open(_) => {
-                let open_flags = OpenFlags::KEEP_CACHE.bits();
+                // A read past the page cache is waited for by its reader itself, so that it can be interrupted.
+                let open_flags = if node == SLOW { OpenFlags::DIRECT_IO } else { OpenFlags::KEEP_CACHE }.bits();
                 reply.with(&OpenOut { fh: node, open_flags, ..OpenOut::default() });
             }
             Operation::Opendir(_) => reply.with(&OpenOut { fh: node, ..OpenOut::default() }),

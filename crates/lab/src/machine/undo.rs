@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     fn wait_until(condition: impl Fn() -> bool) -> bool {
-        (0..100).any(|_| {
+        (0..1500).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             condition()
         })

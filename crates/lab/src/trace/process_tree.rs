@@ -74,7 +74,7 @@ mod tests {
         let thread = std::thread::Builder::new().name("lab-tree".into()).spawn(move || receive.recv()).unwrap();
         // A thread sets its name when it starts.
         let named = |tree: &ProcessTree| tree.threads.values().any(|t| t.pid == pid && t.name == "lab-tree");
-        assert!((0..100).any(|_| {
+        assert!((0..5000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(2));
             named(&ProcessTree::read())
         }));

@@ -1,0 +1,69 @@
+//! A source that stops answering.
+
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use floe_image::ImageSource;
+
+/// A source whose reads wait while it is held; non-blocking reads never succeed.
+///
+/// It lets go after a minute by itself, so that a test that waits for one of its reads fails and does not hang.
+pub struct HeldSource {
+    inner: Arc<dyn ImageSource>,
+    is_held: Mutex<bool>,
+    released: Condvar,
+}
+
+/// How long a read waits at most.
+const HELD_MAX: Duration = Duration::from_secs(60);
+
+impl HeldSource {
+    /// Wraps `inner`; nothing is held yet.
+    pub fn new(inner: Arc<dyn ImageSource>) -> Self {
+        Self { inner, is_held: Mutex::new(false), released: Condvar::new() }
+    }
+
+    /// Has all reads from now on wait.
+    pub fn hold(&self) {
+        *self.lock() = true;
+    }
+
+    /// Has all reads go on.
+    pub fn release(&self) {
+        *self.lock() = false;
+        self.released.notify_all();
+    }
+
+    /// Whether reads wait: no longer so if one has waited too long.
+    pub fn is_held(&self) -> bool {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ImageSource for HeldSource {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        let waited = self.released.wait_timeout_while(self.lock(), HELD_MAX, |is_held| *is_held);
+        let (is_held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let has_lapsed = *is_held;
+        drop(is_held);
+        if has_lapsed {
+            self.release();
+        }
+        self.inner.read_at(offset, output)
+    }
+
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+}
