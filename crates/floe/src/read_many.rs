@@ -24,25 +24,28 @@ pub struct ReadRequest<'a> {
     pub output: &'a mut [u8],
 }
 
+/// How many reads a thread takes at a time: neighbours from one block then rarely meet on two threads.
+const RUN_LEN: usize = 16;
+
 impl Image {
     /// Performs many reads on all CPUs. Each result is the one that [`Image::read_at`] gives, in the order of the
     /// requests.
     ///
-    /// Reads of neighbouring bytes share their decoded blocks through the block cache, so sorting them by file and
-    /// offset makes them cheaper.
+    /// They are performed in the order of files and offsets, so that reads from one block decode it once, even if the
+    /// block cache is small.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Vec<Result<usize>> {
-        let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(requests.len());
-        if thread_count < 2 {
-            return requests.iter_mut().map(|request| self.perform(request)).collect();
-        }
-        let slots: Vec<_> = requests.iter_mut().map(|request| Mutex::new((request, Ok(0)))).collect();
+        let mut results: Vec<_> = requests.iter().map(|_| Ok(0)).collect();
+        let mut slots: Vec<_> = requests.iter_mut().zip(&mut results).collect();
+        slots.sort_by_key(|(request, _)| (request.nid, request.offset));
+        let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(slots.len());
+        // Each run is locked once; the lock only tells the compiler so.
+        let runs: Vec<_> = slots.chunks_mut(RUN_LEN).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let work = || {
-            while let Some(slot) = slots.get(next.fetch_add(1, Relaxed)) {
-                // Each slot is locked once; the lock only tells the compiler so.
-                let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-                let (request, result) = &mut *slot;
-                *result = self.perform(request);
+            while let Some(run) = runs.get(next.fetch_add(1, Relaxed)) {
+                for (request, result) in run.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+                    **result = self.read_at(request.nid, request.offset, request.output);
+                }
             }
         };
         thread::scope(|scope| {
@@ -52,11 +55,7 @@ impl Image {
             }
             work();
         });
-        slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1).collect()
-    }
-
-    fn perform(&self, request: &mut ReadRequest<'_>) -> Result<usize> {
-        self.read_at(request.nid, request.offset, request.output)
+        results
     }
 }
 

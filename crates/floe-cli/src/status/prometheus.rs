@@ -1,36 +1,25 @@
 //! A report as Prometheus scrapes it: the text exposition format, version 0.0.4.
 
-use std::io::{self, Write};
+use std::io;
 
 use floe::remote::{CauseCounts, ImageCounts};
 
-use super::report::{MetadataCacheReport, Report};
+use super::{
+    exposition::{Exposition, Kind, MountSamples},
+    report::{MetadataCacheReport, Report},
+};
 
 /// Nanoseconds in a second.
 const NS_PER_SECOND: f64 = 1e9;
 
-/// What a metric is.
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-}
-
-/// Labels of a sample: names and values.
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// Writes the report. Every sample is labelled with the mountpoint.
+/// Adds the report of a mount.
 ///
 /// # Errors
-/// As of the writer.
-pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let mut out = Exposition { writer, mountpoint: &report.mountpoint };
-    let version = [
-        ("version", report.version.as_str()),
-        ("image", &report.image.path),
-        ("format", &report.image.format),
-        ("device", &report.device),
-    ];
+/// Memory is exhausted.
+pub(crate) fn add_report(exposition: &mut Exposition, report: &Report) -> io::Result<()> {
+    let out = &mut exposition.of_mount(&report.mountpoint, &report.device);
+    let version =
+        [("version", report.version.as_str()), ("image", &report.image.path), ("format", &report.image.format)];
     out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;
     out.gauge("floe_uptime_seconds", "Time since the image was mounted.", report.uptime_seconds)?;
     let sandbox = &report.sandbox;
@@ -46,16 +35,16 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
     let reasons = report.faults.iter().map(|(reason, count)| (reason.as_str(), *count));
     out.family("floe_request_faults_total", "Requests that got an error they did not ask for.", "reason", reasons)?;
     if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
-        write_remote(&mut out, counts)?;
+        write_remote(out, counts)?;
     }
-    write_work(&mut out, report)?;
-    write_pages(&mut out, report)?;
-    write_caches(&mut out, report)?;
-    write_threads(&mut out, report)?;
-    write_latency(&mut out, report)
+    write_work(out, report)?;
+    write_pages(out, report)?;
+    write_caches(out, report)?;
+    write_threads(out, report)?;
+    write_latency(out, report)
 }
 
-fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()> {
+fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<()> {
     let counts = &image.remote;
     let by_cause =
         |count: fn(&CauseCounts) -> u64| counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)));
@@ -86,7 +75,7 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
     let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
     out.gauge("floe_remote_outage_seconds", "How long the server has been out of reach; 0: it is not.", outage_s)?;
     const NAME: &str = "floe_remote_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} How long the stages of a request take.\n# TYPE {NAME} histogram")?;
+    out.header(NAME, Kind::Histogram, "How long the stages of a request take.")?;
     for stage in &counts.stages {
         let label = ("stage", stage.stage.as_str());
         let mut total = 0;
@@ -94,15 +83,15 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
             total += count;
             let is_last = index + 1 == stage.buckets.len();
             let bound = if is_last { "+Inf".to_owned() } else { ((1_u64 << index) as f64 / 1e6).to_string() };
-            out.sample("floe_remote_stage_duration_seconds_bucket", &[label, ("le", &bound)], total as f64)?;
+            out.sample_of(NAME, "_bucket", &[label, ("le", &bound)], total as f64)?;
         }
-        out.sample("floe_remote_stage_duration_seconds_sum", &[label], stage.total_us as f64 / 1e6)?;
-        out.sample("floe_remote_stage_duration_seconds_count", &[label], total as f64)?;
+        out.sample_of(NAME, "_sum", &[label], stage.total_us as f64 / 1e6)?;
+        out.sample_of(NAME, "_count", &[label], total as f64)?;
     }
     Ok(())
 }
 
-fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_work(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let (work, around, lz4) = (&report.work, &report.read_around, &report.lz4);
     out.gauge("floe_outstanding_misses", "Requests under way whose bytes were not at hand.", work.outstanding as f64)?;
     out.gauge("floe_outstanding_misses_max", "The most of them at one time.", work.outstanding_max as f64)?;
@@ -127,7 +116,7 @@ fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
 }
 
-fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_pages(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let pool = &report.page_pool;
     for (name, help, value) in [
         ("floe_page_pool_reserved_pages", "Pages of 4 KiB held in reserve.", pool.reserved_pages),
@@ -149,7 +138,7 @@ fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_caches(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let blocks = &report.block_cache;
     out.gauge("floe_block_cache_budget_bytes", "What cached blocks may take.", blocks.budget_bytes as f64)?;
     out.gauge("floe_block_cache_used_bytes", "What they take.", blocks.used_bytes as f64)?;
@@ -203,7 +192,7 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by that.", |cache| cache.wakes)
 }
 
-fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_threads(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let threads = &report.threads;
     out.header("floe_thread_info", Kind::Gauge, "Threads, their CPU, and the priority they asked for and got.")?;
     for thread in threads {
@@ -224,67 +213,18 @@ fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     out.family("floe_thread_throttled_total", "Real-time throttling seen.", "thread", throttled)
 }
 
-fn write_latency(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_latency(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     const NAME: &str = "floe_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} How long the stages of a read take.\n# TYPE {NAME} histogram")?;
+    out.header(NAME, Kind::Histogram, "How long the stages of a read take.")?;
     for latency in &report.latency {
         let stage = ("stage", latency.stage.as_str());
         for bucket in &latency.buckets {
             let bound = (bucket.up_to_ns as f64 / NS_PER_SECOND).to_string();
-            out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", &bound)], bucket.count as f64)?;
+            out.sample_of(NAME, "_bucket", &[stage, ("le", &bound)], bucket.count as f64)?;
         }
-        out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", "+Inf")], latency.count as f64)?;
-        out.sample("floe_stage_duration_seconds_sum", &[stage], latency.total_ns as f64 / NS_PER_SECOND)?;
-        out.sample("floe_stage_duration_seconds_count", &[stage], latency.count as f64)?;
+        out.sample_of(NAME, "_bucket", &[stage, ("le", "+Inf")], latency.count as f64)?;
+        out.sample_of(NAME, "_sum", &[stage], latency.total_ns as f64 / NS_PER_SECOND)?;
+        out.sample_of(NAME, "_count", &[stage], latency.count as f64)?;
     }
     Ok(())
-}
-
-struct Exposition<'a> {
-    writer: &'a mut dyn Write,
-    mountpoint: &'a str,
-}
-
-impl Exposition<'_> {
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> io::Result<()> {
-        self.one(name, Kind::Gauge, help, &[], value)
-    }
-
-    fn one(&mut self, name: &str, kind: Kind, help: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
-        self.header(name, kind, help)?;
-        self.sample(name, labels, value)
-    }
-
-    /// A counter with a sample for each value of a label.
-    fn family<'v>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        samples: impl Iterator<Item = (&'v str, u64)>,
-    ) -> io::Result<()> {
-        self.header(name, Kind::Counter, help)?;
-        samples.into_iter().try_for_each(|(value, count)| self.sample(name, &[(label, value)], count as f64))
-    }
-
-    fn header(&mut self, name: &str, kind: Kind, help: &str) -> io::Result<()> {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        writeln!(self.writer, "# HELP {name} {help}\n# TYPE {name} {kind}")
-    }
-
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
-        write!(self.writer, "{name}{{mountpoint=\"{}\"", escaped(self.mountpoint))?;
-        for (label, text) in labels {
-            write!(self.writer, ",{label}=\"{}\"", escaped(text))?;
-        }
-        writeln!(self.writer, "}} {value}")
-    }
-}
-
-/// The value of a label, with what would end it escaped.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
