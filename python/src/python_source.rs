@@ -66,7 +66,7 @@ impl ImageSource for PythonSource {
         Ok(())
     }
 
-    fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
         // Python may have to be waited for.
         Ok(false)
     }
