@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let machine = env::consts::ARCH;
         let path = directory.join(format!("libfloe-{version}-{machine}-linux-gnu"));
         library::make(&path)?;
-        point(&directory.join("lib-usr"), &path)?;
+        point("libfloe", &path)?;
         tree::pack(&path, &path.with_added_extension("tar.gz"))?;
         deb("floe-capi", &format!("{machine}-unknown-linux-gnu"), &directory)?;
     }
@@ -146,12 +146,15 @@ fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
 }
 
-/// Makes `link` lead to a tree, where packagers find it.
-fn point(link: &Path, tree: &Path) -> Outcome {
+/// Makes a name in `target/installed` lead to a tree: packagers take the files of the next package from there.
+fn point(name: &str, tree: &Path) -> Outcome {
+    let directory = target_dir().join("installed");
+    fs::create_dir_all(&directory).during(directory.display())?;
+    let link = directory.join(name);
     if link.symlink_metadata().is_ok() {
-        fs::remove_file(link)?;
+        fs::remove_file(&link)?;
     }
-    symlink(tree, link).during(link.display())
+    symlink(tree, &link).during(link.display())
 }
 
 /// Writes the licences and the components of everything that is linked into the program.

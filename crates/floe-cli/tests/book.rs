@@ -123,6 +123,9 @@ fn broken_links(page: &Path) -> Vec<String> {
             continue;
         }
         let target = if path.is_empty() { page.to_owned() } else { page.with_file_name(path) };
+        if target.is_dir() {
+            continue;
+        }
         let Ok(text) = fs::read_to_string(&target) else {
             complaints.push(format!("{link}: there is no such file"));
             continue;

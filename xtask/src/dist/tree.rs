@@ -30,7 +30,7 @@ pub(super) struct InstalledTree {
 }
 
 impl InstalledTree {
-    /// Makes it, in place of what was there. Packagers find the same files in `target/dist/usr`.
+    /// Makes it, in place of what was there. Packagers find it in `target/installed/floe`.
     pub(super) fn make(program: &StaticProgram, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
@@ -47,7 +47,7 @@ impl InstalledTree {
         link_all(&path.join("sbin"), "../bin/floe", &MOUNT_NAMES)?;
         link_all(&path.join("lib/floe/bin"), "../../../bin/floe", &DROP_IN_NAMES)?;
         described(program, path)?;
-        point(&target_dir().join("dist/usr"), path)?;
+        point("floe", path)?;
         Ok(Self { path: path.to_owned() })
     }
 
