@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf, sync::Arc};
 
-use floe::{FileType, ImageFiles, Nid, Offset, OpenOptions, ReadRequest};
+use floe::{FileType, ImageFiles, ImageSource, Nid, Offset, OpenOptions, ReadRequest};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     prelude::*,
@@ -119,8 +119,10 @@ impl Image {
             py.detach(|| floe::Image::open(path, &options))
         } else if source.hasattr("read")? && source.hasattr("seek")? {
             let source = PythonSource::new(source)?;
+            let name = source.name();
+            let source: Arc<dyn ImageSource> = Arc::new(source);
             py.detach(|| {
-                let files = ImageFiles::of_source(source.name(), Arc::new(source), &options)?;
+                let files = ImageFiles::of_source(&name, &source, &options)?;
                 floe::Image::of(files, &options.engine)
             })
         } else {

@@ -67,7 +67,7 @@ impl ImageSource for PythonSource {
         Ok(())
     }
 
-    fn read_at_hand(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+    fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
         // Reads call Python, which may block.
         Ok(false)
     }

@@ -4,6 +4,7 @@
 //! and a container image; beside them the licences and components of what is linked in, and the sum of every file.
 
 mod container;
+mod library;
 mod static_program;
 mod tree;
 
@@ -11,6 +12,7 @@ use std::{
     env,
     ffi::OsStr,
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -29,8 +31,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "x86-64,aarch64")]
     architecture: Vec<Architecture>,
     /// What to make of each program
-    #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,components")]
+    #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,library,components")]
     only: Vec<Product>,
+    /// Try the package in a Debian root and the program in a root with busybox, afterwards; needs root and debootstrap
+    #[arg(long = "try")]
+    tries: bool,
 }
 
 /// A processor that programs are built for.
@@ -81,6 +86,8 @@ enum Product {
     Rpm,
     /// A container image, as an OCI archive
     Container,
+    /// The C library for this machine's processor and glibc: an archive, and a Debian package by cargo-deb
+    Library,
     /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of what is linked in
     Components,
 }
@@ -97,27 +104,57 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         for product in &arguments.only {
             match product {
                 Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
-                Product::Deb => package("deb", &["deb", "--no-build", "--no-strip"], architecture, &directory)?,
-                Product::Rpm => package("generate-rpm", &["generate-rpm"], architecture, &directory)?,
+                Product::Deb => deb("floe-cli", architecture.target(), &directory)?,
+                Product::Rpm => rpm(architecture, &directory)?,
                 Product::Container => {
                     container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
                 }
-                Product::Components => {}
+                Product::Library | Product::Components => {}
             }
         }
+    }
+    if arguments.only.contains(&Product::Library) {
+        let machine = env::consts::ARCH;
+        let path = directory.join(format!("libfloe-{version}-{machine}-linux-gnu"));
+        library::make(&path)?;
+        point("libfloe", &path)?;
+        tree::pack(&path, &path.with_added_extension("tar.gz"))?;
+        deb("floe-capi", &format!("{machine}-unknown-linux-gnu"), &directory)?;
     }
     if arguments.only.contains(&Product::Components) {
         components(&directory)?;
     }
-    sums(&directory)
+    sums(&directory)?;
+    if arguments.tries {
+        let mut trial = Command::new(workspace_root().join("packaging/try-release"));
+        run_tool(trial.arg(&directory), "apt-get install debootstrap busybox-static")?;
+    }
+    Ok(())
 }
 
-/// Has one of cargo's packagers make a package of the program that was built last for `architecture`.
-fn package(tool: &str, arguments: &[&str], architecture: Architecture, directory: &Path) -> Outcome {
+/// Makes a Debian package of a crate's tree that was made last.
+fn deb(package: &str, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(arguments).args(["--target", architecture.target(), "--profile", "dist", "--output"]).arg(directory);
-    command.args(["-p", if tool == "deb" { "floe-cli" } else { "crates/floe-cli" }]);
-    run_tool(&mut command, &format!("cargo install cargo-{tool}"))
+    command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", "dist"]);
+    run_tool(command.arg("--output").arg(directory), "cargo install cargo-deb")
+}
+
+/// Makes an RPM of the program's tree that was made last.
+fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
+    let mut command = cargo();
+    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", "dist", "--target", architecture.target()]);
+    run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
+}
+
+/// Makes a name in `target/installed` lead to a tree: packagers take the files of the next package from there.
+fn point(name: &str, tree: &Path) -> Outcome {
+    let directory = target_dir().join("installed");
+    fs::create_dir_all(&directory).during(directory.display())?;
+    let link = directory.join(name);
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    symlink(tree, &link).during(link.display())
 }
 
 /// Writes the licences and the components of everything that is linked into the program.

@@ -40,6 +40,7 @@ enum Command {
     /// Fetch a remote image for another floe process
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
+    Exporter(command::exporter::Arguments),
     Doctor(command::doctor::Arguments),
     Completions(command::completions::Arguments),
     #[command(hide = true)]
@@ -86,6 +87,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
         Command::Fetch => remote::fetch(),
+        Command::Exporter(arguments) => command::exporter::run(&arguments),
         Command::Doctor(arguments) => command::doctor::run(&arguments),
         Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),
         Command::Manual(arguments) => command::manual::run(&arguments, Cli::command()),

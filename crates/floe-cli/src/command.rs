@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+pub(crate) mod exporter;
 pub(crate) mod extract;
 pub(crate) mod lab;
 pub(crate) mod ls;

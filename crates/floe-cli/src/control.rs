@@ -4,10 +4,12 @@
 //! client need not access the mount itself, which may hang.
 
 mod client;
+mod endpoint;
 mod message;
 mod server;
 mod socket_path;
 
 pub(crate) use client::Mounted;
+pub(crate) use endpoint::Endpoint;
 pub(crate) use message::{Answer, Question};
 pub(crate) use server::{Prepared, Server};

@@ -1,11 +1,13 @@
 //! The state of a mount.
 
+mod exposition;
 mod prometheus;
 mod report;
 mod source;
 mod text;
 
-pub(crate) use prometheus::write_prometheus;
+pub(crate) use exposition::{Exposition, Kind, MEDIA_TYPE};
+pub(crate) use prometheus::add_report;
 pub(crate) use report::{Report, SCHEMA};
 pub(crate) use source::Source;
 pub(crate) use text::write_text;

@@ -105,3 +105,46 @@ fn pages_of_the_book_are_listed() {
         assert!(is_listed || name == "SUMMARY.md" || name == "README.md", "docs/SUMMARY.md does not list {name}");
     }
 }
+
+/// The anchor that mdBook gives a heading.
+fn anchor(heading: &str) -> String {
+    let letters = heading.trim().to_lowercase();
+    let letters = letters.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+    letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+/// What is wrong with the links of a page to other pages.
+fn broken_links(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).expect("a page");
+    let mut complaints = Vec::new();
+    for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+        let (path, wanted) = link.split_once('#').unwrap_or((link, ""));
+        if link.starts_with("https://") || link.starts_with("http://") || link.contains(char::is_whitespace) {
+            continue;
+        }
+        let target = if path.is_empty() { page.to_owned() } else { page.with_file_name(path) };
+        if target.is_dir() {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(&target) else {
+            complaints.push(format!("{link}: there is no such file"));
+            continue;
+        };
+        let mut headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#'));
+        if !wanted.is_empty() && !headings.any(|heading| anchor(heading) == wanted) {
+            complaints.push(format!("{link}: there is no such heading"));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn links_of_the_documentation_lead_somewhere() {
+    let mut pages = pages();
+    let docs = workspace_root().join("docs");
+    pages.extend(
+        ["format/erofs.md", "format/squashfs.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md"]
+            .map(|page| docs.join(page)),
+    );
+    check_rows(&pages, |page| page.display().to_string(), |page| broken_links(page));
+}

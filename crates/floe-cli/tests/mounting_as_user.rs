@@ -160,14 +160,19 @@ fn a_users_mount_answers_that_user_alone() {
         let output = run(command.arg(&program).arg(arguments[0]).arg(&serving.place.path).args(&arguments[1..]));
         assert!(is_one_line(&output, "was mounted by user 65534: only that user can query it"), "{output:?}");
     }
-    // Root may connect to any socket, but is not answered.
+    // Root may collect metrics, and nothing else.
     let line = mount_line(pid, &serving.place).expect("it is mounted");
     let device = line.split(' ').nth(2).expect("a device").replace(':', "-");
     let socket = format!("/tmp/floe-65534/{device}.sock");
-    let mut connection = std::os::unix::net::UnixStream::connect(&socket).expect("root may");
-    std::io::Write::write_all(&mut connection, b"\"status\"\n").expect("it is sent");
-    let answer = std::io::read_to_string(&connection).expect("text");
-    assert_eq!(answer, "{\"refused\":\"only the user who mounted the image can query it\"}\n");
+    let answer = |question: &[u8]| {
+        let mut connection = std::os::unix::net::UnixStream::connect(&socket).expect("root may");
+        std::io::Write::write_all(&mut connection, question).expect("it is sent");
+        std::io::read_to_string(&connection).expect("text")
+    };
+    assert!(answer(b"\"status\"\n").starts_with("{\"status\":{"));
+    for question in [&b"{\"tune\":[\"cache=0\"]}\n"[..], b"\"options\"\n", b"\"nonsense\"\n"] {
+        assert_eq!(answer(question), "{\"refused\":\"only the user who mounted the image can query it\"}\n");
+    }
 }
 
 #[test]

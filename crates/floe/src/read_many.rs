@@ -1,4 +1,4 @@
-//! Runs many reads in parallel.
+//! Many reads at once.
 
 use std::{
     num::NonZero,
@@ -13,36 +13,39 @@ use floe_image::{Nid, Result};
 
 use crate::Image;
 
-/// One read.
+/// One of many reads.
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
     /// The file.
     pub nid: Nid,
-    /// The offset of the first byte.
+    /// The first byte to read.
     pub offset: u64,
-    /// The destination; its length is the number of bytes to read.
+    /// Where the bytes go.
     pub output: &'a mut [u8],
 }
+
+/// How many reads a thread takes at a time: neighbours from one block then rarely meet on two threads.
+const RUN_LEN: usize = 16;
 
 impl Image {
     /// Runs many reads on all CPUs. Returns a result for each, in the order of the requests, equal to the result of
     /// [`Image::read_at`].
     ///
-    /// Reads of neighbouring bytes share their decoded blocks through the block cache, so sorting requests by file and
-    /// offset makes them cheaper.
+    /// The reads run in the order of files and offsets, so that reads from one block decode it once, even if the block
+    /// cache is small.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Vec<Result<usize>> {
-        let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(requests.len());
-        if thread_count < 2 {
-            return requests.iter_mut().map(|request| self.perform(request)).collect();
-        }
-        let slots: Vec<_> = requests.iter_mut().map(|request| Mutex::new((request, Ok(0)))).collect();
+        let mut results: Vec<_> = requests.iter().map(|_| Ok(0)).collect();
+        let mut slots: Vec<_> = requests.iter_mut().zip(&mut results).collect();
+        slots.sort_by_key(|(request, _)| (request.nid, request.offset));
+        let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(slots.len());
+        // Each run is locked only once. The lock exists for the borrow checker.
+        let runs: Vec<_> = slots.chunks_mut(RUN_LEN).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let work = || {
-            while let Some(slot) = slots.get(next.fetch_add(1, Relaxed)) {
-                // Each slot is locked only once. The lock exists for the borrow checker.
-                let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-                let (request, result) = &mut *slot;
-                *result = self.perform(request);
+            while let Some(run) = runs.get(next.fetch_add(1, Relaxed)) {
+                for (request, result) in run.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+                    **result = self.read_at(request.nid, request.offset, request.output);
+                }
             }
         };
         thread::scope(|scope| {
@@ -52,11 +55,7 @@ impl Image {
             }
             work();
         });
-        slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1).collect()
-    }
-
-    fn perform(&self, request: &mut ReadRequest<'_>) -> Result<usize> {
-        self.read_at(request.nid, request.offset, request.output)
+        results
     }
 }
 
@@ -76,7 +75,7 @@ mod tests {
             wanted.extend((0..entry.attr.size + 5000).step_by(3000).filter(|_| is_file).map(|at| (entry.attr.nid, at)));
         }
         assert!(wanted.len() > 100);
-        // A directory has no data: its read fails, and the others succeed.
+        // A directory has no data: its read fails, the others do not.
         wanted.insert(50, (image.root(), 0));
         let mut buffers = vec![[0; 4096]; wanted.len()];
         let mut requests: Vec<ReadRequest<'_>> = buffers

@@ -9,7 +9,7 @@ use std::{
 
 use floe_testkit::{target_dir, workspace_root};
 
-use super::{run_tool, static_program::StaticProgram};
+use super::{point, run_tool, static_program::StaticProgram};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program stands in for.
@@ -30,7 +30,7 @@ pub(super) struct InstalledTree {
 }
 
 impl InstalledTree {
-    /// Makes it, in place of what was there. Packagers find the same files in `target/dist/usr`.
+    /// Makes it, in place of what was there. Packagers find it in `target/installed/floe`.
     pub(super) fn make(program: &StaticProgram, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
@@ -41,24 +41,19 @@ impl InstalledTree {
         for name in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
             copy(&workspace_root().join(name), &documents.join(name))?;
         }
+        let packaging = workspace_root().join("packaging");
+        copy(&packaging.join("grafana-dashboard.json"), &path.join("share/floe/grafana-dashboard.json"))?;
+        copy(&packaging.join("floe-exporter.service"), &path.join("lib/systemd/system/floe-exporter.service"))?;
         link_all(&path.join("sbin"), "../bin/floe", &MOUNT_NAMES)?;
         link_all(&path.join("lib/floe/bin"), "../../../bin/floe", &DROP_IN_NAMES)?;
         described(program, path)?;
-        let usr = target_dir().join("dist/usr");
-        if usr.symlink_metadata().is_ok() {
-            fs::remove_file(&usr)?;
-        }
-        symlink(path, &usr)?;
+        point("floe", path)?;
         Ok(Self { path: path.to_owned() })
     }
 
     /// Packs it, the same bytes each time.
     pub(super) fn archive(&self, archive: &Path) -> Outcome {
-        let name = self.path.file_name().unwrap_or_default();
-        let mut tar = Command::new("tar");
-        tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-czf"]).arg(archive);
-        tar.arg("-C").arg(self.path.parent().unwrap_or(Path::new("."))).arg(name);
-        run_tool(&mut tar, "apt-get install tar")
+        pack(&self.path, archive)
     }
 }
 
@@ -95,7 +90,17 @@ fn described(program: &StaticProgram, path: &Path) -> Outcome {
     run_tool(Command::new("cp").args(["-r"]).arg(kept.join("share")).arg(path), "")
 }
 
-fn copy(from: &Path, to: &Path) -> Outcome {
+/// Packs a directory under its name, the same bytes each time.
+pub(super) fn pack(directory: &Path, archive: &Path) -> Outcome {
+    let name = directory.file_name().unwrap_or_default();
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-czf"]).arg(archive);
+    tar.arg("-C").arg(directory.parent().unwrap_or(Path::new("."))).arg(name);
+    run_tool(&mut tar, "apt-get install tar")
+}
+
+/// Copies a file, and makes the directory that it goes to.
+pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
     fs::copy(from, to).during(from.display())?;
     Ok(())

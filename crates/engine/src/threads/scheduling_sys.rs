@@ -63,9 +63,11 @@ pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
 /// Makes a thread real-time at `level`, or time-shared if there is none.
 pub(crate) fn set_real_time(thread: ThreadId, level: Option<u8>) -> io::Result<()> {
     let policy = if level.is_some() { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
-    let parameters = libc::sched_param { sched_priority: level.unwrap_or(0).into() };
-    // SAFETY: `parameters` lives through the call.
-    check(unsafe { libc::sched_setscheduler(thread.0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
+    // The kernel's `struct sched_param`. This is no call of the C library, because musl's refuses always.
+    let level = libc::c_int::from(level.unwrap_or(0));
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `level` lives through the call.
+    check_call(unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const level) })
 }
 
 /// Binds the calling thread to a CPU.

@@ -15,11 +15,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{cancellation, exit::Exit, fail::Fail, output::Output};
 
-/// The embedded image. `cargo xtask fixtures --demo` generates it and its manifest.
-pub(crate) const IMAGE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs"));
+/// The embedded image. `cargo xtask fixtures --demo` generates it and its manifest. `demo` has links to both, which cargo
+/// packages as files.
+pub(crate) const IMAGE: &[u8] = include_bytes!("../../demo/demo.erofs");
 
 /// The image's manifest: one line of JSON for each path.
-const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/demo.jsonl"));
+const MANIFEST: &str = include_str!("../../demo/demo.jsonl");
 
 /// Mount a small embedded image, read all of it, and report the results
 ///

@@ -26,9 +26,9 @@ use crate::{
     ending_signals::heeded,
     exit::Exit,
     fail::Fail,
-    fault_log,
     front::Fronted,
     idle::unmount_when_idle,
+    mount_log::MountLog,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
     mount_users::MountUsers,
@@ -163,7 +163,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let (shown_path, shown) = (absolute(&path), absolute(&directory));
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
-    settings.mount.faults = Some(fault_log::to_stderr());
+    let log = MountLog::open(&shown_path, &shown, report.is_some());
+    settings.mount.faults = Some(log.faults());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
     let account = settings.account.take().map(AccountFile::create).transpose()?;
@@ -220,6 +221,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
+    log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
     // Prefetch only improves speed, so the mount neither waits for this thread nor fails if it cannot be started.
     let ahead = image.clone();
     let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
@@ -235,9 +237,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         account.write(&source)?;
     }
     match ended {
-        Ended::Unmounted => Ok(Exit::Done),
+        Ended::Unmounted => {
+            log.event(&format!("{} is unmounted", shown.display()));
+            Ok(Exit::Done)
+        }
         Ended::Stuck => {
-            eprintln!("floe: {}: the source of the image is stuck; waiting requests are abandoned", path.display());
+            let image = source.path.display();
+            log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
             // Returning from `main` would not end threads that wait for the source.
             process::exit(Exit::Done.code().into())
         }

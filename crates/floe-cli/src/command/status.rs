@@ -12,7 +12,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     output::Output,
-    status::{Report, SCHEMA, write_prometheus, write_text},
+    status::{Exposition, Report, SCHEMA, add_report, write_text},
 };
 
 /// Show the state of a mount: threads, caches, pages, prefetch, and the latency of each stage of a read
@@ -96,7 +96,9 @@ fn ask(mounted: &Mounted) -> Result<Report, Fail> {
 fn write(writer: &mut (impl Write + ?Sized), report: &Report, arguments: &Arguments) -> io::Result<()> {
     let mut writer = writer;
     if arguments.prometheus {
-        return write_prometheus(&mut writer, report);
+        let mut exposition = Exposition::default();
+        add_report(&mut exposition, report)?;
+        return exposition.write(&mut writer);
     }
     if !arguments.json {
         return write_text(&mut writer, report);

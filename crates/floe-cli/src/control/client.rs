@@ -61,19 +61,15 @@ impl Mounted {
             }
             _ => Fail::failed(format!("cannot query the program that serves {shown}: {error}")),
         };
-        match converse(&connection, question).map_err(failed)? {
+        match converse(&connection, question, PATIENCE).map_err(failed)? {
             Answer::Refused(reason) => Err(Fail::failed(format!("{shown}: {reason}"))),
             answer => Ok(answer),
         }
     }
 
     fn connect(&self) -> Result<UnixStream, Fail> {
-        let connections = socket_path::candidates(self.user_id, self.device);
-        let connection = connections.iter().find_map(|path| UnixStream::connect(path).ok());
-        // The directory's permissions protect the socket. This check is for a directory that belonged to another user
-        // before.
-        let connection = connection
-            .filter(|connection| socket_peercred(connection).is_ok_and(|peer| peer.uid.as_raw() == self.user_id));
+        let candidates = socket_path::candidates(self.user_id, self.device);
+        let connection = candidates.iter().find_map(|path| connect(path, self.user_id).ok());
         connection.ok_or_else(|| {
             let shown = self.directory.display();
             Fail::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))
@@ -81,9 +77,22 @@ impl Mounted {
     }
 }
 
-fn converse(connection: &UnixStream, question: &Question) -> io::Result<Answer> {
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.set_write_timeout(Some(PATIENCE))?;
+/// Connects to the socket of a mount of this user.
+///
+/// # Errors
+/// No program listens, or another user's: the directory may have been that user's before.
+pub(super) fn connect(path: &Path, user_id: u32) -> io::Result<UnixStream> {
+    let connection = UnixStream::connect(path)?;
+    if socket_peercred(&connection)?.uid.as_raw() == user_id {
+        return Ok(connection);
+    }
+    Err(io::Error::from(io::ErrorKind::PermissionDenied))
+}
+
+/// Asks over a connection. Each read and write may take as long as `patience`.
+pub(super) fn converse(connection: &UnixStream, question: &Question, patience: Duration) -> io::Result<Answer> {
+    connection.set_read_timeout(Some(patience))?;
+    connection.set_write_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     (&mut &*connection).write_all(&line)?;

@@ -1,7 +1,10 @@
 //! The paths of control sockets.
 
 use std::{
-    env, fs, io,
+    collections::BTreeSet,
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
@@ -24,6 +27,47 @@ fn directories(user_id: u32) -> Vec<PathBuf> {
 /// The name of the control socket of the mount with this device number.
 pub(super) fn name(device: (u32, u32)) -> String {
     format!("{}-{}.sock", device.0, device.1)
+}
+
+/// The device number that the name of a socket stands for.
+fn device(name: &OsStr) -> Option<(u32, u32)> {
+    let (major, minor) = name.to_str()?.strip_suffix(".sock")?.split_once('-')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// A socket: whose mount it is, the mount's device number, and where the socket is.
+type Found = (u32, (u32, u32), PathBuf);
+
+/// The sockets of the mounts of this user.
+pub(super) fn of_this_user() -> Vec<Found> {
+    let user_id = rustix::process::geteuid().as_raw();
+    directories(user_id).into_iter().flat_map(|directory| sockets_in(&directory, user_id)).collect()
+}
+
+/// The sockets of the mounts of all users. Users whose `XDG_RUNTIME_DIR` is at an unusual place are not found.
+pub(super) fn of_every_user() -> Vec<Found> {
+    let mut users = BTreeSet::from([rustix::process::geteuid().as_raw()]);
+    users.extend(names_in("/run/user").filter_map(|name| name.to_str()?.parse::<u32>().ok()));
+    users.extend(names_in("/tmp").filter_map(|name| name.to_str()?.strip_prefix("floe-")?.parse::<u32>().ok()));
+    let directories = users.into_iter().flat_map(|user_id| {
+        let standard = [PathBuf::from(format!("/run/user/{user_id}/floe")), format!("/tmp/floe-{user_id}").into()];
+        let root = (user_id == 0).then(|| PathBuf::from("/run/floe"));
+        root.into_iter().chain(standard).map(move |directory| (user_id, directory))
+    });
+    directories.flat_map(|(user_id, directory)| sockets_in(&directory, user_id)).collect()
+}
+
+/// The sockets in a directory, if it is one that this user's mounts use.
+fn sockets_in(directory: &Path, user_id: u32) -> Vec<Found> {
+    if check(directory, user_id).is_err() {
+        return Vec::new();
+    }
+    names_in(directory).filter_map(|name| Some((user_id, device(&name)?, directory.join(&name)))).collect()
+}
+
+/// The names in a directory; none if it cannot be read.
+fn names_in(directory: impl AsRef<Path>) -> impl Iterator<Item = OsString> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }
 
 /// The possible paths of a mount's socket, best first.
@@ -65,6 +109,16 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn names_of_sockets_are_device_numbers() {
+        for number in [(0, 57), (1, 0), (4095, 1_048_575)] {
+            assert_eq!(device(OsStr::new(&name(number))), Some(number));
+        }
+        for other in ["new-17", "0-57", "0.sock", "a-b.sock", "0-57-1.sock", ".sock"] {
+            assert_eq!(device(OsStr::new(other)), None, "{other}");
+        }
+    }
 
     #[test]
     fn only_a_directory_that_is_ones_own_will_do() {

@@ -1,37 +1,26 @@
 //! Writes a report in the text exposition format of Prometheus, version 0.0.4.
 
-use std::io::{self, Write};
+use std::io;
 
 use floe::remote::{CauseCounts, ImageCounts};
 
-use super::report::{MetadataCacheReport, Report};
+use super::{
+    exposition::{Exposition, Kind, MountSamples},
+    report::{MetadataCacheReport, Report},
+};
 
 /// Nanoseconds in a second.
 const NS_PER_SECOND: f64 = 1e9;
 
-/// The type of a metric.
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-}
-
-/// Labels of a sample: names and values.
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// Writes the report. Every sample has the mountpoint as a label.
+/// Adds the report of a mount.
 ///
 /// # Errors
-/// The writer's errors.
-pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let mut out = Exposition { writer, mountpoint: &report.mountpoint };
-    let version = [
-        ("version", report.version.as_str()),
-        ("image", &report.image.path),
-        ("format", &report.image.format),
-        ("device", &report.device),
-    ];
-    out.one("floe_mount_info", Kind::Gauge, "The mount and its server.", &version, 1.0)?;
+/// Memory is exhausted.
+pub(crate) fn add_report(exposition: &mut Exposition, report: &Report) -> io::Result<()> {
+    let out = &mut exposition.of_mount(&report.mountpoint, &report.device);
+    let version =
+        [("version", report.version.as_str()), ("image", &report.image.path), ("format", &report.image.format)];
+    out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;
     out.gauge("floe_uptime_seconds", "Time since the image was mounted.", report.uptime_seconds)?;
     let sandbox = &report.sandbox;
     let mechanisms =
@@ -51,16 +40,16 @@ pub(crate) fn write_prometheus(writer: &mut dyn Write, report: &Report) -> io::R
         reasons,
     )?;
     if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
-        write_remote(&mut out, counts)?;
+        write_remote(out, counts)?;
     }
-    write_work(&mut out, report)?;
-    write_pages(&mut out, report)?;
-    write_caches(&mut out, report)?;
-    write_threads(&mut out, report)?;
-    write_latency(&mut out, report)
+    write_work(out, report)?;
+    write_pages(out, report)?;
+    write_caches(out, report)?;
+    write_threads(out, report)?;
+    write_latency(out, report)
 }
 
-fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()> {
+fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<()> {
     let counts = &image.remote;
     let by_cause =
         |count: fn(&CauseCounts) -> u64| counts.causes.iter().map(move |cause| (cause.cause.as_str(), count(cause)));
@@ -91,7 +80,7 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
         outage_s,
     )?;
     const NAME: &str = "floe_remote_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} Latency of the stages of a request.\n# TYPE {NAME} histogram")?;
+    out.header(NAME, Kind::Histogram, "Latency of the stages of a request.")?;
     for stage in &counts.stages {
         let label = ("stage", stage.stage.as_str());
         let mut total = 0;
@@ -99,15 +88,15 @@ fn write_remote(out: &mut Exposition<'_>, image: &ImageCounts) -> io::Result<()>
             total += count;
             let is_last = index + 1 == stage.buckets.len();
             let bound = if is_last { "+Inf".to_owned() } else { ((1_u64 << index) as f64 / 1e6).to_string() };
-            out.sample("floe_remote_stage_duration_seconds_bucket", &[label, ("le", &bound)], total as f64)?;
+            out.sample_of(NAME, "_bucket", &[label, ("le", &bound)], total as f64)?;
         }
-        out.sample("floe_remote_stage_duration_seconds_sum", &[label], stage.total_us as f64 / 1e6)?;
-        out.sample("floe_remote_stage_duration_seconds_count", &[label], total as f64)?;
+        out.sample_of(NAME, "_sum", &[label], stage.total_us as f64 / 1e6)?;
+        out.sample_of(NAME, "_count", &[label], total as f64)?;
     }
     Ok(())
 }
 
-fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_work(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let (work, around, lz4) = (&report.work, &report.read_around, &report.lz4);
     out.gauge("floe_outstanding_misses", "Requests in progress that missed the caches.", work.outstanding as f64)?;
     out.gauge("floe_outstanding_misses_max", "The maximum of them at one time.", work.outstanding_max as f64)?;
@@ -152,7 +141,7 @@ fn write_work(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
 }
 
-fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_pages(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let pool = &report.page_pool;
     for (name, help, value) in [
         ("floe_page_pool_reserved_pages", "Pages of 4 KiB held in reserve.", pool.reserved_pages),
@@ -174,7 +163,7 @@ fn write_pages(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_caches(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let blocks = &report.block_cache;
     out.gauge("floe_block_cache_budget_bytes", "The limit of cached blocks, in bytes.", blocks.budget_bytes as f64)?;
     out.gauge("floe_block_cache_used_bytes", "The size of cached blocks, in bytes.", blocks.used_bytes as f64)?;
@@ -237,7 +226,7 @@ fn write_caches(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by releases.", |cache| cache.wakes)
 }
 
-fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_threads(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let threads = &report.threads;
     out.header("floe_thread_info", Kind::Gauge, "Threads with their CPU, and their requested and actual priority.")?;
     for thread in threads {
@@ -263,67 +252,18 @@ fn write_threads(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
     out.family("floe_thread_throttled_total", "How often real-time throttling stopped the thread.", "thread", throttled)
 }
 
-fn write_latency(out: &mut Exposition<'_>, report: &Report) -> io::Result<()> {
+fn write_latency(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     const NAME: &str = "floe_stage_duration_seconds";
-    writeln!(out.writer, "# HELP {NAME} Latency of the stages of a read.\n# TYPE {NAME} histogram")?;
+    out.header(NAME, Kind::Histogram, "Latency of the stages of a read.")?;
     for latency in &report.latency {
         let stage = ("stage", latency.stage.as_str());
         for bucket in &latency.buckets {
             let bound = (bucket.up_to_ns as f64 / NS_PER_SECOND).to_string();
-            out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", &bound)], bucket.count as f64)?;
+            out.sample_of(NAME, "_bucket", &[stage, ("le", &bound)], bucket.count as f64)?;
         }
-        out.sample("floe_stage_duration_seconds_bucket", &[stage, ("le", "+Inf")], latency.count as f64)?;
-        out.sample("floe_stage_duration_seconds_sum", &[stage], latency.total_ns as f64 / NS_PER_SECOND)?;
-        out.sample("floe_stage_duration_seconds_count", &[stage], latency.count as f64)?;
+        out.sample_of(NAME, "_bucket", &[stage, ("le", "+Inf")], latency.count as f64)?;
+        out.sample_of(NAME, "_sum", &[stage], latency.total_ns as f64 / NS_PER_SECOND)?;
+        out.sample_of(NAME, "_count", &[stage], latency.count as f64)?;
     }
     Ok(())
-}
-
-struct Exposition<'a> {
-    writer: &'a mut dyn Write,
-    mountpoint: &'a str,
-}
-
-impl Exposition<'_> {
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> io::Result<()> {
-        self.one(name, Kind::Gauge, help, &[], value)
-    }
-
-    fn one(&mut self, name: &str, kind: Kind, help: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
-        self.header(name, kind, help)?;
-        self.sample(name, labels, value)
-    }
-
-    /// Writes a counter with a sample for each value of a label.
-    fn family<'v>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        samples: impl Iterator<Item = (&'v str, u64)>,
-    ) -> io::Result<()> {
-        self.header(name, Kind::Counter, help)?;
-        samples.into_iter().try_for_each(|(value, count)| self.sample(name, &[(label, value)], count as f64))
-    }
-
-    fn header(&mut self, name: &str, kind: Kind, help: &str) -> io::Result<()> {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        writeln!(self.writer, "# HELP {name} {help}\n# TYPE {name} {kind}")
-    }
-
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
-        write!(self.writer, "{name}{{mountpoint=\"{}\"", escaped(self.mountpoint))?;
-        for (label, text) in labels {
-            write!(self.writer, ",{label}=\"{}\"", escaped(text))?;
-        }
-        writeln!(self.writer, "}} {value}")
-    }
-}
-
-/// Escapes the value of a label.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,0 +1,6 @@
+//! The metrics of all mounts of a machine, for Prometheus.
+
+mod collect;
+mod serve;
+
+pub(crate) use serve::serve;

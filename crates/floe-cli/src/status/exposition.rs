@@ -1,0 +1,128 @@
+//! The text exposition format of Prometheus, version 0.0.4.
+
+use std::io::{self, Write};
+
+/// The media type of the format.
+pub(crate) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The type of a metric.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// The labels of a sample: names and values.
+pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Metrics of any number of mounts.
+///
+/// The format requires that all samples of a metric follow each other, so they are collected by metric.
+#[derive(Default)]
+pub(crate) struct Exposition {
+    families: Vec<Family>,
+}
+
+/// A metric with its samples.
+struct Family {
+    name: String,
+    header: String,
+    samples: Vec<u8>,
+}
+
+impl Exposition {
+    /// Adds samples of the mount with this device number: mountpoints may repeat, in different mount namespaces.
+    pub(crate) fn of_mount<'a>(&'a mut self, mountpoint: &'a str, device: &'a str) -> MountSamples<'a> {
+        MountSamples { exposition: self, mountpoint, device }
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub(crate) fn write(&self, writer: &mut dyn Write) -> io::Result<()> {
+        self.families.iter().try_for_each(|family| {
+            writer.write_all(family.header.as_bytes())?;
+            writer.write_all(&family.samples)
+        })
+    }
+
+    fn begin(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let header = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.families.push(Family { name: name.to_owned(), header, samples: Vec::new() });
+    }
+}
+
+/// Adds samples, each labelled with the mountpoint and the device number of the mount.
+pub(crate) struct MountSamples<'a> {
+    exposition: &'a mut Exposition,
+    mountpoint: &'a str,
+    device: &'a str,
+}
+
+impl MountSamples<'_> {
+    /// A gauge with one sample.
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: f64) -> io::Result<()> {
+        self.one(name, Kind::Gauge, help, &[], value)
+    }
+
+    /// A metric with one sample.
+    pub(crate) fn one(&mut self, name: &str, kind: Kind, help: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+        self.header(name, kind, help)?;
+        self.sample(name, labels, value)
+    }
+
+    /// A counter with a sample for each value of a label.
+    pub(crate) fn family<'v>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        samples: impl Iterator<Item = (&'v str, u64)>,
+    ) -> io::Result<()> {
+        self.header(name, Kind::Counter, help)?;
+        samples.into_iter().try_for_each(|(value, count)| self.sample(name, &[(label, value)], count as f64))
+    }
+
+    /// Begins a metric; samples follow.
+    pub(crate) fn header(&mut self, name: &str, kind: Kind, help: &str) -> io::Result<()> {
+        if !self.exposition.families.iter().any(|family| family.name == name) {
+            self.exposition.begin(name, kind, help);
+        }
+        Ok(())
+    }
+
+    /// A sample of a metric that has begun.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(crate) fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+        self.sample_of(name, "", labels, value)
+    }
+
+    /// A sample whose name is that of its metric with a suffix, as histograms have them.
+    ///
+    /// # Errors
+    /// The metric has not begun.
+    pub(crate) fn sample_of(&mut self, name: &str, suffix: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+        let family = self.exposition.families.iter_mut().find(|family| family.name == name);
+        let samples = &mut family.ok_or_else(|| io::Error::other(format!("{name} has no header")))?.samples;
+        let (mountpoint, device) = (escaped(self.mountpoint), escaped(self.device));
+        write!(samples, "{name}{suffix}{{mountpoint=\"{mountpoint}\",device=\"{device}\"")?;
+        for (label, text) in labels {
+            write!(samples, ",{label}=\"{}\"", escaped(text))?;
+        }
+        writeln!(samples, "}} {value}")
+    }
+}
+
+/// The value of a label, with what would end it escaped.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
