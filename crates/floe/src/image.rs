@@ -119,10 +119,16 @@ impl Image {
     /// them. What cannot be found is left out.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
-        let wanted = stored_runs(erofs.as_ref(), &erofs.launch_list().unwrap_or_default());
-        for (offset, len) in wanted {
-            self.source.will_need(offset, len);
+        for run in self.stored_runs(&erofs.launch_list().unwrap_or_default()) {
+            self.source.will_need(run.offset(), run.len());
         }
+    }
+
+    /// Where in the image itself the data of `ranges` is stored, in their order, at most 256 MiB. What is next to each
+    /// other is joined; what cannot be found is left out.
+    pub fn stored_runs(&self, ranges: &[(Nid, ByteRange)]) -> Vec<ByteRange> {
+        let runs = stored_runs(self.file_system().as_ref(), ranges);
+        runs.into_iter().map(|(offset, len)| ByteRange::new(offset, len)).collect()
     }
 
     /// The byte of the file at which it begins.

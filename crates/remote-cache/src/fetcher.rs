@@ -39,13 +39,8 @@ pub trait RangeFetcher: Send + Sync {
         self.fetch(range, cause)
     }
 
-    /// Says that `range` will be fetched soon, so that connections may be opened. A hint: it does not wait and cannot fail.
-    fn expect(&self, range: ByteRange) {
-        let _ = range;
-    }
-
-    /// Says that a reader now waits for `range`, which is being fetched for [`Cause::Prefetch`]. A hint, as
-    /// [`RangeFetcher::expect`].
+    /// Says that a reader now waits for `range`, which is being fetched for [`Cause::Prefetch`]. A hint: it does
+    /// not wait and cannot fail.
     fn hurry(&self, range: ByteRange) {
         let _ = range;
     }

@@ -175,10 +175,14 @@ impl RemoteObject {
         Ok((chunk, is_stored))
     }
 
-    /// Fetches `range`, and at the same time the part of the hash tree that verifies it.
+    /// Fetches `range`, and at the same time the part of the hash tree, or the table, that verifies it.
     fn fetch_with_hashes(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
-        let Some(Verifier::Verity(tree)) = self.verifier.get().filter(|_| cause != Cause::Tree) else {
-            return self.fetch_whole(range, cause, attempt);
+        let fetch = || self.fetch_whole(range, cause, attempt);
+        let tree = match self.verifier.get().filter(|_| cause != Cause::Tree) {
+            Some(Verifier::Verity(tree)) => tree,
+            // As below: verification asks for the table again.
+            Some(Verifier::Table(root)) if root.known().is_none() => return alongside(|| drop(root.table()), fetch),
+            _ => return fetch(),
         };
         let leaves = tree.leaves_of(range);
         let is_at_hand = leaves.is_empty()
@@ -186,14 +190,14 @@ impl RemoteObject {
             || (self.layout.index_of(leaves.offset())..=self.layout.index_of(leaves.end() - 1))
                 .all(|index| self.is_present(index));
         if is_at_hand {
-            return self.fetch_whole(range, cause, attempt);
+            return fetch();
         }
         // Verification reads the tree again and sees its errors; here they only cost the time that was to be saved.
         let fetch_hashes = || {
             let mut hashes = vec![0; usize::try_from(leaves.len()).unwrap_or(0)];
             let _ = self.read(leaves, &mut hashes, Cause::Tree);
         };
-        alongside(fetch_hashes, || self.fetch_whole(range, cause, attempt))
+        alongside(fetch_hashes, fetch)
     }
 
     /// Fetches exactly `range`; a wrong number of bytes once again, from elsewhere.

@@ -1,8 +1,8 @@
 //! Which object something in the cache belongs to.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{Digest, DigestTable};
+use crate::{Digest, TableRoot};
 
 /// The most bytes an object may have: 4 TiB. It bounds what a server's word about a length can cost.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 42;
@@ -14,7 +14,7 @@ pub enum Trust {
     /// A dm-verity hash tree at the end of the object.
     Verity(VerityRoot),
     /// A table with the SHA-256 of each 256 KiB.
-    Table(Arc<DigestTable>),
+    Table(TableRoot),
     /// Nothing but the place. The bytes are unverified; a changed object is noticed by its ETag and its length.
     Location(Location),
 }

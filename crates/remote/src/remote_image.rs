@@ -9,7 +9,8 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CacheCounts, CacheOptions, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions, Trust,
+    Cache, CacheCounts, CacheOptions, CachedSource, Cause, DigestTable, FetchError, FetchFault, RangeFetcher,
+    SourceOptions, TableRoot, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +89,7 @@ impl RemoteImage {
         let network = Network::new(options.remote.clone())?;
         let cache = open_cache(options, notice);
         let remembered_as = location.to_string();
-        let (key, name, object) = match network.open(&location) {
+        let (mut key, name, object) = match network.open(&location) {
             Ok(object) => {
                 if let Some(cache) = &cache {
                     Resolution::of(&object).remember(cache, &remembered_as);
@@ -107,6 +108,9 @@ impl RemoteImage {
         // Chunks of an object that nothing tells from its successor must not be kept for it.
         let may_be_kept = !matches!(&key.trust, Trust::Location(place) if place.etag.is_empty());
         let cache = cache.filter(|_| may_be_kept);
+        if let (Trust::Table(root), Some(cache)) = (&mut key.trust, &cache) {
+            *root = kept_table(root.clone(), key.len, Arc::clone(cache));
+        }
         let about = ImageAbout {
             name: name.clone(),
             len: key.data_len(),
@@ -129,6 +133,10 @@ impl RemoteImage {
         let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
+        if let Some(object) = fetcher.known() {
+            source.pin(object.launch());
+            object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));
+        }
         Ok(Self { about, network, fetcher, source })
     }
 
@@ -226,9 +234,29 @@ impl RangeFetcher for Fetcher {
         self.known().map_or(1 << 18, |object| object.request_bytes(cause))
     }
 
+    fn hurry(&self, range: ByteRange) {
+        if let Some(object) = self.known() {
+            object.hurry(range);
+        }
+    }
+
     fn connections(&self) -> usize {
         self.known().map_or(1, |object| object.connections())
     }
+}
+
+/// A table that comes from the cache, or else goes there.
+fn kept_table(root: TableRoot, object_len: u64, cache: Arc<Cache>) -> TableRoot {
+    let digest = *root.digest();
+    TableRoot::new(digest, move || {
+        let kept = cache.blob(&digest, DigestTable::bytes_for(object_len));
+        if let Some(table) = kept.and_then(|bytes| DigestTable::parse(&bytes, &digest).ok()) {
+            return Ok(table);
+        }
+        let table = root.table()?;
+        cache.keep_blob(&digest, &table.to_bytes());
+        Ok(table.clone())
+    })
 }
 
 /// The cache that the options ask for. What keeps it from being used is told, and no error.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use floe_image::ByteRange;
 use floe_remote_cache::Cause;
 use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::time::timeout;
@@ -31,6 +32,15 @@ pub(crate) struct Requester {
     redirected: Mutex<Option<Target>>,
     /// The host that was asked last.
     host: Mutex<Option<String>>,
+    /// The requests that nobody waited for when they were made.
+    background: Mutex<Vec<Background>>,
+}
+
+/// A request that nobody waited for when it was made.
+struct Background {
+    range: ByteRange,
+    limit: Arc<HostLimit>,
+    id: u64,
 }
 
 /// A range that came.
@@ -49,7 +59,14 @@ enum Outcome {
 
 impl Requester {
     pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
-        Self { shared, origin, counters: Counters::new(), redirected: Mutex::default(), host: Mutex::default() }
+        Self {
+            shared,
+            origin,
+            counters: Counters::new(),
+            redirected: Mutex::default(),
+            host: Mutex::default(),
+            background: Mutex::default(),
+        }
     }
 
     /// Asks for a range until it comes or patience ends.
@@ -72,6 +89,14 @@ impl Requester {
     pub(crate) fn turn_away(&self) {
         self.redirect(None);
         self.origin.turn_away();
+    }
+
+    /// A reader waits for `range` by now.
+    pub(crate) fn hurry(&self, range: ByteRange) {
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        for request in background.iter().filter(|request| !request.range.intersection(range).is_empty()) {
+            request.limit.promote(request.id);
+        }
     }
 
     /// The limit of the host that was asked last.
@@ -157,13 +182,22 @@ impl Requester {
         cause: Cause,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
-        let slot = limit.acquire(cause != Cause::Prefetch).await;
+        let place = limit.queue(cause != Cause::Prefetch);
+        let _noted = (cause == Cause::Prefetch).then(|| self.note(wanted.range, limit, place.id()));
+        let slot = limit.acquire(place).await;
         self.counters.took(Stage::Queue, queued.elapsed());
         tokio::select! {
             biased;
             fetched = self.exchange(target, limit, wanted) => fetched.map(Outcome::Fetched),
             () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
         }
+    }
+
+    /// Notes a request that nobody waits for, until what this gives is dropped.
+    fn note(&self, range: ByteRange, limit: &Arc<HostLimit>, id: u64) -> Noted<'_> {
+        let request = Background { range, limit: Arc::clone(limit), id };
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        Noted { requester: self, id }
     }
 
     async fn exchange(&self, target: &Target, limit: &HostLimit, wanted: &Wanted<'_>) -> Result<Fetched, Fault> {
@@ -190,6 +224,19 @@ impl Requester {
         self.counters.took(Stage::Transfer, began.elapsed());
         limit.went_well(first_byte, began.elapsed(), bytes.len() as u64);
         Ok(Fetched { reply, headers, bytes })
+    }
+}
+
+/// A request that is among those that nobody waits for.
+struct Noted<'a> {
+    requester: &'a Requester,
+    id: u64,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut background = self.requester.background.lock().unwrap_or_else(PoisonError::into_inner);
+        background.retain(|request| request.id != self.id);
     }
 }
 
