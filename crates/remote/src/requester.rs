@@ -52,7 +52,8 @@ pub(crate) struct Fetched {
 
 /// What became of one request.
 enum Outcome {
-    Fetched(Fetched),
+    /// All of the range came.
+    Fetched(RangeReply, HeaderMap),
     /// Demand wanted its place.
     MadeWay,
 }
@@ -111,15 +112,22 @@ impl Requester {
 
     async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause, outage: Outage) -> Result<Fetched, Fault> {
         let mut patience = Patience::new(outage);
+        let mut came = Vec::new();
         loop {
-            let fault = match self.attempt(wanted, cause).await {
-                Ok(Outcome::Fetched(fetched)) => return Ok(fetched),
+            // What came before an answer broke off is not asked for again.
+            let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
+            let fault = match self.attempt(&Wanted { range, ..*wanted }, cause, &mut came).await {
+                Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into() }),
                 Ok(Outcome::MadeWay) => {
                     self.counters.made_way();
                     continue;
                 }
                 Err(fault) => fault,
             };
+            let is_partly_here = !came.is_empty() && (came.len() as u64) < wanted.range.len();
+            if !is_partly_here || wanted.object_len.is_none() || !matches!(fault.kind, FaultKind::Transient { .. }) {
+                came.clear();
+            }
             match &fault.kind {
                 FaultKind::Transient { .. } => {
                     self.counters.out_of_reach();
@@ -137,7 +145,7 @@ impl Requester {
     }
 
     /// One request. A refusal of credentials has brought new ones for the next attempt.
-    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Outcome, Fault> {
+    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause, came: &mut Vec<u8>) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_redirected = redirected.is_some();
@@ -149,7 +157,7 @@ impl Requester {
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
         *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
-        let outcome = self.request(&target, &limit, wanted, cause).await;
+        let outcome = self.request(&target, &limit, wanted, cause, came).await;
         let Err(fault) = outcome else { return outcome };
         match &fault.kind {
             FaultKind::Transient { retry_after, is_congestion: true } => {
@@ -180,6 +188,7 @@ impl Requester {
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
         cause: Cause,
+        came: &mut Vec<u8>,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
         let place = limit.queue(cause != Cause::Prefetch);
@@ -188,7 +197,9 @@ impl Requester {
         self.counters.took(Stage::Queue, queued.elapsed());
         tokio::select! {
             biased;
-            fetched = self.exchange(target, limit, wanted) => fetched.map(Outcome::Fetched),
+            answer = self.exchange(target, limit, wanted, came) => {
+                answer.map(|(reply, headers)| Outcome::Fetched(reply, headers))
+            }
             () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
         }
     }
@@ -200,7 +211,13 @@ impl Requester {
         Noted { requester: self, id }
     }
 
-    async fn exchange(&self, target: &Target, limit: &HostLimit, wanted: &Wanted<'_>) -> Result<Fetched, Fault> {
+    async fn exchange(
+        &self,
+        target: &Target,
+        limit: &HostLimit,
+        wanted: &Wanted<'_>,
+        came: &mut Vec<u8>,
+    ) -> Result<(RangeReply, HeaderMap), Fault> {
         let client = &self.shared.client;
         let sent = Instant::now();
         let request = Request {
@@ -219,11 +236,12 @@ impl Requester {
             self.redirect(Some(Target { url, secrets: HeaderMap::new() }));
         }
         let began = Instant::now();
-        let bytes = timeout(reply.time_max(client.stall()), reply.bytes(Body::new(response, client.stall()))).await;
-        let bytes = bytes.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
+        let body = Body::new(response, client.stall());
+        let added = timeout(reply.time_max(client.stall()), reply.add_to(came, body)).await;
+        added.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
         self.counters.took(Stage::Transfer, began.elapsed());
-        limit.went_well(first_byte, began.elapsed(), bytes.len() as u64);
-        Ok(Fetched { reply, headers, bytes })
+        limit.went_well(first_byte, began.elapsed(), reply.len);
+        Ok((reply, headers))
     }
 }
 
