@@ -7,6 +7,7 @@ mod listing;
 mod mkfs;
 mod mkfs_options;
 mod read;
+mod remote;
 mod report;
 mod results;
 mod session;
@@ -33,6 +34,8 @@ enum What {
     Extract(extract::Arguments),
     /// Building images: Floe, mkfs.erofs and mksquashfs, interleaved.
     Mkfs(mkfs::Arguments),
+    /// Launching out of images in a registry: Floe, a download of all, and the limit, always cold.
+    Remote(remote::Arguments),
 }
 
 /// Runs a benchmark.
@@ -41,5 +44,6 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         What::Read(arguments) => read::run(arguments),
         What::Extract(arguments) => extract::run(arguments),
         What::Mkfs(arguments) => mkfs::run(arguments),
+        What::Remote(arguments) => remote::run(arguments),
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
-use floe_image::{Attr, FileSystem, ImageSource, Nid, Result};
+use floe_image::{Attr, ByteRange, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
     Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk, devices::check_flat,
@@ -120,10 +120,16 @@ impl Image {
     /// waiting for them. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
-        let wanted = stored_runs(erofs.as_ref(), &erofs.launch_list().unwrap_or_default());
-        for (offset, len) in wanted {
-            self.source.will_need(offset, len);
+        for run in self.stored_runs(&erofs.launch_list().unwrap_or_default()) {
+            self.source.will_need(run.offset(), run.len());
         }
+    }
+
+    /// Returns the stored bytes of `ranges` as ranges of the image, in the same order, 256 MiB at most. Adjacent ranges are
+    /// joined; ranges that cannot be resolved are skipped.
+    pub fn stored_runs(&self, ranges: &[(Nid, ByteRange)]) -> Vec<ByteRange> {
+        let runs = stored_runs(self.file_system().as_ref(), ranges);
+        runs.into_iter().map(|(offset, len)| ByteRange::new(offset, len)).collect()
     }
 
     /// The offset in the file at which the image begins, in bytes.

@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         &plain.to_string()[..8]
     );
 
-    let table = Trust::Table(Arc::new(DigestTable::of(&mut &*bytes)?));
+    let table = Trust::Table(DigestTable::of(&mut &*bytes)?.into());
     let location = Trust::Location(Location { url: "memory".to_owned(), etag: "1".to_owned() });
     for (name, trust) in [("dm-verity", Trust::Verity(root)), ("digest table", table), ("unverified", location)] {
         let mut options = CacheOptions::new(folder.path().join("cache"), Arc::new(|text: &str| eprintln!("{text}")));

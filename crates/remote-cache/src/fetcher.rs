@@ -40,11 +40,6 @@ pub trait RangeFetcher: Send + Sync {
         self.fetch(range, cause)
     }
 
-    /// A hint that `range` will be fetched soon, so that connections can be opened. Neither blocks nor fails.
-    fn expect(&self, range: ByteRange) {
-        let _ = range;
-    }
-
     /// A hint that a reader now waits for `range`, which is already being fetched for [`Cause::Prefetch`]. Neither
     /// blocks nor fails.
     fn hurry(&self, range: ByteRange) {

@@ -180,8 +180,12 @@ impl RemoteObject {
 
     /// Fetches `range` and, in parallel, the part of the hash tree that verifies it.
     fn fetch_with_hashes(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
-        let Some(Verifier::Verity(tree)) = self.verifier.get().filter(|_| cause != Cause::Tree) else {
-            return self.fetch_whole(range, cause, attempt);
+        let fetch = || self.fetch_whole(range, cause, attempt);
+        let tree = match self.verifier.get().filter(|_| cause != Cause::Tree) {
+            Some(Verifier::Verity(tree)) => tree,
+            // As below: verification asks for the table again.
+            Some(Verifier::Table(root)) if root.known().is_none() => return alongside(|| drop(root.table()), fetch),
+            _ => return fetch(),
         };
         let leaves = tree.leaves_of(range);
         let is_at_hand = leaves.is_empty()
@@ -189,14 +193,14 @@ impl RemoteObject {
             || (self.layout.index_of(leaves.offset())..=self.layout.index_of(leaves.end() - 1))
                 .all(|index| self.is_present(index));
         if is_at_hand {
-            return self.fetch_whole(range, cause, attempt);
+            return fetch();
         }
         // Errors are ignored here: verification reads the tree again and reports them.
         let fetch_hashes = || {
             let mut hashes = vec![0; usize::try_from(leaves.len()).unwrap_or(0)];
             let _ = self.read(leaves, &mut hashes, Cause::Tree);
         };
-        alongside(fetch_hashes, || self.fetch_whole(range, cause, attempt))
+        alongside(fetch_hashes, fetch)
     }
 
     /// Fetches exactly `range`. After an answer of a wrong length, tries another mirror once.

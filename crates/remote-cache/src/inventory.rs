@@ -3,7 +3,6 @@
 use std::{
     fs, io,
     path::Path,
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -164,7 +163,7 @@ impl Cache {
             AboutRoot::Location => Some(Verifier::FirstSeen),
             AboutRoot::Table(digest) => {
                 let bytes = self.blob(&digest, DigestTable::bytes_for(about.layout.end()))?;
-                Some(Verifier::Table(Arc::new(DigestTable::parse(&bytes, &digest).ok()?)))
+                Some(Verifier::Table(DigestTable::parse(&bytes, &digest).ok()?.into()))
             }
             AboutRoot::Verity(root) => Some(Verifier::Verity(Box::new(tree_of(object, &root)?))),
         }

@@ -1,8 +1,8 @@
 //! Keys of cached objects.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{Digest, DigestTable};
+use crate::{Digest, TableRoot};
 
 /// The maximum size of an object: 4 TiB. It bounds the cost of a false length from a server.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 42;
@@ -14,7 +14,7 @@ pub enum Trust {
     /// A dm-verity hash tree at the end of the object.
     Verity(VerityRoot),
     /// A table with the SHA-256 of each 256 KiB.
-    Table(Arc<DigestTable>),
+    Table(TableRoot),
     /// Only the location. The bytes are not verified; a changed object is noticed by its ETag and its length.
     Location(Location),
 }

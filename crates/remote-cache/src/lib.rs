@@ -26,6 +26,7 @@ mod recent;
 mod source;
 mod stored_object;
 mod sweep;
+mod table_root;
 mod verifier;
 mod verity;
 
@@ -40,4 +41,5 @@ pub use inventory::{CheckReport, ObjectReport};
 pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
 pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};
 pub use source::{CachedSource, SourceOptions};
+pub use table_root::TableRoot;
 pub use verity::{BadVerity, Superblock, VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};

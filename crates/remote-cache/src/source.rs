@@ -9,7 +9,8 @@ use std::{
 use floe_image::{ByteRange, ImageSource};
 
 use crate::{
-    Cache, CacheCounts, Cause, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, VerityRoot,
+    Cache, CacheCounts, Cause, DigestTable, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust,
+    VerityRoot,
     background::Prefetch,
     counters::Counters,
     flights::Flights,
@@ -74,7 +75,10 @@ impl CachedSource {
         if key.len > OBJECT_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name}: it is longer than 4 TiB")));
         }
-        let table_len = if let Trust::Table(table) = &key.trust { table.object_len() } else { key.len };
+        let table_len = match &key.trust {
+            Trust::Table(root) => root.known().map_or(key.len, DigestTable::object_len),
+            _ => key.len,
+        };
         for (whose, len) in [("the digest table", table_len), ("the server", fetcher.len())] {
             if len != key.len {
                 let message = format!("{name}: it has {len} bytes according to {whose}, not {}", key.len);
@@ -99,7 +103,7 @@ impl CachedSource {
         });
         let verifier = match &object.key.trust {
             Trust::Verity(root) => Verifier::Verity(Box::new(open_tree(&object, root)?)),
-            Trust::Table(table) => Verifier::Table(Arc::clone(table)),
+            Trust::Table(root) => Verifier::Table(root.clone()),
             Trust::Location(_) => Verifier::FirstSeen,
         };
         let _ = object.verifier.set(verifier);
@@ -165,7 +169,6 @@ impl ImageSource for CachedSource {
         if range.is_empty() || self.object.stored.is_none() || !is_storing {
             return;
         }
-        self.object.fetcher.expect(range);
         let layout = self.object.layout;
         self.prefetch.add(layout.index_of(range.offset()), layout.index_of(range.end() - 1));
     }
@@ -231,7 +234,7 @@ mod tests {
         let image = floe_testkit::Random::new(1).noise(300_000);
         let mut wrong = image[..262_144].to_vec();
         wrong[7] ^= 1;
-        let table = Trust::Table(Arc::new(DigestTable::of(&mut &*image).expect("a table")));
+        let table = Trust::Table(DigestTable::of(&mut &*image).expect("a table").into());
         let location = Trust::Location(Location { url: "memory".to_owned(), etag: "1".to_owned() });
         for (trust, digest) in [(table, None), (location, Some(crate::Digest::of(&image[..262_144])))] {
             let key = ObjectKey { trust, len: image.len() as u64 };

@@ -1,12 +1,10 @@
 //! Verifies bytes against a trusted root.
 
-use std::sync::Arc;
-
 use floe_image::ByteRange;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    Digest, DigestTable, MapEntry,
+    Digest, MapEntry, TableRoot,
     counters::Counters,
     layout::ChunkIndex,
     verity::{TreeBlocks, VerifyError, VerityTree},
@@ -16,7 +14,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Verifier {
     Verity(Box<VerityTree>),
-    Table(Arc<DigestTable>),
+    Table(TableRoot),
     /// No root: the first bytes that arrive are trusted, and later ones must match their digest.
     FirstSeen,
 }
@@ -33,7 +31,7 @@ impl Verifier {
         let started_ns = thread_cpu_ns();
         let outcome = match self {
             Self::Verity(tree) => tree.verify(range, bytes, blocks).map(|()| None),
-            Self::Table(table) => match table.piece(index) {
+            Self::Table(root) => match root.table()?.piece(index) {
                 Some(digest) if Digest::of(bytes) == *digest => Ok(None),
                 _ => {
                     let rule = "a piece of 256 KiB does not have the digest in the digest table";

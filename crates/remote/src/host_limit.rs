@@ -10,7 +10,10 @@ use std::{
 use tokio::{sync::Notify, time::sleep_until};
 
 /// The initial number of requests to a host.
-const WINDOW_AT_FIRST: f64 = 4.0;
+pub(crate) const WINDOW_AT_FIRST: f64 = 6.0;
+
+/// The size of prefetch requests in bytes, before the host was measured.
+pub(crate) const PREFETCH_BYTES_AT_FIRST: u64 = 512 << 10;
 
 /// After a decrease, further signs of congestion within this time count as the same congestion.
 const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
@@ -92,9 +95,8 @@ impl HostLimit {
         Self { state: Mutex::new(state), changed: Notify::new(), window_max }
     }
 
-    /// Waits for a slot. Urgent requests are those that a reader waits for.
-    pub(crate) async fn acquire(self: &Arc<Self>, is_urgent: bool) -> Slot {
-        let slot = self.queue(is_urgent);
+    /// Waits until the queued request may be sent.
+    pub(crate) async fn acquire(&self, slot: Slot) -> Slot {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -138,14 +140,12 @@ impl HostLimit {
         }
     }
 
-    /// The size of requests, in bytes, at which most of their time is not waiting.
-    pub(crate) fn request_bytes(&self) -> u64 {
+    /// The size of requests, in bytes, at which most of their time is not waiting; `None` before the host was measured.
+    pub(crate) fn request_bytes(&self) -> Option<u64> {
         let state = self.lock();
-        let (Some(first_byte_s), Some(bytes_per_s)) = (state.first_byte_s, state.bytes_per_s) else {
-            return REQUEST_BYTES_MIN;
-        };
+        let (first_byte_s, bytes_per_s) = state.first_byte_s.zip(state.bytes_per_s)?;
         let bytes = (first_byte_s * bytes_per_s * TRANSFER_TO_WAIT) as u64;
-        bytes.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX).next_power_of_two().min(REQUEST_BYTES_MAX)
+        Some(bytes.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX).next_power_of_two().min(REQUEST_BYTES_MAX))
     }
 
     /// The current limit of requests in flight.
@@ -153,7 +153,21 @@ impl HostLimit {
         self.lock().window as usize
     }
 
-    fn queue(self: &Arc<Self>, is_urgent: bool) -> Slot {
+    /// Somebody waits by now for the request with this number: it is urgent, and makes way for none.
+    pub(crate) fn promote(&self, id: u64) {
+        let mut state = self.lock();
+        if let Some(running) = state.running.get_mut(&id) {
+            *running = None;
+        } else if let Some(place) = state.background.iter().position(|queued| *queued == id) {
+            state.background.remove(place);
+            state.urgent.push_back(id);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Puts a request in the queue. Somebody waits for an urgent one.
+    pub(crate) fn queue(self: &Arc<Self>, is_urgent: bool) -> Slot {
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
@@ -175,7 +189,8 @@ impl HostLimit {
             state.paused_until = None;
         }
         let window = state.window as usize;
-        let is_next = if make_way.is_none() {
+        let is_urgent = state.urgent.contains(&id);
+        let is_next = if is_urgent {
             if state.running.len() >= window {
                 // The youngest background request loses the least work.
                 if let Some(youngest) = state.running.values().rev().flatten().next() {
@@ -192,12 +207,12 @@ impl HostLimit {
         if !is_next {
             return Start::Later;
         }
-        if make_way.is_none() {
+        if is_urgent {
             state.urgent.pop_front()
         } else {
             state.background.pop_front()
         };
-        state.running.insert(id, make_way.cloned());
+        state.running.insert(id, make_way.filter(|_| !is_urgent).cloned());
         drop(state);
         self.changed.notify_waiters();
         Start::Now
@@ -215,6 +230,11 @@ enum Start {
 }
 
 impl Slot {
+    /// The number of the request, for [`HostLimit::promote`].
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Completes when demand needs the slot of this request; never for demand itself.
     pub(crate) async fn wanted_by_demand(&self) {
         match &self.make_way {
@@ -254,8 +274,8 @@ mod tests {
     fn windows_grow_by_one_in_a_round_and_halve_once_a_second() {
         let limit = Arc::new(HostLimit::new(16.0));
         let went_well = || limit.went_well(Duration::from_millis(20), Duration::from_millis(10), 1 << 20);
-        (0..5).for_each(|_| went_well());
-        assert_eq!(limit.window(), 5);
+        (0..7).for_each(|_| went_well());
+        assert_eq!(limit.window(), 7);
         (0..1000).for_each(|_| went_well());
         assert_eq!(limit.window(), 16);
         limit.is_congested(None);
@@ -269,24 +289,24 @@ mod tests {
             [(1, 100, REQUEST_BYTES_MIN), (80, 80, 4 << 20), (500, 10, REQUEST_BYTES_MAX)]
         {
             let limit = HostLimit::new(16.0);
-            assert_eq!(limit.request_bytes(), REQUEST_BYTES_MIN);
+            assert_eq!(limit.request_bytes(), None);
             limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
-            assert_eq!(limit.request_bytes(), expected, "{first_byte_ms} {transfer_ms}");
+            assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
         }
     }
 
     #[test]
     fn demand_goes_first_and_background_makes_way() {
         let limit = Arc::new(HostLimit::new(3.0));
-        let mut first = Box::pin(limit.acquire(false));
+        let mut first = Box::pin(limit.acquire(limit.queue(false)));
         let first = poll(&mut first).expect("a place");
-        let mut second = Box::pin(limit.acquire(false));
+        let mut second = Box::pin(limit.acquire(limit.queue(false)));
         let second = poll(&mut second).expect("a place");
-        let mut third = Box::pin(limit.acquire(false));
+        let mut third = Box::pin(limit.acquire(limit.queue(false)));
         assert!(poll(&mut third).is_none(), "a place is left for demand");
-        let mut demand = Box::pin(limit.acquire(true));
+        let mut demand = Box::pin(limit.acquire(limit.queue(true)));
         let demand = poll(&mut demand).expect("the place that was left");
-        let mut more = Box::pin(limit.acquire(true));
+        let mut more = Box::pin(limit.acquire(limit.queue(true)));
         assert!(poll(&mut more).is_none());
         let wanted = |slot: &Slot| {
             let mut wanted = Box::pin(slot.wanted_by_demand());
@@ -301,14 +321,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reader_waits_for_by_now_goes_first_and_makes_way_for_none() {
+        let limit = Arc::new(HostLimit::new(2.0));
+        let mut running = Box::pin(limit.acquire(limit.queue(false)));
+        let running = poll(&mut running).expect("a place");
+        let slots: Vec<_> = (0..2).map(|_| limit.queue(false)).collect();
+        limit.promote(running.id);
+        limit.promote(slots[1].id);
+        let start = |slot: &Slot| matches!(limit.start(slot.id, slot.make_way.as_ref()), Start::Now);
+        assert!(!start(&slots[0]) && start(&slots[1]), "the one that was promoted has the last place");
+        let mut demand = Box::pin(limit.acquire(limit.queue(true)));
+        assert!(poll(&mut demand).is_none());
+        let mut wanted = Box::pin(running.wanted_by_demand());
+        assert!(wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    #[test]
     fn who_no_longer_waits_is_forgotten() {
         let limit = Arc::new(HostLimit::new(1.0));
-        let mut first = Box::pin(limit.acquire(true));
+        let mut first = Box::pin(limit.acquire(limit.queue(true)));
         let first = poll(&mut first).expect("a place");
-        let mut second = Box::pin(limit.acquire(true));
+        let mut second = Box::pin(limit.acquire(limit.queue(true)));
         assert!(poll(&mut second).is_none());
         drop(second);
         drop(first);
-        assert!(poll(&mut Box::pin(limit.acquire(true))).is_some());
+        assert!(poll(&mut Box::pin(limit.acquire(limit.queue(true)))).is_some());
     }
 }

@@ -13,7 +13,8 @@ use url::Url;
 use crate::{
     RemoteCounts, RemoteLocation,
     fault::Fault,
-    host_limit::{REQUEST_BYTES_MAX, REQUEST_BYTES_MIN},
+    host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
+    launch_pieces::LaunchPieces,
     network::Shared,
     object_origin::ObjectOrigin,
     origin::{Origin, Target},
@@ -34,6 +35,8 @@ pub struct RemoteObject {
     key: ObjectKey,
     /// The bytes that arrived with the length, until they are read.
     head: Mutex<Option<Bytes>>,
+    /// What a launch reads, as far as that is known.
+    launch: LaunchPieces,
 }
 
 /// An object whose length is known.
@@ -107,23 +110,23 @@ impl RemoteObject {
         let (image, table) = tokio::try_join!(image, table)?;
         let table = table.all(DigestTable::bytes_for(image.len)).await?;
         let table = table_for(&table, &digest, image.len)?;
-        Ok(Self::new(image, Trust::Table(Arc::new(table))))
+        Ok(Self::new(image, Trust::Table(table.into())))
     }
 
     fn of_blob(shared: &Arc<Shared>, blob: ResolvedBlob) -> Result<Self, Fault> {
-        let ResolvedBlob { origin, name, len, trust, .. } = blob;
+        let ResolvedBlob { origin, name, len, trust, layer } = blob;
         if len > OBJECT_BYTES_MAX {
             return Err(Fault::refused(format!("the manifest announces {len} bytes")));
         }
         let requester = Requester::new(Arc::clone(shared), Origin::Blob(origin));
         let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
-        Ok(Self::new(opened, trust))
+        Ok(Self { launch: layer.launch, ..Self::new(opened, trust) })
     }
 
     fn new(opened: Opened, trust: Trust) -> Self {
         let Opened { requester, name, len, validator, head } = opened;
         let head = Mutex::new((!head.is_empty()).then_some(head));
-        Self { requester, name, validator, key: ObjectKey { trust, len }, head }
+        Self { requester, name, validator, key: ObjectKey { trust, len }, head, launch: LaunchPieces::default() }
     }
 
     /// The object's root of trust, which is also its key in a cache.
@@ -134,6 +137,11 @@ impl RemoteObject {
     /// The counters so far.
     pub fn counts(&self) -> RemoteCounts {
         self.requester.counters.snapshot()
+    }
+
+    /// The ranges that a launch reads, which are fetched first.
+    pub(crate) fn launch(&self) -> &[ByteRange] {
+        self.launch.runs()
     }
 
     /// The bytes of `range`, if they arrived with the length.
@@ -192,12 +200,17 @@ impl RangeFetcher for RemoteObject {
         self.fetch_now(range, cause)
     }
 
-    fn request_bytes(&self, _cause: Cause) -> u64 {
-        self.requester.limit().map_or(REQUEST_BYTES_MIN, |limit| limit.request_bytes())
+    fn request_bytes(&self, cause: Cause) -> u64 {
+        let at_first = if cause == Cause::Prefetch { PREFETCH_BYTES_AT_FIRST } else { REQUEST_BYTES_MIN };
+        self.requester.limit().and_then(|limit| limit.request_bytes()).unwrap_or(at_first)
+    }
+
+    fn hurry(&self, range: ByteRange) {
+        self.requester.hurry(range);
     }
 
     fn connections(&self) -> usize {
-        self.requester.limit().map_or(1, |limit| limit.window())
+        self.requester.limit().map_or(WINDOW_AT_FIRST as usize, |limit| limit.window())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use floe_image::ByteRange;
 use http::{HeaderMap, StatusCode, header};
 
@@ -114,19 +113,20 @@ impl RangeReply {
         2 * stall + Duration::from_secs((self.skipped + self.len) / BYTES_PER_S_MIN)
     }
 
-    /// Reads the bytes of the range, exactly as many as the head announces.
+    /// Appends the bytes of the range to `bytes`: exactly as many as the head announces, or those that arrived before an error.
     ///
     /// # Errors
     /// There are fewer or more bytes, or the connection breaks.
-    pub(crate) async fn bytes(&self, mut body: Body) -> Result<Bytes, Fault> {
-        let mut skipped = 0;
-        let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or(0));
-        while (bytes.len() as u64) < self.len || self.is_exact {
+    pub(crate) async fn add_to(&self, bytes: &mut Vec<u8>, mut body: Body) -> Result<(), Fault> {
+        let (mut skipped, before) = (0, bytes.len());
+        let len = usize::try_from(self.len).unwrap_or(usize::MAX);
+        bytes.reserve(len);
+        while bytes.len() - before < len || self.is_exact {
             let Some(mut piece) = body.next().await? else { break };
             let rest = usize::try_from(self.skipped - skipped).unwrap_or(usize::MAX).min(piece.len());
             let _ = piece.split_to(rest);
             skipped += rest as u64;
-            let room = usize::try_from(self.len).unwrap_or(usize::MAX) - bytes.len();
+            let room = len - (bytes.len() - before);
             if piece.len() > room {
                 if self.is_exact {
                     return Err(Fault::wrong(format!("more than the {} bytes that were announced", self.len)));
@@ -135,10 +135,11 @@ impl RangeReply {
             }
             bytes.extend_from_slice(&piece);
         }
-        if bytes.len() as u64 != self.len {
-            return Err(Fault::transient(format!("the answer ended after {} of {} bytes", bytes.len(), self.len)));
+        let came = bytes.len() - before;
+        if came != len {
+            return Err(Fault::transient(format!("the answer ended after {came} of {len} bytes")));
         }
-        Ok(bytes.into())
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::http_client::HttpClient;
 
 pub(crate) use blob::BlobOrigin;
 pub(crate) use manifest::Layer;
-pub use push::{Pushed, PushedFormat};
+pub use push::{ImageToPush, Pushed, PushedFormat};
 pub(crate) use resolve::ResolvedBlob;
 
 /// The state that all requests to registries share.

@@ -9,7 +9,8 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CacheCounts, CacheOptions, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions, Trust,
+    Cache, CacheCounts, CacheOptions, CachedSource, Cause, DigestTable, FetchError, FetchFault, RangeFetcher,
+    SourceOptions, TableRoot, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +90,7 @@ impl RemoteImage {
         let network = Network::new(options.remote.clone())?;
         let cache = open_cache(options, notice);
         let remembered_as = location.to_string();
-        let (key, name, object) = match network.open(&location) {
+        let (mut key, name, object) = match network.open(&location) {
             Ok(object) => {
                 if let Some(cache) = &cache {
                     Resolution::of(&object).remember(cache, &remembered_as);
@@ -108,6 +109,9 @@ impl RemoteImage {
         // An object that cannot be distinguished from its successor must not be cached.
         let may_be_kept = !matches!(&key.trust, Trust::Location(place) if place.etag.is_empty());
         let cache = cache.filter(|_| may_be_kept);
+        if let (Trust::Table(root), Some(cache)) = (&mut key.trust, &cache) {
+            *root = kept_table(root.clone(), key.len, Arc::clone(cache));
+        }
         let about = ImageAbout {
             name: name.clone(),
             len: key.data_len(),
@@ -130,6 +134,10 @@ impl RemoteImage {
         let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
+        if let Some(object) = fetcher.known() {
+            source.pin(object.launch());
+            object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));
+        }
         Ok(Self { about, network, fetcher, source })
     }
 
@@ -227,9 +235,29 @@ impl RangeFetcher for Fetcher {
         self.known().map_or(1 << 18, |object| object.request_bytes(cause))
     }
 
+    fn hurry(&self, range: ByteRange) {
+        if let Some(object) = self.known() {
+            object.hurry(range);
+        }
+    }
+
     fn connections(&self) -> usize {
         self.known().map_or(1, |object| object.connections())
     }
+}
+
+/// Reads a digest table from the cache, or fetches it and keeps it there.
+fn kept_table(root: TableRoot, object_len: u64, cache: Arc<Cache>) -> TableRoot {
+    let digest = *root.digest();
+    TableRoot::new(digest, move || {
+        let kept = cache.blob(&digest, DigestTable::bytes_for(object_len));
+        if let Some(table) = kept.and_then(|bytes| DigestTable::parse(&bytes, &digest).ok()) {
+            return Ok(table);
+        }
+        let table = root.table()?;
+        cache.keep_blob(&digest, &table.to_bytes());
+        Ok(table.clone())
+    })
 }
 
 /// Opens the cache. If the cache cannot be used, a notice says so, and the image is read without it.

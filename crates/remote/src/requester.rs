@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use floe_image::ByteRange;
 use floe_remote_cache::Cause;
 use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::time::timeout;
@@ -31,6 +32,15 @@ pub(crate) struct Requester {
     redirected: Mutex<Option<Target>>,
     /// The host of the last request.
     host: Mutex<Option<String>>,
+    /// The requests that nobody waited for when they were made.
+    background: Mutex<Vec<Background>>,
+}
+
+/// A request that nobody waited for when it was made.
+struct Background {
+    range: ByteRange,
+    limit: Arc<HostLimit>,
+    id: u64,
 }
 
 /// A fetched range.
@@ -42,14 +52,22 @@ pub(crate) struct Fetched {
 
 /// The outcome of one request.
 enum Outcome {
-    Fetched(Fetched),
+    /// All of the range arrived.
+    Fetched(RangeReply, HeaderMap),
     /// Cancelled in favour of demand.
     MadeWay,
 }
 
 impl Requester {
     pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
-        Self { shared, origin, counters: Counters::new(), redirected: Mutex::default(), host: Mutex::default() }
+        Self {
+            shared,
+            origin,
+            counters: Counters::new(),
+            redirected: Mutex::default(),
+            host: Mutex::default(),
+            background: Mutex::default(),
+        }
     }
 
     /// Requests a range, with retries.
@@ -74,6 +92,14 @@ impl Requester {
         self.origin.turn_away();
     }
 
+    /// Notes that a reader now waits for `range`.
+    pub(crate) fn hurry(&self, range: ByteRange) {
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        for request in background.iter().filter(|request| !request.range.intersection(range).is_empty()) {
+            request.limit.promote(request.id);
+        }
+    }
+
     /// The limit of the host of the last request.
     pub(crate) fn limit(&self) -> Option<Arc<HostLimit>> {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,15 +112,22 @@ impl Requester {
 
     async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause, outage: Outage) -> Result<Fetched, Fault> {
         let mut patience = Patience::new(outage);
+        let mut came = Vec::new();
         loop {
-            let fault = match self.attempt(wanted, cause).await {
-                Ok(Outcome::Fetched(fetched)) => return Ok(fetched),
+            // What came before an answer broke off is not asked for again.
+            let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
+            let fault = match self.attempt(&Wanted { range, ..*wanted }, cause, &mut came).await {
+                Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into() }),
                 Ok(Outcome::MadeWay) => {
                     self.counters.made_way();
                     continue;
                 }
                 Err(fault) => fault,
             };
+            let is_partly_here = !came.is_empty() && (came.len() as u64) < wanted.range.len();
+            if !is_partly_here || wanted.object_len.is_none() || !matches!(fault.kind, FaultKind::Transient { .. }) {
+                came.clear();
+            }
             match &fault.kind {
                 FaultKind::Transient { .. } => {
                     self.counters.out_of_reach();
@@ -112,7 +145,7 @@ impl Requester {
     }
 
     /// Sends one request. If it is refused, the credentials have been renewed for the next attempt.
-    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Outcome, Fault> {
+    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause, came: &mut Vec<u8>) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_redirected = redirected.is_some();
@@ -124,7 +157,7 @@ impl Requester {
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
         *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
-        let outcome = self.request(&target, &limit, wanted, cause).await;
+        let outcome = self.request(&target, &limit, wanted, cause, came).await;
         let Err(fault) = outcome else { return outcome };
         match &fault.kind {
             FaultKind::Transient { retry_after, is_congestion: true } => {
@@ -155,18 +188,36 @@ impl Requester {
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
         cause: Cause,
+        came: &mut Vec<u8>,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
-        let slot = limit.acquire(cause != Cause::Prefetch).await;
+        let place = limit.queue(cause != Cause::Prefetch);
+        let _noted = (cause == Cause::Prefetch).then(|| self.note(wanted.range, limit, place.id()));
+        let slot = limit.acquire(place).await;
         self.counters.took(Stage::Queue, queued.elapsed());
         tokio::select! {
             biased;
-            fetched = self.exchange(target, limit, wanted) => fetched.map(Outcome::Fetched),
+            answer = self.exchange(target, limit, wanted, came) => {
+                answer.map(|(reply, headers)| Outcome::Fetched(reply, headers))
+            }
             () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
         }
     }
 
-    async fn exchange(&self, target: &Target, limit: &HostLimit, wanted: &Wanted<'_>) -> Result<Fetched, Fault> {
+    /// Notes a request that nobody waits for, until what this gives is dropped.
+    fn note(&self, range: ByteRange, limit: &Arc<HostLimit>, id: u64) -> Noted<'_> {
+        let request = Background { range, limit: Arc::clone(limit), id };
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        Noted { requester: self, id }
+    }
+
+    async fn exchange(
+        &self,
+        target: &Target,
+        limit: &HostLimit,
+        wanted: &Wanted<'_>,
+        came: &mut Vec<u8>,
+    ) -> Result<(RangeReply, HeaderMap), Fault> {
         let client = &self.shared.client;
         let sent = Instant::now();
         let request = Request {
@@ -185,11 +236,25 @@ impl Requester {
             self.redirect(Some(Target { url, secrets: HeaderMap::new() }));
         }
         let began = Instant::now();
-        let bytes = timeout(reply.time_max(client.stall()), reply.bytes(Body::new(response, client.stall()))).await;
-        let bytes = bytes.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
+        let body = Body::new(response, client.stall());
+        let added = timeout(reply.time_max(client.stall()), reply.add_to(came, body)).await;
+        added.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
         self.counters.took(Stage::Transfer, began.elapsed());
-        limit.went_well(first_byte, began.elapsed(), bytes.len() as u64);
-        Ok(Fetched { reply, headers, bytes })
+        limit.went_well(first_byte, began.elapsed(), reply.len);
+        Ok((reply, headers))
+    }
+}
+
+/// A request that is among those that nobody waits for.
+struct Noted<'a> {
+    requester: &'a Requester,
+    id: u64,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut background = self.requester.background.lock().unwrap_or_else(PoisonError::into_inner);
+        background.retain(|request| request.id != self.id);
     }
 }
 

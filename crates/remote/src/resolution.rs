@@ -1,7 +1,5 @@
 //! Remembers the resolution of a URL, for use while its server cannot be reached.
 
-use std::sync::Arc;
-
 use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, RangeFetcher, Trust, VerityRoot};
 use serde::{Deserialize, Serialize};
 
@@ -40,10 +38,7 @@ impl Resolution {
             Trust::Verity(root) => {
                 Root::Verity { root_hash: root.root_hash.to_string(), hash_offset: root.hash_offset }
             }
-            Trust::Table(table) => {
-                cache.keep_blob(table.digest(), &table.to_bytes());
-                Root::Table { digest: table.digest().to_string() }
-            }
+            Trust::Table(table) => Root::Table { digest: table.digest().to_string() },
             // An object that cannot be distinguished from its successor must not be used again.
             Trust::Location(Location { etag, .. }) if etag.is_empty() => return,
             Trust::Location(Location { url, etag }) => Root::Location { url: url.clone(), etag: etag.clone() },
@@ -63,9 +58,8 @@ impl Resolution {
             }
             Root::Table { digest } => {
                 let digest: Digest = digest.parse().ok()?;
-                Trust::Table(Arc::new(
-                    DigestTable::parse(&cache.blob(&digest, DigestTable::bytes_for(len))?, &digest).ok()?,
-                ))
+                let table = cache.blob(&digest, DigestTable::bytes_for(len))?;
+                Trust::Table(DigestTable::parse(&table, &digest).ok()?.into())
             }
             Root::Location { url, etag } => Trust::Location(Location { url, etag }),
         };

@@ -16,7 +16,7 @@ use floe_image::{ByteRange, ImageSource};
 use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
 use floe_remote_cache::{Cause, FetchError, FetchFault, RangeFetcher};
 use floe_testkit::{Random, check_rows};
-use support::{Answer, Asked, Server, object};
+use support::{Answer, Asked, Server, mutation::mutate, object};
 
 const ETAG: &str = "\"one\"";
 const LEN: usize = 700_001;
@@ -179,54 +179,6 @@ fn objects_that_nothing_tells_apart_are_not_cached() {
     }
 }
 
-/// Changes an answer in one way that `random` chooses.
-fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
-    let small = |random: &mut Random| random.below(20) as i64 - 10;
-    match random.below(12) {
-        0 => {
-            answer.status = [200, 201, 204, 206, 301, 304, 400, 401, 404, 416, 429, 500, 503][random.below(13) as usize]
-        }
-        1 if !answer.body.is_empty() => answer.cut = Some(random.below(answer.body.len() as u64) as usize),
-        2 => {
-            let extra = 1 + random.below(100) as usize;
-            answer.body.extend(vec![0xa5; extra]);
-        }
-        3 => {
-            let len = answer.body.len() as i64 + small(random);
-            return answer.with("content-length", &len.to_string());
-        }
-        4..=6 => {
-            let numbers: Vec<i64> = answer
-                .headers
-                .iter()
-                .find(|(name, _)| name == "content-range")
-                .map(|(_, value)| value.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect())
-                .unwrap_or_default();
-            if let [first, last, len] = numbers[..] {
-                let change = small(random);
-                let value = match random.below(6) {
-                    0 => format!("bytes {}-{last}/{len}", first + change),
-                    1 => format!("bytes {first}-{}/{len}", last + change),
-                    2 => format!("bytes {first}-{last}/{}", len + change),
-                    3 => format!("bytes {}-{}/{len}", first + change, last + change),
-                    4 => format!("bytes {first}-{last}/*"),
-                    _ => format!("bytes {last}-{first}/{len}"),
-                };
-                return answer.with("content-range", &value);
-            }
-        }
-        7 => return answer.with("etag", ["\"two\"", "W/\"one\"", "one", ""][random.below(4) as usize]),
-        8 => {
-            let name = ["etag", "content-range", "content-length"][random.below(3) as usize];
-            return answer.without(name);
-        }
-        9 => answer.hangs_up = true,
-        10 => return answer.with("transfer-encoding", ["chunked", "gzip", "identity"][random.below(3) as usize]),
-        _ => return answer.with("content-encoding", ["gzip", "identity", "x"][random.below(3) as usize]),
-    }
-    answer
-}
-
 #[test]
 fn no_wrong_byte_comes_from_thousands_of_changed_answers() {
     let seeds: Vec<u64> = (0..16).collect();
@@ -288,6 +240,16 @@ fn failures_that_pass_are_not_seen() {
     let counts = object.counts();
     assert_eq!((counts.retries, counts.wrong, counts.failed, counts.outage_ms), (10, 2, 0, None));
     assert!(counts.throttled >= 2 && counts.outages >= 2);
+}
+
+#[test]
+fn answers_that_break_off_are_continued() {
+    const PART: usize = 100_000;
+    let (server, bytes) = server_after_open(|_, sound| Answer { cut: Some(PART.min(sound.body.len())), ..sound });
+    let object = open(options(Outage::Wait(Duration::from_secs(120))), &server.url("/image")).expect("opened");
+    let opened = server.requests();
+    assert!(fetch(&object, 1000, 600_000).expect("read") == bytes[1000..601_000]);
+    assert_eq!(server.requests() - opened, 6, "each answer has a sixth of it");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `floe push`: uploads an image to a registry.
 
+mod launch;
+
 use std::{fs, io, path::PathBuf};
 
 use clap::Args;
 use floe::{
     Format,
-    remote::{Network, PushedFormat, RemoteLocation},
+    remote::{ImageToPush, Network, PushedFormat, RemoteLocation},
 };
 use floe_remote_cache::{VerityRoot, parse_sidecar, sidecar_path};
 use floe_source::{FileSource, ImageFormat};
@@ -17,11 +19,14 @@ use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
 /// Upload an image to an OCI registry, from which floe reads it in place and containerd pulls it
 ///
 /// A table with the digests of the image is uploaded too, so that each part can be verified when it is read. If a
-/// dm-verity hash tree follows the image (floe mkfs --verity, or containerd's), the manifest contains its root hash.
+/// dm-verity hash tree follows the image (floe mkfs --verity, or containerd's), the manifest contains its root hash. If
+/// the image was built with a launch profile (floe mkfs --profile), or one is given here, the manifest lists the parts of
+/// the image that the launch reads, and mounts fetch those first.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe push system.erofs oci://registry.example/team/system:v1\n  \
-    floe push tools.squashfs oci://localhost:5000/tools:latest\n\n\
+    floe push tools.squashfs oci://localhost:5000/tools:latest\n  \
+    floe push --profile app.profile app.erofs oci://registry.example/team/app:v1\n\n\
     Uses the credentials of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
     Exit codes:\n  \
     0  the image is in the registry\n  \
@@ -35,6 +40,10 @@ pub(crate) struct Arguments {
     /// The destination: oci://registry/repository:tag
     #[arg(value_name = "URL")]
     location: RemoteLocation,
+
+    /// What a launch reads, as floe record has it [default: the launch list in the image]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 
     /// Print nothing but errors
     #[arg(short, long)]
@@ -61,12 +70,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         }
     };
     let verity = verity_root(path)?;
+    let launch = launch::launch_ranges(path, arguments.profile.as_deref())?;
     let file = fs::File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
     let network = Network::new(arguments.remote.options().remote).map_err(failed)?;
     let bar = progress_bar(arguments.quiet);
     bar.set_length(len);
-    let pushed = network.push(&file, format, verity.as_ref(), &arguments.location, &|done| bar.set_position(done));
+    let image = ImageToPush { file: &file, format, verity, launch };
+    let pushed = network.push(&image, &arguments.location, &|done| bar.set_position(done));
     bar.finish_and_clear();
     let pushed = pushed.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => Fail::usage(error.to_string()),

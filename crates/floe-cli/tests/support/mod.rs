@@ -8,6 +8,7 @@ pub(crate) mod mkfs_erofs;
 pub(crate) mod program;
 mod served;
 pub(crate) mod servers;
+pub(crate) mod toxiproxy;
 
 use std::{
     env,

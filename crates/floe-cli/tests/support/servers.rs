@@ -28,13 +28,23 @@ pub(crate) struct RealServer {
 impl RealServer {
     /// nginx, which serves the files of its directory.
     pub(crate) fn nginx() -> Self {
+        Self::nginx_with("", "")
+    }
+
+    /// nginx that answers 429 beyond so many requests in a second.
+    pub(crate) fn limited_nginx(requests_per_s: u32) -> Self {
+        let zone = format!("limit_req_zone $server_name zone=all:1m rate={requests_per_s}r/s; limit_req_status 429;");
+        Self::nginx_with(&zone, "limit_req zone=all;")
+    }
+
+    fn nginx_with(for_all: &str, for_server: &str) -> Self {
         let (port, directory) = (free_port(), directory());
         let path = directory.path().display();
         let configuration = format!(
             "daemon off; pid {path}/.pid; error_log stderr; user root; worker_processes 1; events {{}}\n\
-             http {{ access_log off; client_body_temp_path {path}/.a; proxy_temp_path {path}/.b; fastcgi_temp_path \
+             http {{ {for_all} access_log off; client_body_temp_path {path}/.a; proxy_temp_path {path}/.b; fastcgi_temp_path \
              {path}/.c; uwsgi_temp_path {path}/.d; scgi_temp_path {path}/.e;\n\
-             server {{ listen 127.0.0.1:{port}; root {path}; disable_symlinks off; }} }}\n"
+             server {{ listen 127.0.0.1:{port}; root {path}; disable_symlinks off; {for_server} }} }}\n"
         );
         let file = directory.path().join(".conf");
         fs::write(&file, configuration).expect("written");
@@ -45,10 +55,15 @@ impl RealServer {
 
     /// docker's registry, with an empty store.
     pub(crate) fn registry() -> Self {
+        Self::registry_with("")
+    }
+
+    /// docker's registry, with an empty store, and further sections of its configuration.
+    pub(crate) fn registry_with(sections: &str) -> Self {
         let (port, directory) = (free_port(), directory());
         let configuration = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \
-             '127.0.0.1:{port}'}}\n",
+             '127.0.0.1:{port}'}}\n{sections}",
             directory.path().display()
         );
         let file = directory.path().join("config.yml");
@@ -125,7 +140,7 @@ impl Drop for RealServer {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }

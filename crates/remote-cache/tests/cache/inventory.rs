@@ -13,7 +13,8 @@ fn objects_are_listed_checked_and_dropped() {
         let (scene, server) = (Scene::new(), Server::of(&object));
         let cache = scene.cache();
         assert!(cache.list().is_empty());
-        if let Trust::Table(table) = &object.key.trust {
+        if let Trust::Table(root) = &object.key.trust {
+            let table = root.table().expect("here already");
             cache.keep_blob(table.digest(), &table.to_bytes());
         }
         let source = open(&cache, &object, &server).expect("it opens");

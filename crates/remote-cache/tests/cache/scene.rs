@@ -55,7 +55,7 @@ impl Object {
                 file.read_exact_at(&mut bytes, 0).expect("read");
                 Trust::Verity(root)
             }
-            Kind::Table => Trust::Table(Arc::new(DigestTable::of(&mut &*bytes).expect("a table"))),
+            Kind::Table => Trust::Table(DigestTable::of(&mut &*bytes).expect("a table").into()),
             Kind::Location => {
                 let url = format!("https://example.org/{seed}");
                 Trust::Location(Location { url, etag: "\"1\"".to_owned() })

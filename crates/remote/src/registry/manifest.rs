@@ -5,6 +5,7 @@ use floe_remote_cache::{Digest, DigestTable, OBJECT_BYTES_MAX, VerityRoot};
 use crate::{
     LayerChoice,
     fault::Fault,
+    launch_pieces::LaunchPieces,
     registry::document::{Annotations, Descriptor, Index, Manifest, Platform, parse_digest},
 };
 
@@ -17,6 +18,9 @@ pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1"
 
 /// The layer annotation with the digest of its digest table, which is a blob of the same repository.
 pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
+
+/// The annotation of a layer with the pieces that a launch reads: [`LaunchPieces`].
+pub(crate) const LAUNCH_ANNOTATION: &str = "dev.floe.launch-pieces";
 
 /// The annotations of an EROFS layer with a dm-verity hash tree behind the image.
 const VERITY_ROOT_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.root_digest", "org.erofs.dmverity.root-digest"];
@@ -34,6 +38,8 @@ pub(crate) struct Layer {
     pub(crate) verity: Option<VerityRoot>,
     /// The digest of its digest table.
     pub(crate) table: Option<Digest>,
+    /// What a launch reads.
+    pub(crate) launch: LaunchPieces,
 }
 
 /// Selects the manifest of an index for this machine. Manifests with EROFS layers take precedence.
@@ -113,7 +119,8 @@ impl Layer {
             return Err(Fault::refused("the manifest places the hash tree past the end of the layer"));
         }
         let table = annotations.get(TABLE_ANNOTATION).map(|text| parse_digest(text)).transpose()?;
-        Ok(Self { digest, len: layer.size, verity, table, media_type })
+        let launch = annotations.get(LAUNCH_ANNOTATION).map(|text| LaunchPieces::parse(text, layer.size));
+        Ok(Self { digest, len: layer.size, verity, table, launch: launch.unwrap_or_default(), media_type })
     }
 
     /// Why the layer can only be used as a whole: it is an archive, or compressed as a whole.

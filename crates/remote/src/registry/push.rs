@@ -2,17 +2,19 @@
 
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, sync::Arc};
 
+use floe_image::ByteRange;
 use floe_remote_cache::{Digest, DigestTable, VerityRoot};
 use serde_json::json;
 
 use crate::{
     ImageReference, Network, RemoteLocation, Version,
     fault::Fault,
+    launch_pieces::LaunchPieces,
     network::Shared,
     registry::{
         document::{Annotations, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{EROFS_FEATURE, EROFS_LAYER, SQUASHFS_LAYER, TABLE_ANNOTATION},
+        manifest::{EROFS_FEATURE, EROFS_LAYER, LAUNCH_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION},
         resolve::SUBJECT_ANNOTATION,
         upload::{Content, Upload},
     },
@@ -32,6 +34,19 @@ pub enum PushedFormat {
     Erofs,
     /// Only Floe supports its layers.
     Squashfs,
+}
+
+/// An image to push.
+#[derive(Debug)]
+pub struct ImageToPush<'a> {
+    /// Its bytes.
+    pub file: &'a File,
+    /// Its format.
+    pub format: PushedFormat,
+    /// The root of the hash tree that follows it.
+    pub verity: Option<VerityRoot>,
+    /// The parts of it that a launch reads, in groups that are fetched one after the other.
+    pub launch: Vec<Vec<ByteRange>>,
 }
 
 /// The result of a push.
@@ -58,9 +73,7 @@ impl Network {
     /// `location` is not a tag in a registry, the file cannot be read, or the registry refuses an upload.
     pub fn push(
         &self,
-        file: &File,
-        format: PushedFormat,
-        verity: Option<&VerityRoot>,
+        image: &ImageToPush<'_>,
         location: &RemoteLocation,
         progress: &dyn Fn(u64),
     ) -> io::Result<Pushed> {
@@ -74,21 +87,18 @@ impl Network {
         if reference.layer.is_some() {
             return Err(wrong("what is pushed is an image, not a layer: leave out what is behind '#'"));
         }
-        let (digest, table) = digests(file)?;
+        let (digest, table) = digests(image.file)?;
         let shared = self.shared();
-        let pushed = shared.block_on(push(shared, reference, tag, file, format, verity, &digest, &table, progress));
+        let pushed = shared.block_on(push(shared, reference, tag, image, &digest, &table, progress));
         pushed.map_err(|fault| fault.at(location))
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 async fn push(
     shared: &Arc<Shared>,
     reference: &ImageReference,
     tag: &str,
-    file: &File,
-    format: PushedFormat,
-    verity: Option<&VerityRoot>,
+    image: &ImageToPush<'_>,
     digest: &Digest,
     table: &DigestTable,
     progress: &dyn Fn(u64),
@@ -96,10 +106,10 @@ async fn push(
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
     let upload = Upload::new(&shared.registries, endpoint, repository_of(reference), shared.options.outage);
     let len = table.object_len();
-    upload.blob(digest, &Content::File { file, len }, progress).await?;
+    upload.blob(digest, &Content::File { file: image.file, len }, progress).await?;
     let table_bytes = table.to_bytes();
     upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
-    let os_features = match format {
+    let os_features = match image.format {
         PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
         PushedFormat::Squashfs => Vec::new(),
     };
@@ -107,7 +117,7 @@ async fn push(
     let config = config(&platform, digest)?;
     upload.blob(&config.digest, &Content::Bytes(&config.bytes), &|_| ()).await?;
 
-    let manifest = made(MANIFEST, &image(config.descriptor, format, digest, len, verity, table))?;
+    let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, digest, table))?;
     upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
     refer(&upload, &manifest.descriptor, digest, table, table_bytes.len() as u64).await?;
     let mut entry = manifest.descriptor;
@@ -133,21 +143,18 @@ fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
     made(CONFIG, &config)
 }
 
-fn image(
-    config: Descriptor,
-    format: PushedFormat,
-    digest: &Digest,
-    len: u64,
-    verity: Option<&VerityRoot>,
-    table: &DigestTable,
-) -> Manifest {
-    let media_type = match format {
+fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, digest: &Digest, table: &DigestTable) -> Manifest {
+    let media_type = match image.format {
         PushedFormat::Erofs => EROFS_LAYER,
         PushedFormat::Squashfs => SQUASHFS_LAYER,
     };
-    let mut layer = Descriptor::new(media_type, digest, len);
+    let mut layer = Descriptor::new(media_type, digest, table.object_len());
     layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
-    if let Some(root) = verity {
+    let launch = LaunchPieces::of(&image.launch, table.object_len());
+    if !launch.is_empty() {
+        layer.annotations.insert(LAUNCH_ANNOTATION.to_owned(), launch.to_string());
+    }
+    if let Some(root) = image.verity {
         layer.annotations.insert("org.erofs.dmverity.root_digest".to_owned(), format!("sha256:{}", root.root_hash));
         layer.annotations.insert("org.erofs.dmverity.hash_offset".to_owned(), root.hash_offset.to_string());
     }

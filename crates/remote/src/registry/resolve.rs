@@ -1,13 +1,13 @@
 //! Resolves a reference to a blob: tag, manifest, index, layer, and root of trust.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use floe_remote_cache::{Digest, DigestTable, Location, Trust};
+use floe_remote_cache::{Digest, DigestTable, Location, TableRoot, Trust};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use crate::{
-    ImageReference, Version,
+    ImageReference, Outage, Version,
     fault::{Fault, FaultKind},
     http_client::{Answer, Request},
     location::LayerChoice,
@@ -43,6 +43,7 @@ pub(crate) struct ResolvedBlob {
 }
 
 /// A repository at one of its endpoints.
+#[derive(Clone)]
 pub(crate) struct Repository {
     pub(crate) registries: Registries,
     pub(crate) endpoints: Vec<Endpoint>,
@@ -62,7 +63,7 @@ impl Registries {
     ) -> Result<ResolvedBlob, Fault> {
         let mut patience = Patience::new(shared.options.outage.at_open());
         loop {
-            let fault = match self.resolve_once(reference).await {
+            let fault = match self.resolve_once(reference, shared).await {
                 Ok(blob) => return Ok(blob),
                 Err(fault) => fault,
             };
@@ -70,11 +71,11 @@ impl Registries {
         }
     }
 
-    async fn resolve_once(&self, reference: &ImageReference) -> Result<ResolvedBlob, Fault> {
+    async fn resolve_once(&self, reference: &ImageReference, shared: &Arc<Shared>) -> Result<ResolvedBlob, Fault> {
         let repository = self.repository(reference)?;
         let (digest, manifest) = repository.manifest(&reference.version).await?;
         let layer = choose_layer(&manifest, reference.layer.as_ref())?;
-        let trust = repository.trust(&digest, &layer).await?;
+        let trust = repository.trust(&digest, &layer, shared).await;
         let name = ImageReference {
             version: Version::Digest(digest),
             layer: Some(LayerChoice::Digest(layer.digest)),
@@ -196,9 +197,9 @@ impl Repository {
 
     /// The root of trust of a layer: the hash tree or the table that the manifest names, or else a table that refers to
     /// the manifest.
-    async fn trust(&self, manifest: &Digest, layer: &Layer) -> Result<Trust, Fault> {
+    async fn trust(&self, manifest: &Digest, layer: &Layer, shared: &Arc<Shared>) -> Trust {
         if let Some(root) = layer.verity {
-            return Ok(Trust::Verity(root));
+            return Trust::Verity(root);
         }
         let table = match layer.table {
             Some(digest) => Some(digest),
@@ -206,10 +207,28 @@ impl Repository {
         };
         let Some(digest) = table else {
             let url = format!("oci://{}/{}@sha256:{}", self.registry, self.name, layer.digest);
-            return Ok(Trust::Location(Location { url, etag: layer.digest.to_string() }));
+            return Trust::Location(Location { url, etag: layer.digest.to_string() });
         };
-        let bytes = self.blob(&digest, DigestTable::bytes_for(layer.len)).await?;
-        Ok(Trust::Table(Arc::new(table_for(&bytes, &digest, layer.len)?)))
+        let (repository, len) = (self.clone(), layer.len);
+        // Whoever asks for the table keeps the network.
+        let shared = Arc::downgrade(shared);
+        Trust::Table(TableRoot::new(digest, move || {
+            let shared = shared.upgrade().ok_or(io::ErrorKind::Interrupted)?;
+            let table = shared.block_on(repository.table(&digest, len, shared.options.outage));
+            table.map_err(|fault| fault.at(format_args!("the digest table sha256:{digest} of {}", repository.name)))
+        }))
+    }
+
+    /// The table of a layer of `len` bytes.
+    async fn table(&self, digest: &Digest, len: u64, outage: Outage) -> Result<DigestTable, Fault> {
+        let mut patience = Patience::new(outage);
+        loop {
+            let table = self.blob(digest, DigestTable::bytes_for(len)).await;
+            match table.and_then(|bytes| table_for(&bytes, digest, len)) {
+                Ok(table) => return Ok(table),
+                Err(fault) => drop(patience.after(fault).await?),
+            }
+        }
     }
 
     /// The digest of the layer's table among the referrers of its manifest. There may be none, and registries may not

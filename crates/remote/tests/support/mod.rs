@@ -1,6 +1,9 @@
 //! An HTTP server whose every answer the test decides, byte by byte.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod content;
+pub(crate) mod mutation;
+
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Write},

@@ -1,0 +1,131 @@
+//! A registry each of whose answers may be wrong in any way: a verified image gives right bytes or an error, within bounded
+//! memory.
+
+mod support;
+
+use std::{
+    env, fs,
+    io::Write,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use floe_image::ImageSource;
+use floe_remote::{ImageOptions, Outage, RemoteImage, RemoteOptions};
+use floe_remote_cache::{VerityOptions, append_verity};
+use floe_testkit::{Random, run_bounded};
+use support::{
+    Answer, Server,
+    content::Content,
+    mutation::{mutate, mutate_body},
+    object,
+};
+
+/// How many answers are wrong, unless `FLOE_HOSTILE_ANSWERS` says so.
+const ANSWERS: u64 = 1_000;
+
+/// How much memory all of it may take, the server included, in bytes.
+const RESIDENT_BYTES_MAX: u64 = 256 << 20;
+
+/// How long it may take, on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(1_800);
+
+const CHILD: &str = "FLOE_REMOTE_HOSTILE_CHILD";
+
+#[test]
+fn a_hostile_registry_gives_no_wrong_byte() {
+    if env::var_os(CHILD).is_some() {
+        return read_from_hostile_registries();
+    }
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args(["--exact", "a_hostile_registry_gives_no_wrong_byte", "--test-threads=1"]).env(CHILD, "1");
+    let run = run_bounded(&mut command, TIME_MAX).expect("it runs");
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{}\n{said}\n{}", run.status, run.stderr);
+    assert!(run.resident_bytes_max < RESIDENT_BYTES_MAX, "{} bytes", run.resident_bytes_max);
+}
+
+/// Opens and reads images until as many answers as wanted were wrong.
+fn read_from_hostile_registries() {
+    let wanted = env::var("FLOE_HOSTILE_ANSWERS").ok().and_then(|text| text.parse().ok()).unwrap_or(ANSWERS);
+    let image = object((1 << 20) + 777, 31);
+    let (mut content, directory) = (Content::default(), tempfile::tempdir().expect("a directory"));
+    let path = directory.path().join("image");
+    let mut file = fs::File::create_new(&path).expect("made");
+    file.write_all(&image).expect("written");
+    drop(file);
+    let file = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    let root = append_verity(&file, &VerityOptions::default()).expect("a hash tree");
+    let with_tree = fs::read(&path).expect("read");
+    let annotations = format!(
+        r#""org.erofs.dmverity.root_digest":"sha256:{}","org.erofs.dmverity.hash_offset":"{}""#,
+        root.root_hash, root.hash_offset
+    );
+    let digests = [content.image_with_table("table", &image), content.image("tree", &with_tree, &annotations)];
+    let tags = ["table", "tree"].map(|tag| format!(":{tag}"));
+    let versions: Vec<String> = digests.iter().map(|digest| format!("@{digest}")).chain(tags).collect();
+
+    let content = Arc::new(content);
+    let (mut right, mut failed, mut unopened) = (0_u64, 0_u64, 0_u64);
+    let answers = Arc::new(AtomicU64::new(0));
+    for case in 0_u64.. {
+        if answers.load(Relaxed) >= wanted {
+            break;
+        }
+        let (served, counted, random) = (Arc::clone(&content), Arc::clone(&answers), Mutex::new(Random::new(case)));
+        // Some begin only once the image is open: most of what is wrong keeps it from being opened.
+        let sound_answers = AtomicU64::new(if case % 3 == 0 { 0 } else { 4 + case % 5 });
+        let server = Server::start(move |asked| {
+            let answer = served.answer(asked);
+            let mut random = random.lock().expect("no panic");
+            if sound_answers.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() || random.below(3) == 0
+            {
+                return answer;
+            }
+            counted.fetch_add(1, Relaxed);
+            let answer =
+                if random.below(2) == 0 { mutate(&mut random, answer) } else { mutate_body(&mut random, answer) };
+            // Closed afterwards, so that nobody waits for what does not come.
+            Answer { cut: answer.cut.or(Some(answer.body.len())), ..answer }
+        });
+        let version = &versions[case as usize % versions.len()];
+        let cache = tempfile::tempdir().expect("a directory");
+        let options = ImageOptions {
+            remote: RemoteOptions {
+                outage: Outage::Wait(Duration::ZERO),
+                stall: Duration::from_secs(10),
+                ..RemoteOptions::default()
+            },
+            require_verified: true,
+            cache_directory: Some(cache.path().to_owned()),
+            cache_bytes_max: Some(if case % 2 == 0 { 0 } else { 64 << 20 }),
+        };
+        let url = format!("oci://{}/team/image{version}", server.address);
+        let Ok(opened) = RemoteImage::open(&url, &options, |_| ()) else {
+            unopened += 1;
+            continue;
+        };
+        let mut random = Random::new(case + 1000);
+        for _ in 0..12 {
+            let offset = random.below(image.len() as u64 - 1);
+            let mut output = vec![0; 1 + random.below((image.len() as u64 - offset).min(100_000)) as usize];
+            match opened.read_at(offset, &mut output) {
+                Ok(()) => {
+                    right += 1;
+                    let place = offset as usize;
+                    assert!(
+                        output == image[place..place + output.len()],
+                        "case {case}, {version}: wrong bytes at {offset}"
+                    );
+                }
+                Err(_) => failed += 1,
+            }
+        }
+    }
+    println!("{right} reads, {failed} failed, {unopened} images not opened");
+    assert!(right > wanted / 50 && failed > wanted / 50 && unopened > wanted / 100, "{right}, {failed}, {unopened}");
+}

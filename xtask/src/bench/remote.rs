@@ -1,0 +1,173 @@
+//! Launches out of images in a registry.
+
+mod link;
+mod needed;
+mod place;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use floe_testkit::{
+    KernelMount,
+    corpus::{Format, Materialised},
+};
+
+use self::{link::Link, place::Place};
+use super::{
+    contender::first_line, report::Report, results::Results, session::Session, setting::Contest, workload::Measurement,
+};
+use crate::task_error::{During, Outcome, TaskError};
+
+/// Launch Python out of an image in a registry, with cold caches, over a link with a round trip time and a bandwidth:
+/// `floe mount oci://…` with and without a launch profile, against a download of all and a mount by the kernel, and
+/// against a download of as many bytes as the launch needs in one request, which is the limit. Needs root, curl and
+/// docker-registry. The time runs from the start of the first program to the end of the launch.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Round trip times in ms
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_values_t = [1, 20, 80])]
+    round_trip: Vec<u64>,
+    /// Bandwidths in Mbit/s
+    #[arg(long, value_name = "MBIT", value_delimiter = ',', default_values_t = [100, 1000])]
+    bandwidth: Vec<u64>,
+    /// What the image has, besides Python, below /usr
+    #[arg(long, value_name = "DIR", value_delimiter = ',', default_values = ["bin", "lib/x86_64-linux-gnu"])]
+    tree: Vec<PathBuf>,
+    /// Read all of the image too: through the mount, and after a download
+    #[arg(long)]
+    whole: bool,
+    /// Only these contenders, and other options of all benchmarks
+    #[command(flatten)]
+    contest: Contest,
+}
+
+/// The contenders, in the order of the table.
+const CONTENDERS: [&str; 5] = ["floe-profile", "floe", "limit", "download", "floe-warm"];
+
+/// Runs the benchmark and prints the results.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let floe = arguments.contest.floe()?;
+    let place = Place::prepare(&floe, &arguments.tree, &arguments.contest)?;
+    let mut results = Results::default();
+    for round in 0..arguments.contest.rounds {
+        for mbit in &arguments.bandwidth {
+            for round_trip in &arguments.round_trip {
+                let row = format!("{round_trip} ms, {mbit} Mbit/s");
+                for name in CONTENDERS.iter().filter(|name| arguments.contest.takes(name)) {
+                    eprintln!("round {}: {row}: {name}", round + 1);
+                    let link = Link::new(place.registry, Duration::from_millis(*round_trip), *mbit as f64)?;
+                    let trial = Trial { place: &place, link: &link, whole: arguments.whole };
+                    match trial.run(name) {
+                        Ok(measurements) => results.add(&row, name, measurements),
+                        Err(error) => results.add_failure(format!("{row}: {name}: {error}")),
+                    }
+                }
+            }
+        }
+    }
+    let title = format!(
+        "python3 importing json, email, argparse and http.client, which need {} KiB (with what opening takes)",
+        place.needed_bytes >> 10
+    );
+    let version = first_line(Command::new(&floe).arg("--version"))?;
+    let names = CONTENDERS.iter().filter(|name| arguments.contest.takes(name));
+    let versions = names.map(|name| ((*name).to_owned(), version.clone())).collect();
+    let report = Report::titled(title, place.image_bytes()?, versions, Vec::new(), results);
+    Report::print(&[report], &arguments.contest)
+}
+
+/// One measurement.
+struct Trial<'run> {
+    place: &'run Place,
+    link: &'run Link,
+    whole: bool,
+}
+
+impl Trial<'_> {
+    fn run(&self, name: &str) -> Outcome<Vec<Measurement>> {
+        match name {
+            "limit" => self.download(Some(self.place.needed_bytes)),
+            "download" => self.download(None),
+            "floe-warm" => {
+                let cache = tempfile::tempdir_in(self.place.folder())?;
+                self.mount("launch", &cache)?;
+                self.mount("launch", &cache)
+            }
+            _ => {
+                let cache = tempfile::tempdir_in(self.place.folder())?;
+                self.mount(if name == "floe" { "plain" } else { "launch" }, &cache)
+            }
+        }
+    }
+
+    /// A mount by Floe.
+    fn mount(&self, tag: &str, cache: &tempfile::TempDir) -> Outcome<Vec<Measurement>> {
+        let before = self.link.passed();
+        let started = Instant::now();
+        let mut command = Command::new(&self.place.floe);
+        command.args(["mount", "--require-verified", "--cache-directory"]).arg(cache.path());
+        command.arg(format!("oci://{}/image:{tag}", self.link.address()));
+        let session = Session::by(command, "floe")?;
+        if self.whole {
+            self.place.read_all(&session.path())?
+        } else {
+            self.place.launch(&session.path())?
+        };
+        let elapsed = started.elapsed();
+        let passed = self.link.passed();
+        let (mut cpu_s, mut resident_mib) = (0.0, 0.0);
+        for process in session.processes()? {
+            cpu_s += process.cpu_s;
+            resident_mib += process.resident_mib_max;
+        }
+        Ok(vec![
+            Measurement::less("s", elapsed.as_secs_f64()),
+            Measurement::less("requests", (passed.requests - before.requests) as f64),
+            Measurement::less("connections", (passed.connections - before.connections) as f64),
+            Measurement::less("MiB", (passed.bytes - before.bytes) as f64 / f64::from(1 << 20)),
+            Measurement::less("CPU s", cpu_s),
+            Measurement::less("RSS MiB", resident_mib),
+        ])
+    }
+
+    /// A download of the first bytes of the image, or of all of it, and then a mount by the kernel. The first bytes are
+    /// not those that the launch needs, only as many: it runs from the image on the disk, which is in the page cache.
+    fn download(&self, bytes: Option<u64>) -> Outcome<Vec<Measurement>> {
+        let folder = tempfile::tempdir_in(self.place.folder())?;
+        let target = folder.path().join("image.erofs");
+        if bytes.is_some() {
+            // What is measured is the network.
+            std::io::copy(&mut fs::File::open(&self.place.plain)?, &mut std::io::sink())?;
+        }
+        let started = Instant::now();
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--fail", "--output"]).arg(&target);
+        if let Some(bytes) = bytes {
+            curl.arg("--range").arg(format!("0-{}", bytes - 1));
+        }
+        curl.arg(format!("http://{}/v2/image/blobs/sha256:{}", self.link.address(), self.place.digest));
+        if !curl.stdin(Stdio::null()).status().during("curl")?.success() {
+            return Err(TaskError::new("curl fails"));
+        }
+        let path = if bytes.is_some() { self.place.plain.clone() } else { target };
+        let image = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let mount = KernelMount::new(&image).map_err(TaskError::new)?;
+        if self.whole {
+            self.place.read_all(&mount.path())?
+        } else {
+            self.place.launch(&mount.path())?
+        };
+        let elapsed = started.elapsed();
+        let passed = self.link.passed();
+        Ok(vec![
+            Measurement::less("s", elapsed.as_secs_f64()),
+            Measurement::less("requests", passed.requests as f64),
+            Measurement::less("connections", passed.connections as f64),
+            Measurement::less("MiB", passed.bytes as f64 / f64::from(1 << 20)),
+        ])
+    }
+}

@@ -1,0 +1,152 @@
+//! A network between a server on this machine and its clients: a round trip time, and a bandwidth that all connections
+//! share.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::task_error::Outcome;
+
+/// How many bytes travel at once.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// A proxy that delays what passes. Each piece arrives half a round trip after the line has carried it, and the line carries
+/// one piece after another. A connection costs one round trip more before its first byte, as a handshake does. Slow start
+/// and loss are left out.
+pub(super) struct Link {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    server: SocketAddr,
+    one_way: Duration,
+    bytes_per_s: f64,
+    /// When the line to the clients has carried all that it was given so far.
+    busy_until: Mutex<Instant>,
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    connections: AtomicU64,
+    is_ending: AtomicBool,
+}
+
+/// What has passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) requests: u64,
+    /// To the clients, heads of answers included.
+    pub(super) bytes: u64,
+    pub(super) connections: u64,
+}
+
+type Piece = (Instant, Vec<u8>);
+
+impl Link {
+    /// A link to the server at `server`, with this round trip time and these Mbit/s.
+    pub(super) fn new(server: SocketAddr, round_trip: Duration, mbit_per_s: f64) -> Outcome<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let state = Arc::new(State {
+            server,
+            one_way: round_trip / 2,
+            bytes_per_s: mbit_per_s * 1e6 / 8.0,
+            busy_until: Mutex::new(Instant::now()),
+            requests: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if accepting.is_ending.load(Relaxed) {
+                    return;
+                }
+                let state = Arc::clone(&accepting);
+                thread::spawn(move || state.connect(&client));
+            }
+        });
+        Ok(Self { address, state })
+    }
+
+    /// The host and the port that clients connect to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What has passed so far.
+    pub(super) fn passed(&self) -> Passed {
+        let State { requests, bytes, connections, .. } = &*self.state;
+        Passed { requests: requests.load(Relaxed), bytes: bytes.load(Relaxed), connections: connections.load(Relaxed) }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.state.is_ending.store(true, Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl State {
+    fn connect(self: &Arc<Self>, client: &TcpStream) {
+        let Ok(server) = TcpStream::connect(self.server) else { return };
+        self.connections.fetch_add(1, Relaxed);
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let handshake_until = Instant::now() + 2 * self.one_way;
+        thread::scope(|scope| {
+            let (up, from_client) = channel();
+            let (down, from_server) = channel();
+            let server = &server;
+            scope.spawn(move || deliver(&from_client, server));
+            scope.spawn(move || deliver(&from_server, client));
+            scope.spawn(|| {
+                self.carry(client, up, |piece| {
+                    // Clients send one request at a time, and none has a body.
+                    self.requests.fetch_add(u64::from(piece.starts_with(b"GET ")), Relaxed);
+                    Instant::now().max(handshake_until)
+                });
+            });
+            self.carry(server, down, |piece| {
+                self.bytes.fetch_add(piece.len() as u64, Relaxed);
+                let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+                let takes = Duration::from_secs_f64(piece.len() as f64 / self.bytes_per_s);
+                *busy_until = (*busy_until).max(Instant::now()) + takes;
+                *busy_until
+            });
+        });
+    }
+
+    /// Reads what one side sends; `sent` says when the line has carried a piece.
+    fn carry(&self, mut from: &TcpStream, to: Sender<Piece>, sent: impl Fn(&[u8]) -> Instant) {
+        let mut piece = vec![0; PIECE_BYTES];
+        while let Ok(len) = from.read(&mut piece) {
+            let bytes = &piece[..len];
+            let carried = sent(bytes);
+            if len == 0 || to.send((carried + self.one_way, bytes.to_vec())).is_err() {
+                return;
+            }
+            // No sender is ahead of the line by more than a round trip.
+            thread::sleep(carried.saturating_duration_since(Instant::now() + 2 * self.one_way));
+        }
+    }
+}
+
+/// Writes pieces when they arrive.
+fn deliver(pieces: &Receiver<Piece>, mut to: &TcpStream) {
+    while let Ok((arrives, bytes)) = pieces.recv() {
+        thread::sleep(arrives.saturating_duration_since(Instant::now()));
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,197 @@
+//! The images, the registry that has them, and what is launched.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_testkit::{manifest::sha256_hex, target_dir};
+
+use super::{super::setting::Contest, needed::needed_bytes};
+use crate::task_error::{During, Outcome, TaskError};
+
+/// How long the registry may take to listen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where Python and the C library are below /usr, besides the tree that is asked for.
+const PYTHON: [&str; 4] = ["bin/python3.11", "lib/python3.11", "lib/x86_64-linux-gnu", "lib64"];
+
+/// What is launched.
+const PROGRAM: &str = "import json, email, argparse, http.client";
+
+/// Two images of one tree, of which one has a launch profile, in a registry on this machine. The registry ends with this.
+pub(super) struct Place {
+    pub(super) floe: PathBuf,
+    /// The address of the registry.
+    pub(super) registry: SocketAddr,
+    /// The image without a profile.
+    pub(super) plain: PathBuf,
+    /// Its SHA-256, in hexadecimal digits.
+    pub(super) digest: String,
+    /// How many bytes of it a launch needs.
+    pub(super) needed_bytes: u64,
+    store: tempfile::TempDir,
+    server: Child,
+}
+
+impl Place {
+    /// Makes the images, once for all runs, and pushes them.
+    pub(super) fn prepare(floe: &Path, tree: &[PathBuf], contest: &Contest) -> Outcome<Self> {
+        let registry = contest.peer("docker-registry").map_err(TaskError::new)?;
+        let mut members: Vec<PathBuf> = PYTHON.iter().map(PathBuf::from).chain(tree.iter().cloned()).collect();
+        members.sort();
+        // A member below another one is there already.
+        members.dedup_by(|next, kept| next.starts_with(&*kept));
+        let key = &sha256_hex(format!("{members:?}").as_bytes())[..16];
+        let folder = target_dir().join("bench");
+        fs::create_dir_all(&folder)?;
+        let file = |name: &str| folder.join(format!("remote-{key}{name}"));
+        let (plain, launch, profile) = (file(".erofs"), file("-launch.erofs"), file(".profile"));
+        if !plain.exists() {
+            make(floe, &members, &[], &plain)?;
+        }
+        if !profile.exists() {
+            let mount = tempfile::tempdir()?;
+            let mut record = Command::new(floe);
+            record.arg("record").arg(mount.path()).arg("--image").arg(&plain).arg("--output").arg(&profile).arg("--");
+            let python = python(mount.path());
+            record.arg("env").args(
+                python.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value?.to_str()?))),
+            );
+            succeed(record.arg(python.get_program()).args(python.get_args()))?;
+        }
+        if !launch.exists() {
+            make(floe, &members, &[Path::new("--profile"), &profile], &launch)?;
+        }
+        let store = tempfile::tempdir_in(&folder)?;
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let server = serve(&registry, store.path(), address)?;
+        let needed_bytes = needed_bytes(&launch, &profile)?;
+        let digest = sha256_of(&plain)?;
+        let place = Self { floe: floe.to_owned(), registry: address, plain, digest, needed_bytes, store, server };
+        for (image, tag) in [(&place.plain, "plain"), (&launch, "launch")] {
+            eprintln!("pushing {} …", image.display());
+            succeed(
+                Command::new(floe).args(["push", "--quiet"]).arg(image).arg(format!("oci://{address}/image:{tag}")),
+            )?;
+        }
+        Ok(place)
+    }
+
+    /// A directory for what a run leaves.
+    pub(super) fn folder(&self) -> &Path {
+        self.store.path()
+    }
+
+    /// The length of the image.
+    pub(super) fn image_bytes(&self) -> Outcome<u64> {
+        Ok(fs::metadata(&self.plain)?.len())
+    }
+
+    /// Launches Python out of a mount.
+    pub(super) fn launch(&self, mount: &Path) -> Outcome {
+        succeed(&mut python(mount))
+    }
+
+    /// Reads all files of a mount, in the order of their directories.
+    pub(super) fn read_all(&self, mount: &Path) -> Outcome {
+        let mut open = vec![mount.to_path_buf()];
+        let mut buffer = vec![0; 1 << 20];
+        while let Some(directory) = open.pop() {
+            for entry in fs::read_dir(&directory).during(directory.display())? {
+                let entry = entry?;
+                let file_type = entry.file_type()?;
+                if file_type.is_dir() {
+                    open.push(entry.path());
+                } else if file_type.is_file() {
+                    let mut file = File::open(entry.path())?;
+                    while file.read(&mut buffer).during(entry.path().display())? > 0 {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn python(mount: &Path) -> Command {
+    let usr = mount.join("usr");
+    let libraries = usr.join("lib/x86_64-linux-gnu");
+    let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+    command.env("PYTHONHOME", &usr).arg("--library-path").arg(&libraries);
+    command.arg(usr.join("bin/python3.11")).args(["-S", "-c", PROGRAM]);
+    command
+}
+
+fn make(floe: &Path, members: &[PathBuf], options: &[&Path], image: &Path) -> Outcome {
+    eprintln!("making {} …", image.display());
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--directory", "/"]).args(members.iter().map(|member| Path::new("usr").join(member)));
+    let mut tar = tar.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().during("tar")?;
+    let mut mkfs = Command::new(floe);
+    mkfs.args(["mkfs", "--quiet", "-zlz4"]).args(options).arg(image).arg("-");
+    if let Some(archive) = tar.stdout.take() {
+        mkfs.stdin(archive);
+    }
+    let made = succeed(&mut mkfs);
+    tar.wait()?;
+    made
+}
+
+fn serve(registry: &Path, store: &Path, address: SocketAddr) -> Outcome<Child> {
+    let configuration = format!(
+        "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{address}'}}\n",
+        store.display()
+    );
+    let file = store.join("config.yml");
+    fs::write(&file, configuration)?;
+    let mut command = Command::new(registry);
+    command.arg("serve").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let server = command.spawn().during(registry.display())?;
+    let started = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        if started.elapsed() > PATIENCE {
+            return Err(TaskError::new(format!("{} does not listen", registry.display())));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(server)
+}
+
+fn sha256_of(path: &Path) -> Outcome<String> {
+    use sha2::Digest as _;
+    struct Hashing(sha2::Sha256);
+    impl io::Write for Hashing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hashing = Hashing(sha2::Sha256::new());
+    io::copy(&mut File::open(path)?, &mut hashing)?;
+    Ok(hashing.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Runs a program that must succeed.
+fn succeed(command: &mut Command) -> Outcome {
+    let output = command.output().during(command.get_program().display())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(TaskError::new(format!("{} fails: {}", command.get_program().display(), words.trim())))
+}
