@@ -13,8 +13,8 @@ const SOFTWARE_DUMMY: u64 = 9;
 const SAMPLE_TID_AND_TIME: u64 = 2 | 4;
 /// Bits of `perf_event_attr`: disabled, watermark, sample_id_all, use_clockid, context_switch.
 const FLAGS: u64 = 1 | 1 << 14 | 1 << 18 | 1 << 25 | 1 << 26;
-const IOCTL_ENABLE: libc::c_ulong = 0x2400;
-const IOCTL_DISABLE: libc::c_ulong = 0x2401;
+const IOCTL_ENABLE: libc::Ioctl = 0x2400;
+const IOCTL_DISABLE: libc::Ioctl = 0x2401;
 /// The offsets in the first page of the kernel's write position and our read position.
 const HEAD_OFFSET: usize = 1024;
 const TAIL_OFFSET: usize = 1032;
