@@ -21,7 +21,7 @@ const VARIABLE: &str = "FLOE_IN_BACKGROUND";
 
 /// The role of this process.
 pub(crate) enum Role {
-    /// The foreground process, after the background process ended with this exit code or reported that the mount works.
+    /// The foreground process, with its exit code: the mount works, or the background process has failed.
     Foreground(u8),
     /// The background process, which serves the mount and reports when it works.
     Background(Report),

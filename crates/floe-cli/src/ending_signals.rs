@@ -4,7 +4,7 @@ use std::fs;
 
 /// Returns those of `signals` that the program handles: all that were not ignored when it started. nohup ignores
 /// SIGHUP, and a shell without job control ignores SIGINT for background programs. Ignored signals stay ignored.
-pub(crate) fn heeded(signals: &[i32]) -> Vec<i32> {
+pub(crate) fn unless_ignored(signals: &[i32]) -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
     signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()

@@ -29,8 +29,8 @@ const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images (https://, s3://, gs://, az://, oci://)")]
 pub(crate) struct RemoteArguments {
-    /// What reads do while the server cannot be reached: fail at once ('eio'), or wait and retry for a time
-    /// ('wait:10m') [default: wait:60s]
+    /// The behaviour of reads while the server cannot be reached: fail with EIO after a few attempts ('eio'), or retry
+    /// for a time ('wait:10m') [default: wait:60s]
     #[arg(long, value_name = "wait:TIME|eio")]
     outage: Option<Outage>,
 

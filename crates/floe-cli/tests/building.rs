@@ -166,7 +166,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
         (&["image", "-"], 1, "standard input: the archive is cut off"),
         (&["image", "-", "-"], 2, "only once"),
         (&["image"], 2, "SOURCE"),
-        (&["image", "source", "-z", "brotli"], 2, "'brotli' is not known"),
+        (&["image", "source", "-z", "brotli"], 2, "'brotli' is unknown"),
     ] {
         let output = floe(&folder, arguments).output().expect("floe runs");
         let said = said(&output);

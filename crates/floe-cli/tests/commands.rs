@@ -226,7 +226,7 @@ fn check_tells_faults_and_ends_with_the_codes_of_fsck() {
     assert!(said.contains("error: ") && said.contains("checksum") && said.contains("2 errors, 0 warnings"), "{said}");
     let output = floe(&["check", "--json", broken]);
     let records: Vec<serde_json::Value> =
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("one object per line")).collect();
     assert_eq!(records.len(), 3);
     assert_eq!((&records[2]["errors"], &records[2]["format"]), (&2.into(), &"EROFS".into()));
     assert!(records.iter().any(|record| record["path"].is_string()), "{records:?}");

@@ -32,7 +32,7 @@ fn root_may_mount() {
     let (works, answer) = doctor(&[]);
     assert!(works, "{answer}");
     assert!(line(&answer, "/dev/fuse").starts_with("ok"), "{answer}");
-    assert!(line(&answer, "mount permission").contains("by itself"), "{answer}");
+    assert!(line(&answer, "mount permission").contains("this process can mount"), "{answer}");
 }
 
 #[test]

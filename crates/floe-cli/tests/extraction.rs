@@ -280,7 +280,7 @@ fn users_without_privileges_get_what_they_may_have() {
         let complaints = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{complaints}");
         assert_eq!(complaints.lines().count(), 1, "{complaints}");
-        assert!(complaints.contains("left out for want of privileges"), "{complaints}");
+        assert!(complaints.contains("left out because of missing privileges"), "{complaints}");
         let found = walk::directory(&scene.target(), DirectoryWalk::default()).expect("readable");
         let mut expected = manifest.clone();
         for (_, entry) in expected.entries_mut() {

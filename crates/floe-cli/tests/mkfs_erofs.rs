@@ -244,13 +244,13 @@ fn wrong_calls_end_as_the_originals() {
 fn what_is_not_offered_is_refused_in_one_line() {
     let scene = scene();
     for (arguments, words) in [
-        ("--incremental=data image source", "--incremental is not offered by floe: an image is always built anew"),
-        ("--tar=i image source.tar", "--tar=i is not offered by floe: an image has the data of its archive"),
-        ("--clean=rvsp image source", "--clean is not offered by floe: an image without its data"),
+        ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),
+        ("--tar=i image source.tar", "--tar=i is not offered by floe: an image contains the data of its archive"),
+        ("--clean=rvsp image source", "--clean is not offered by floe: images without data"),
         ("--s3=http://host image bucket", "--s3 is not offered by floe: sources are local"),
-        ("--ungzip=copy --tar image source.tar", "--ungzip is not offered by floe: it keeps no copy"),
+        ("--ungzip=copy --tar image source.tar", "--ungzip is not offered by floe: floe writes no copy"),
         ("-zlz4 -E48bit --max-extent-bytes=-8192 image source", "pclusters always begin with a block"),
-        ("-Edot-omitted image source", "dot-omitted is not offered by floe: each directory names itself"),
+        ("-Edot-omitted image source", "dot-omitted is not offered by floe: each directory has an entry for itself"),
         ("-zlzma,lc=2 image source", "-zlzma,lc=2 is not offered by floe: lc cannot be set"),
     ] {
         let output = ours(scene.path(), arguments, &[]);
@@ -262,7 +262,7 @@ fn what_is_not_offered_is_refused_in_one_line() {
     }
     for (arguments, words) in [
         ("--exclude-regex=( image source", "not a valid regular expression"),
-        ("image source.tar", "for an archive give --tar"),
+        ("image source.tar", "for an archive use --tar"),
         ("--ex=docs image source", "option '--ex' is ambiguous"),
     ] {
         let output = ours(scene.path(), arguments, &[]);

@@ -252,7 +252,7 @@ fn a_busy_mount_is_detached_and_served_until_nobody_uses_it() {
     let output = run(floe().arg("umount").arg(&serving.place.path));
     let (code, errors) = told(&output);
     assert_eq!(code, Some(1));
-    let who = format!("(process {}, open file): end that, or run floe umount --lazy", std::process::id());
+    let who = format!("(process {}, open file): end these processes, or run floe umount --lazy", std::process::id());
     assert!(errors.contains("is in use by") && errors.contains(&who), "{errors}");
     serving.signal(Signal::TERM);
     until("it is detached", || !serving.place.is_mounted());

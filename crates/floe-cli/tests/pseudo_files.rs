@@ -187,7 +187,7 @@ fn what_goes_wrong_leaves_no_file() {
         (&["-pf"], "-pf needs a value"),
         (&["-ls", "-pf", &pseudo, &image], "exclude each other"),
         (&["-regex", "-no-wildcards", &image], "exclude each other"),
-        (&["-regex", "-ls", &image, "("], "is no regular expression"),
+        (&["-regex", "-ls", &image, "("], "is not a regular expression"),
     ] {
         let output = ours(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -72,7 +72,7 @@ fn what_is_recorded_comes_first() {
         };
         build("plain", &[]);
         let told = build("profiled", &["--profile", "profile"]);
-        assert!(told.contains("1 ranges of the profile are of files"), "{told}");
+        assert!(told.contains("1 ranges of the profile belong to files"), "{told}");
         let (plain, profiled) = (open(folder, "plain"), open(folder, "profiled"));
         assert_eq!(launch_list(&plain), []);
         let nid = |path: &&str| profiled.resolve(path).expect("it is there");
@@ -165,7 +165,7 @@ fn signals_end_the_command_and_what_it_read_is_recorded() {
         assert!(floe(folder, arguments).status.success(), "{arguments:?}");
     }
     let mounted = mount_lines(folder);
-    let killed = "the command does not end, and is killed";
+    let killed = "the command does not end; killing it";
     for (signals, trap, code, words) in [
         (&[Signal::INT][..], "", 130, ""),
         (&[Signal::TERM], "", 143, ""),

@@ -371,7 +371,7 @@ fn sockets_go_with_their_mounts_and_those_left_behind_do_no_harm() {
         let (code, _, errors) = ask(&[command], &serving.place.path);
         let directory = serving.place.path.display();
         let expected =
-            format!("floe: no program answers for {directory}: where it is gone, run floe umount {directory}\n");
+            format!("floe: no program answers for {directory}: if it is gone, run floe umount {directory}\n");
         assert_eq!((code, errors), (Some(1), expected));
     }
     drop(serving);

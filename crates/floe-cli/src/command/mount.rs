@@ -23,7 +23,7 @@ use crate::{
     confinement::{self, Opened, SandboxArguments},
     control,
     daemon::{self, Report, Role},
-    ending_signals::heeded,
+    ending_signals::unless_ignored,
     exit::Exit,
     fail::Fail,
     front::Fronted,
@@ -182,7 +182,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         image.reader().engine().mark_decodes(marks);
     }
     // From here on, signals are queued until the mount exists, so that no signal leaves a mount without a process.
-    let signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]));
+    let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
     let Fronted { mount, reader, report: front } = settings.front.mount(&image, mountpoint, &settings.mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {

@@ -39,7 +39,7 @@ impl Mounted {
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
         let entry = entry.ok_or_else(|| Fail::failed(format!("{shown} is not a mountpoint")))?;
         if !entry.is_served() {
-            return Err(Fail::failed(format!("{shown} is a mount of {}, not of Floe", entry.file_system)));
+            return Err(Fail::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
         }
         let user_id = geteuid().as_raw();
         if let Some(owner) = entry.user_id.filter(|owner| *owner != user_id) {

@@ -267,7 +267,7 @@ impl Order {
             }
             "workers" => {
                 let count = usize::try_from(numbered("worker number")?).unwrap_or(usize::MAX);
-                // With 0, the calling thread compresses.
+                // In the original, 0 means that the calling thread compresses. Here, one thread compresses.
                 build.jobs = count.clamp(1, BuildOptions::JOBS_MAX).try_into().unwrap_or(build.jobs);
             }
             "xattr-prefix" => build.xattrs.long_prefixes.push(value.as_bytes().to_vec()),

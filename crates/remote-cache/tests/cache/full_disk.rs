@@ -48,7 +48,7 @@ fn a_full_disk_is_served_through_and_told_once() {
         let notices = scene.notices.lock().expect("no panic").clone();
         let [notice] = &*notices else { panic!("{kind:?}: {notices:?}") };
         assert!(notice.contains("No space left on device"), "{notice}");
-        assert!(notice.contains("going on without caching"), "{notice}");
+        assert!(notice.contains("continuing without the cache"), "{notice}");
         // Chunks that did fit remain correct.
         let other = open(&cache_in(disk.folder.path(), 1 << 30, "first boot", &scene.notices), &object, &server);
         assert!(read_all(&other.expect("it opens")).expect("all of it") == object.data());

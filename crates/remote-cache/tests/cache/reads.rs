@@ -213,7 +213,7 @@ fn objects_that_cannot_be_trusted_are_refused() {
         assert!(error.to_string().contains(expected), "{error}");
     };
     let (plain, table) = (Object::new(Kind::Location, 1000, 1), Object::new(Kind::Table, 1000, 1));
-    refuse(plain.key.clone(), 1000, true, "nothing verifies its bytes, and verification is required");
+    refuse(plain.key.clone(), 1000, true, "its bytes cannot be verified, but verification is required");
     refuse(plain.key, 999, false, "it has 999 bytes according to the server, not 1000");
     refuse(
         ObjectKey { len: 1001, ..table.key },

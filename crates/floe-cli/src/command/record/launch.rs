@@ -15,7 +15,7 @@ use signal_hook::{
     low_level::siginfo::{Cause, Origin},
 };
 
-use crate::{ending_signals::heeded, fail::Fail};
+use crate::{ending_signals::unless_ignored, fail::Fail};
 
 /// How long a command may run on after a signal before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl Launch {
     /// # Errors
     /// Signal handlers cannot be installed.
     pub(super) fn prepare() -> Result<Self, Fail> {
-        let watched = [heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
+        let watched = [unless_ignored(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
         let signals = SignalsInfo::<WithOrigin>::new(watched);
         Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))? })
     }

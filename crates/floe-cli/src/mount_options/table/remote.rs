@@ -9,7 +9,7 @@ pub(super) const REMOTE: &[OptionRow] = &[
     row(
         "outage",
         text("wait:TIME|eio", |to, value| put(&mut to.open.remote.remote.outage, value)),
-        "behaviour of reads while the server cannot be reached: retry for TIME, or fail with EIO at once",
+        "behaviour of reads while the server cannot be reached: retry for TIME, or fail with EIO after a few attempts",
     )
     .default("wait:60s")
     .shown(|now| now.open.remote.remote.outage.to_string()),
