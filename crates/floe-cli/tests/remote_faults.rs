@@ -161,7 +161,7 @@ fn a_storm_of_429_slows_reads_and_fails_none() {
     if !skip::ready(&[Need::Fuse, Need::Peer("nginx"), Need::Peer("toxiproxy-server")]) {
         return;
     }
-    let (server, noise) = (RealServer::limited_nginx(20), Noise::new(13));
+    let (server, noise) = (RealServer::limited_nginx(5), Noise::new(13));
     server.offer(&noise.image, "image");
     let proxy = Toxiproxy::to(server.port);
     let served = noise.mount(&format!("http://127.0.0.1:{}/image", proxy.port), &["--outage", "wait:10m"]);

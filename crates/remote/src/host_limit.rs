@@ -24,6 +24,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// The weight of a new measurement in the moving average.
 const MEASUREMENT_WEIGHT: f64 = 0.2;
 
+/// The growth of the shortest wait for a first byte with each request, because the wait may have become longer for good.
+const FORGETTING: f64 = 1.01;
+
 /// The minimum and the maximum size of a request, in bytes.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
 pub(crate) const REQUEST_BYTES_MAX: u64 = 8 << 20;
@@ -54,8 +57,9 @@ struct State {
     running: BTreeMap<u64, Option<Arc<Notify>>>,
     decreased: Option<Instant>,
     paused_until: Option<Instant>,
-    /// The average wait for the first byte, and the average transfer rate of one connection after it.
+    /// The shortest wait for the first byte: longer waits are queues that our own requests cause.
     first_byte_s: Option<f64>,
+    /// The bytes of one connection in a second after it.
     bytes_per_s: Option<f64>,
 }
 
@@ -117,8 +121,10 @@ impl HostLimit {
         let mut state = self.lock();
         state.window = (state.window + 1.0 / state.window).min(self.window_max);
         let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + MEASUREMENT_WEIGHT * (new - old)));
-        state.first_byte_s = mean(state.first_byte_s, first_byte.as_secs_f64());
-        // Small answers arrive with their first byte, so they do not show the transfer rate.
+        let first_byte_s = first_byte.as_secs_f64();
+        state.first_byte_s =
+            Some(state.first_byte_s.map_or(first_byte_s, |least| (least * FORGETTING).min(first_byte_s)));
+        // Small answers arrive with their first byte.
         if bytes >= REQUEST_BYTES_MIN / 4 {
             state.bytes_per_s = mean(state.bytes_per_s, bytes as f64 / transfer.as_secs_f64().max(1e-4));
         }
@@ -286,11 +292,14 @@ mod tests {
     #[test]
     fn requests_grow_with_bandwidth_and_round_trips() {
         for (first_byte_ms, transfer_ms, expected) in
-            [(1, 100, REQUEST_BYTES_MIN), (80, 80, 4 << 20), (500, 10, REQUEST_BYTES_MAX)]
+            [(1, 100, REQUEST_BYTES_MIN), (70, 80, 4 << 20), (500, 10, REQUEST_BYTES_MAX)]
         {
             let limit = HostLimit::new(16.0);
             assert_eq!(limit.request_bytes(), None);
             limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
+            assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
+            // What waits in queues that our own requests make is not worth larger ones.
+            limit.went_well(Duration::from_millis(900), Duration::from_millis(transfer_ms), 1 << 20);
             assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
         }
     }

@@ -26,7 +26,7 @@ use support::{
 };
 
 /// How many answers are wrong, unless `FLOE_HOSTILE_ANSWERS` says so.
-const ANSWERS: u64 = 1_000;
+const ANSWERS: u64 = 500;
 
 /// How much memory all of it may take, the server included, in bytes.
 const RESIDENT_BYTES_MAX: u64 = 256 << 20;
