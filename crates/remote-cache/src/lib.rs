@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod about;
+mod ahead;
 mod background;
 mod boot;
 mod budget;
