@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod about;
+mod ahead;
 mod background;
 mod boot;
 mod budget;

@@ -11,6 +11,7 @@ use floe_image::{ByteRange, ImageSource};
 use crate::{
     Cache, CacheCounts, Cause, DigestTable, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust,
     VerityRoot,
+    ahead::Ahead,
     background::Prefetch,
     counters::Counters,
     flights::Flights,
@@ -35,11 +36,13 @@ pub struct SourceOptions {
     pub require_verified: bool,
     /// How long a read waits for another process that fetches the same chunk, before it fetches the chunk itself.
     pub flight_patience: Duration,
+    /// Whether chunks are fetched ahead of readers that go from front to back.
+    pub reads_ahead: bool,
 }
 
 impl Default for SourceOptions {
     fn default() -> Self {
-        Self { require_verified: false, flight_patience: Duration::from_secs(15) }
+        Self { require_verified: false, flight_patience: Duration::from_secs(15), reads_ahead: true }
     }
 }
 
@@ -51,6 +54,7 @@ impl Default for SourceOptions {
 pub struct CachedSource {
     object: Arc<RemoteObject>,
     prefetch: Arc<Prefetch>,
+    ahead: Option<Arc<Ahead>>,
     cause: Cause,
 }
 
@@ -108,7 +112,7 @@ impl CachedSource {
         };
         let _ = object.verifier.set(verifier);
         let prefetch = Arc::new(Prefetch::new(Arc::clone(&object)));
-        Ok(Self { object, prefetch, cause: Cause::Demand })
+        Ok(Self { object, prefetch, ahead: options.reads_ahead.then(Arc::default), cause: Cause::Demand })
     }
 
     /// The same object, with this cause for its reads.
@@ -147,6 +151,30 @@ impl CachedSource {
         let is_inside = range.len() == len as u64 && range.end() <= self.len();
         is_inside.then_some(range).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
+
+    /// Fetches in the background what is missing. Nothing is fetched that cannot be stored.
+    fn prefetch(&self, range: ByteRange) {
+        let range = range.intersection(ByteRange::new(0, self.len()));
+        let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
+        if range.is_empty() || self.object.stored.is_none() || !is_storing {
+            return;
+        }
+        let layout = self.object.layout;
+        self.prefetch.add(layout.index_of(range.offset()), layout.index_of(range.end() - 1));
+    }
+
+    /// Fetches ahead of a reader that goes from front to back.
+    fn get_ahead(&self, range: ByteRange) {
+        let Some(ahead) = self.ahead.as_ref().filter(|_| !range.is_empty() && self.cause == Cause::Demand) else {
+            return;
+        };
+        let layout = self.object.layout;
+        let (first, last) = (layout.index_of(range.offset()), layout.index_of(range.end() - 1));
+        let Some((first, last)) = ahead.read(first, last) else { return };
+        if first < layout.data_chunks() {
+            self.prefetch(layout.run(first, last.min(layout.data_chunks() - 1) - first + 1));
+        }
+    }
 }
 
 impl ImageSource for CachedSource {
@@ -155,22 +183,23 @@ impl ImageSource for CachedSource {
     }
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
-        self.object.read(self.range(offset, output.len())?, output, self.cause)
+        let range = self.range(offset, output.len())?;
+        self.get_ahead(range);
+        self.object.read(range, output, self.cause)
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        Ok(self.object.try_read_at(self.range(offset, output.len())?, output))
+        let range = self.range(offset, output.len())?;
+        let is_read = self.object.try_read_at(range, output);
+        if is_read {
+            self.get_ahead(range);
+        }
+        Ok(is_read)
     }
 
     /// Fetches missing chunks in the background. Does nothing if they cannot be stored.
     fn will_need(&self, offset: u64, len: u64) {
-        let range = ByteRange::new(offset, len).intersection(ByteRange::new(0, self.len()));
-        let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
-        if range.is_empty() || self.object.stored.is_none() || !is_storing {
-            return;
-        }
-        let layout = self.object.layout;
-        self.prefetch.add(layout.index_of(range.offset()), layout.index_of(range.end() - 1));
+        self.prefetch(ByteRange::new(offset, len));
     }
 }
 

@@ -33,7 +33,7 @@ impl RealServer {
 
     /// nginx that answers 429 beyond so many requests in a second.
     pub(crate) fn limited_nginx(requests_per_s: u32) -> Self {
-        let zone = format!("limit_req_zone $server_name zone=all:1m rate={requests_per_s}r/s; limit_req_status 429;");
+        let zone = format!("limit_req_zone $server_addr zone=all:1m rate={requests_per_s}r/s; limit_req_status 429;");
         Self::nginx_with(&zone, "limit_req zone=all;")
     }
 

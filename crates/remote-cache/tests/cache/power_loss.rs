@@ -9,9 +9,10 @@ use std::{
 use floe_image::ImageSource;
 use floe_testkit::Random;
 
-use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
+use crate::scene::{Kind, Object, Scene, Server, number_from, open, read_all, read_parts};
 
-const LOSSES: u64 = 50;
+/// How many power losses there are for each kind of verification, unless `FLOE_POWER_LOSSES` says so.
+const LOSSES: usize = 15;
 
 /// The size of a page of the page cache, and of a disk sector for the map, in bytes.
 const PAGE: u64 = 4096;
@@ -50,7 +51,7 @@ fn nothing_wrong_is_read_after_a_power_loss() {
     for kind in Kind::ALL {
         let object = Object::new(kind, (5 << 20) + 5000, 21);
         let (mut kept, mut lost) = (0, 0);
-        for seed in 0..LOSSES {
+        for seed in 0..number_from("FLOE_POWER_LOSSES", LOSSES) as u64 {
             let mut random = Random::new(seed);
             let (before, after) = (Scene::new(), Scene::new());
             let server = Server::of(&object);

@@ -12,10 +12,10 @@ use std::{
 };
 
 use floe_image::{ByteRange, ImageSource};
-use floe_remote_cache::{CachedSource, Cause, FetchError, FetchFault, ObjectKey, Offline, SourceOptions};
+use floe_remote_cache::{CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, ObjectKey, Offline, SourceOptions};
 use floe_testkit::{Random, check_rows};
 
-use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, read_all};
+use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, open_with, read_all};
 
 /// Lengths at and around block and chunk boundaries.
 const LENGTHS: [usize; 8] = [1, 511, 4096, 262_144, 262_145, 700_001, 1 << 20, (3 << 20) + 77];
@@ -153,6 +153,28 @@ fn hints_are_fetched_in_the_background_and_once() {
     let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
     assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
     assert_eq!(source.counts().bytes.demand, 3 << 18, "the rest was asked for by nobody but the reader");
+}
+
+#[test]
+fn readers_from_front_to_back_are_fetched_ahead_of() {
+    let object = Object::new(Kind::Table, 40 * CHUNK_BYTES as usize, 35);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let source = open_with(&scene.cache(), &object, &server, SourceOptions::default()).expect("it opens");
+    let read = |chunk: u64| source.read_at(chunk * CHUNK_BYTES, &mut [0; 4096]).expect("read");
+    for chunk in [30, 20, 10] {
+        read(chunk);
+    }
+    assert_eq!(server.data_bytes(), 3 * CHUNK_BYTES, "jumps fetch what is read");
+    read(0);
+    read(1);
+    // Chunks 2 and 3 come without being read.
+    let started = Instant::now();
+    while server.data_bytes() < 7 * CHUNK_BYTES {
+        assert!(started.elapsed() < Duration::from_secs(60), "{} bytes", server.data_bytes());
+        thread::yield_now();
+    }
+    assert!(read_all(&source).expect("all of it") == object.data());
+    assert_eq!(server.data_bytes(), 40 * CHUNK_BYTES, "each chunk comes once");
 }
 
 #[test]

@@ -186,9 +186,18 @@ pub(crate) fn cache_in(
     Cache::open(options).expect("the cache opens")
 }
 
+/// Opens an object of which nothing is fetched but what is asked for.
 pub(crate) fn open(cache: &Arc<Cache>, object: &Object, server: &Arc<Server>) -> io::Result<CachedSource> {
-    let fetcher = Arc::clone(server) as Arc<dyn RangeFetcher>;
-    CachedSource::open(Some(cache), object.key.clone(), fetcher, SourceOptions::default())
+    open_with(cache, object, server, SourceOptions { reads_ahead: false, ..SourceOptions::default() })
+}
+
+pub(crate) fn open_with(
+    cache: &Arc<Cache>,
+    object: &Object,
+    server: &Arc<Server>,
+    options: SourceOptions,
+) -> io::Result<CachedSource> {
+    CachedSource::open(Some(cache), object.key.clone(), Arc::clone(server) as Arc<dyn RangeFetcher>, options)
 }
 
 /// All bytes of a source, read in pieces of odd sizes.
@@ -245,4 +254,9 @@ pub(crate) fn bytes_of(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("it is read");
     bytes
+}
+
+/// The number that a variable of the environment has; `usual` if it is not set.
+pub(crate) fn number_from(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
