@@ -183,7 +183,8 @@ fn components(directory: &Path) -> Outcome {
 /// Writes the SHA-256 sums of what is there to be downloaded, as `sha256sum --check` takes them.
 fn sums(directory: &Path) -> Outcome {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
-    files.retain(|path| path.is_file() && path.file_name() != Some(OsStr::new("SHA256SUMS")));
+    // Cargo has a lock file there, too.
+    files.retain(|path| path.is_file() && path.extension().is_some());
     files.sort();
     let mut text = String::new();
     for path in files {
