@@ -337,6 +337,51 @@ fn reads_wait_for_a_server_that_is_restarted() {
 }
 
 #[test]
+fn what_a_launch_reads_is_fetched_before_anybody_asks() {
+    if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, directory) = (RealServer::registry(), TempDir::new().expect("a directory"));
+    let [tree, image, profile] = ["tree", "image.erofs", "profile"].map(|name| directory.path().join(name));
+    fs::create_dir(&tree).expect("made");
+    for name in ["a", "b", "c"] {
+        let noise = floe_testkit::Random::new(u64::from(name.as_bytes()[0])).noise(4 << 20);
+        fs::write(tree.join(name), noise).expect("written");
+    }
+    fs::write(&profile, "# floe profile 1\n0 1048576 /b\n0 4096 /absent\n").expect("written");
+    let url = format!("oci://localhost:{}/launch", server.port);
+    for is_in_the_image in [true, false] {
+        let mut mkfs = floe();
+        mkfs.args(["mkfs", "--quiet"]).arg(&image).arg(&tree);
+        let mut push = floe();
+        push.args(["push", "--quiet"]).arg(&image).arg(&url);
+        if is_in_the_image {
+            mkfs.arg("--profile").arg(&profile)
+        } else {
+            push.arg("--profile").arg(&profile)
+        };
+        for command in [&mut mkfs, &mut push] {
+            let (code, errors) = told(&run(command));
+            assert_eq!(code, Some(0), "{errors}");
+        }
+        let cache = Cache::new();
+        let options = cache.options();
+        let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+        let files = Materialised { path: PathBuf::from(&url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let served = Served::with(&files, &options, &[]).expect("mounted");
+        let fetched = || {
+            let output = run(floe().args(["status", "--json"]).arg(served.path()));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let causes = report["remote"]["counts"]["remote"]["causes"].as_array().expect("causes").clone();
+            causes.iter().filter_map(|cause| cause["bytes"].as_u64()).sum::<u64>()
+        };
+        support::program::until("it is fetched", || fetched() >= 1 << 20);
+        assert!(fetched() <= 3 << 20, "{} bytes", fetched());
+        assert!(served.end().is_empty());
+    }
+}
+
+#[test]
 fn mirrors_of_hosts_toml_are_asked_first() {
     if !skip::ready(&[Need::Peer("docker-registry")]) {
         return;

@@ -25,7 +25,11 @@ pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRang
         for extent in &extents {
             let (device, offset, len) = match extent.data {
                 ExtentData::Hole => continue,
-                ExtentData::Plain { device, offset } => (device, offset, extent.range.len()),
+                ExtentData::Plain { device, offset } => {
+                    // The extent may begin before the range, and go on behind it.
+                    let part = extent.range.intersection(range);
+                    (device, offset.saturating_add(part.offset() - extent.range.offset()), part.len())
+                }
                 ExtentData::Encoded { block, .. } => match block.stored_len {
                     StoredLen::Known(len) => (block.device, block.offset, u64::from(len)),
                     StoredLen::Prefixed => (block.device, block.offset, UNKNOWN_LEN),

@@ -148,20 +148,25 @@ fn processes_killed_while_they_fill_leave_nothing_wrong() {
     let mut random = Random::new(5);
     // Children are killed within the time that a whole run takes.
     let started = Instant::now();
-    assert!(spawn(folder, kills, 1000, Path::new("")).wait().expect("a child").success());
-    let whole_us = started.elapsed().as_micros() as u64;
+    assert!(spawn(folder, kills, 10_000, Path::new("")).wait().expect("a child").success());
+    let mut whole_us = started.elapsed().as_micros() as u64;
     let cache = cache_in(&cache_directory, 1 << 30, "first boot", &scene.notices);
     assert_eq!(cache.drop_object(&object.key.id()).expect("it goes"), Some(true));
     let (mut healthy_ends, mut partly, mut offline_right) = (0, 0, 0);
     for kill in (0..kills).step_by(2) {
         // Two at a time, so that one often holds a lock that the other waits for.
-        let mut children = [kill, kill + 1].map(|seed| spawn(folder, seed, 1000, Path::new("")));
+        let mut children = [kill, kill + 1].map(|seed| spawn(folder, seed, 10_000, Path::new("")));
         thread::sleep(Duration::from_micros(random.below(whole_us)));
+        let ends_before = healthy_ends;
         for child in &mut children {
             thread::sleep(Duration::from_micros(random.below(whole_us / 4)));
             healthy_ends += usize::from(child.try_wait().expect("a child").is_some_and(|status| status.success()));
             child.kill().expect("it is killed");
             child.wait().expect("it ends");
+        }
+        if healthy_ends == ends_before + children.len() {
+            // They are faster than the first one was, on a machine that was busy then.
+            whole_us = (whole_us * 3 / 4).max(1000);
         }
         let cache = cache_in(&cache_directory, 1 << 30, "first boot", &scene.notices);
         server.set_down(true);

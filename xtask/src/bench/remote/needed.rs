@@ -60,7 +60,10 @@ pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
         for extent in extents.drain(..) {
             match extent.data {
                 ExtentData::Hole => {}
-                ExtentData::Plain { offset, .. } => noting.note(offset, extent.range.len()),
+                ExtentData::Plain { offset, .. } => {
+                    let part = extent.range.intersection(range);
+                    noting.note(offset + (part.offset() - extent.range.offset()), part.len());
+                }
                 ExtentData::Encoded { block, .. } => match block.stored_len {
                     StoredLen::Known(len) => noting.note(block.offset, u64::from(len)),
                     StoredLen::Prefixed => noting.note(block.offset, BLOCK_BYTES),
