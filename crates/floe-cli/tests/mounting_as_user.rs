@@ -260,7 +260,7 @@ fn mount_finds_the_helper() {
         format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
-    let output = run(command.args(["-o", "noatime,noexec,x-a=b"]).arg(reachable.image()).arg(&place.path));
+    let output = run(command.args(["-o", "noatime,noexec,x-a=b,front=fuse"]).arg(reachable.image()).arg(&place.path));
     assert_eq!(told(&output), (Some(0), String::new()));
     let pid = server(&place);
     let line = mount_line(pid, &place);
