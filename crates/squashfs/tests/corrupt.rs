@@ -147,6 +147,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
         "corrupt image: list of the attribute id table does not end where the file system does (byte 112)",
     ),
     ("sqfs-sb-xattr-wild", "corrupt image: attribute id table past the end of the file system"),
+    ("sqfs-shared-block-stored-length", "corrupt image: stored bytes of a block end early (byte 96)"),
     ("sqfs-symlink-empty", ""),
     ("sqfs-symlink-huge", "corrupt image: symbolic link of more than 4096 bytes"),
     ("sqfs-symlink-max", "corrupt image: symbolic link of more than 4096 bytes"),
