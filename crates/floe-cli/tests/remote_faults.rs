@@ -167,7 +167,9 @@ fn a_storm_of_429_slows_reads_and_fails_none() {
     let served = noise.mount(&format!("http://127.0.0.1:{}/image", proxy.port), &["--outage", "wait:10m"]);
     thread::scope(|scope| {
         let read = |index: usize| noise.read(&served, index * (LEN / 8), LEN / 8).expect("read");
-        (0..8).for_each(|index| drop(scope.spawn(move || read(index))));
+        for index in 0..8 {
+            scope.spawn(move || read(index));
+        }
     });
     let counts = counts(&served);
     assert!(counts["remote"]["throttled"].as_u64() > Some(0) && counts["remote"]["failed"] == 0, "{counts}");
@@ -193,7 +195,9 @@ fn tokens_that_expire_in_the_middle_are_had_again() {
     thread::sleep(TOKEN_TIME + Duration::from_secs(1));
     thread::scope(|scope| {
         let read = |index: usize| noise.read(&served, index * (LEN / 8), LEN / 8).expect("read");
-        (0..8).for_each(|index| drop(scope.spawn(move || read(index))));
+        for index in 0..8 {
+            scope.spawn(move || read(index));
+        }
     });
     let renewed = authority.given() - first;
     assert!((1..=3).contains(&renewed), "{renewed} tokens for eight readers");
@@ -246,7 +250,9 @@ fn a_full_disk_is_served_through() {
     let served = noise.mount(&url, &["--cache-directory", small.path.path().to_str().expect("text")]);
     thread::scope(|scope| {
         let read = |index: usize| noise.read(&served, index * (LEN / 4), LEN / 4).expect("read");
-        (0..4).for_each(|index| drop(scope.spawn(move || read(index))));
+        for index in 0..4 {
+            scope.spawn(move || read(index));
+        }
     });
     assert!(counts(&served)["uncached_chunks"].as_u64() > Some(0), "{}", counts(&served));
     assert!(served.end().is_empty());
