@@ -113,7 +113,7 @@ fn anchor(heading: &str) -> String {
     letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
-/// What is wrong with the links of a page to other pages.
+/// The broken links of a page to other pages.
 fn broken_links(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let mut complaints = Vec::new();

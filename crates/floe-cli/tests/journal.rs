@@ -1,4 +1,4 @@
-//! What mounts write to systemd's journal: a socket in the place of the journal receives it.
+//! The entries that mounts write to systemd's journal, received by a socket in its place.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What goes wrong between a mount and real servers: the reads wait or fail as they were told, are right, and heal.
+//! Faults between a mount and real servers: reads wait or fail as the options say, return the right bytes, and recover.
 
 mod support;
 
@@ -229,7 +229,7 @@ fn signed_urls_that_expire_are_had_again_from_where_they_came() {
     assert!(asked.load(Relaxed) > first, "the origin was asked again");
     assert!(counts(&served)["remote"]["resolved_again"].as_u64() > Some(0));
     assert!(served.end().is_empty());
-    // What the user signed cannot be signed again: an error that says so, soon.
+    // Floe cannot sign the user's URL again, so the read fails soon, with an error that says so.
     let target = signed_url(proxy.port, "/images/noise", Duration::from_secs(1));
     thread::sleep(Duration::from_secs(2));
     let mut ls = floe();

@@ -79,7 +79,7 @@ impl View {
         }
         let mut children = Vec::new();
         if let Ok(Some(nid)) = self.file_system.find_number(number) {
-            // Whatever is wrong with the directory, those who read it are told.
+            // Errors are ignored: a reader of the directory receives them.
             let _ = self.file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
                 let is_child = dirent.file_type == FileType::Directory && dirent.name != b"." && dirent.name != b"..";
                 children.extend(is_child.then_some(dirent.inode_number));

@@ -243,7 +243,7 @@ fn read_recording(path: &Path) -> Vec<Message> {
     text.lines().map(message).collect()
 }
 
-/// What the kernel has asked.
+/// The opcodes of the kernel's requests.
 fn heard(messages: &[Message]) -> BTreeSet<Opcode> {
     messages.iter().filter(|(way, _)| *way == '>').map(|(_, bytes)| opcode(bytes)).collect()
 }

@@ -153,12 +153,11 @@ impl Mount {
         let readahead = match hidden {
             Hidden::Own(hidden) => {
                 let readahead = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
-                readahead
-                    .map(|(asking, reader)| {
-                        let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
-                        spawn(FrontReader::THREAD.to_owned(), move || reader.run(&mounted)).map(|()| asking)
-                    })
-                    .transpose()?
+                // The front works without readahead, so a thread that cannot be started is no error.
+                readahead.and_then(|(asking, reader)| {
+                    let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
+                    spawn(FrontReader::THREAD.to_owned(), move || reader.run(&mounted)).ok().map(|()| asking)
+                })
             }
             Hidden::Kept(keeper) => keeper.put_front()?,
         };

@@ -1,34 +1,33 @@
-//! Notices readers that go through an object from front to back.
+//! Detects sequential readers of an object.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::layout::ChunkIndex;
 
-/// How many readers are told apart.
+/// The number of readers that are distinguished.
 const READERS_MAX: usize = 8;
 
-/// How many chunks are fetched ahead of a reader at most: 16 MiB.
+/// The maximum number of chunks fetched ahead of a reader: 16 MiB.
 const WINDOW_MAX: u64 = 64;
 
-/// Readers that go through an object from front to back. Each chunk that one of them moves on by doubles how much is fetched
-/// ahead of it.
+/// The sequential readers of an object. The window fetched ahead of a reader doubles with each chunk that it advances.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// The one that moved last comes last.
+    /// In the order of their last reads.
     readers: Mutex<Vec<Reader>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Reader {
-    /// The chunk that comes next.
+    /// The chunk that the reader is expected to read next.
     next: ChunkIndex,
-    /// The first chunk that was not asked for yet.
+    /// The first chunk that was not requested yet.
     ahead: ChunkIndex,
     window: u64,
 }
 
 impl Ahead {
-    /// Notes a read of the chunks from `first` to `last`, and gives the chunks to fetch now: the first and the last.
+    /// Notes a read of the chunks from `first` to `last`. Returns the first and the last chunk to fetch now, if any.
     pub(crate) fn read(&self, first: ChunkIndex, last: ChunkIndex) -> Option<(ChunkIndex, ChunkIndex)> {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let is_at = |reader: &Reader| first == reader.next || (first < reader.next && first + 1 >= reader.next);

@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(limit.request_bytes(), None);
             limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
             assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
-            // What waits in queues that our own requests make is not worth larger ones.
+            // Waits in queues that our own requests cause are no reason for larger requests.
             limit.went_well(Duration::from_millis(900), Duration::from_millis(transfer_ms), 1 << 20);
             assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
         }

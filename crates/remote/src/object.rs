@@ -35,7 +35,7 @@ pub struct RemoteObject {
     key: ObjectKey,
     /// The bytes that arrived with the length, until they are read.
     head: Mutex<Option<Bytes>>,
-    /// What a launch reads, as far as that is known.
+    /// The ranges that a launch reads, if known.
     launch: LaunchPieces,
 }
 

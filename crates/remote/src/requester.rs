@@ -114,7 +114,7 @@ impl Requester {
         let mut patience = Patience::new(outage);
         let mut came = Vec::new();
         loop {
-            // What came before an answer broke off is not asked for again.
+            // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
             let fault = match self.attempt(&Wanted { range, ..*wanted }, cause, &mut came).await {
                 Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into() }),

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Bandwidths in Mbit/s
     #[arg(long, value_name = "MBIT", value_delimiter = ',', default_values_t = [100, 1000])]
     bandwidth: Vec<u64>,
-    /// What the image has, besides Python, below /usr
+    /// Directories below /usr that the image contains besides Python
     #[arg(long, value_name = "DIR", value_delimiter = ',', default_values = ["bin", "lib/x86_64-linux-gnu"])]
     tree: Vec<PathBuf>,
     /// Read all of the image too: through the mount, and after a download
@@ -140,7 +140,7 @@ impl Trial<'_> {
         let folder = tempfile::tempdir_in(self.place.folder())?;
         let target = folder.path().join("image.erofs");
         if bytes.is_some() {
-            // What is measured is the network.
+            // The benchmark measures the network.
             std::io::copy(&mut fs::File::open(&self.place.plain)?, &mut std::io::sink())?;
         }
         let started = Instant::now();

@@ -19,7 +19,8 @@ pub trait Sink: Send + Sync {
     /// many it took, from the first on. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
 
-    /// Reads a range of a file by itself, and gives how many bytes of it; `None`, unless it is that kind of sink. May wait.
+    /// Requests that a range of a file be read into the sink, and returns the number of bytes requested. Returns `None` if the
+    /// sink is given these bytes with [`Sink::store`] instead. May wait.
     fn read_ahead(&self, nid: Nid, range: ByteRange) -> Option<u64> {
         let _ = (nid, range);
         None

@@ -1,8 +1,9 @@
 //! Readahead in the files of a front.
 //!
-//! A process that serves requests must not wait for its own front. It sends the ranges to read over a socket, and another
-//! thread, or the keeper, reads them into the front's page cache. That thread reads through a private clone of the mount,
-//! so that it never makes the mount that users see busy; the clone is dropped as soon as that mount is gone.
+//! A thread that serves requests must not wait for its own front. It sends the ranges to read over a socket, and a thread
+//! that serves no requests reads them into the front's page cache. The keeper runs that thread, where there is a keeper.
+//! The thread reads through a private clone of the mount, because open files in the users' mount would make it busy. It
+//! drops the clone as soon as the users' mount is gone.
 
 use std::{
     fs::File,
@@ -42,13 +43,13 @@ pub struct FrontRange {
     pub range: ByteRange,
 }
 
-/// The sending end: asks for ranges and never waits.
+/// The sending end: requests ranges and never blocks.
 #[derive(Debug)]
 pub(crate) struct FrontReadahead {
     socket: OwnedFd,
 }
 
-/// The receiving end.
+/// The receiving end: reads the requested ranges.
 #[derive(Debug)]
 pub(crate) struct FrontReader {
     socket: OwnedFd,
@@ -74,7 +75,7 @@ impl FrontReadahead {
         self.socket
     }
 
-    /// Asks for ranges; returns how many bytes of them. Ranges for which the socket has no room are dropped.
+    /// Requests ranges, and returns the number of bytes requested. If the socket is full, the remaining ranges are dropped.
     pub(crate) fn ask(&self, ranges: &[FrontRange]) -> u64 {
         let mut asked = 0;
         for ranges in ranges.chunks(RANGES_MAX) {
@@ -92,7 +93,7 @@ impl FrontReader {
     /// The name of the thread that runs this.
     pub(crate) const THREAD: &str = "floe-front";
 
-    /// Reads what the other end asks for, until that is closed or the mount is gone.
+    /// Reads the requested ranges until the other end is closed or the mount is gone.
     pub(crate) fn run(self, mount: &Unmounter) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
@@ -132,7 +133,7 @@ impl FrontReader {
             let Some((_, file)) = open else { continue };
             let mut offset = range.offset();
             while let Some(len) = std::num::NonZero::new(range.end().saturating_sub(offset).min(STEP_BYTES)) {
-                // Whatever fails here fails again for those who read.
+                // Errors are ignored: a reader of the same range receives them.
                 let _ = fadvise(&*file, offset, Some(len), Advice::WillNeed);
                 offset += len.get();
             }

@@ -38,7 +38,7 @@ pub(crate) struct Layer {
     pub(crate) verity: Option<VerityRoot>,
     /// The digest of its digest table.
     pub(crate) table: Option<Digest>,
-    /// What a launch reads.
+    /// The pieces that a launch reads.
     pub(crate) launch: LaunchPieces,
 }
 

@@ -38,7 +38,7 @@ struct State {
     is_ending: AtomicBool,
 }
 
-/// What has passed.
+/// Counts of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) requests: u64,
@@ -82,7 +82,7 @@ impl Link {
         self.address
     }
 
-    /// What has passed so far.
+    /// The traffic so far.
     pub(super) fn passed(&self) -> Passed {
         let State { requests, bytes, connections, .. } = &*self.state;
         Passed { requests: requests.load(Relaxed), bytes: bytes.load(Relaxed), connections: connections.load(Relaxed) }

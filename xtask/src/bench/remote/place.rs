@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where Python and the C library are below /usr, besides the tree that is asked for.
 const PYTHON: [&str; 4] = ["bin/python3.11", "lib/python3.11", "lib/x86_64-linux-gnu", "lib64"];
 
-/// What is launched.
+/// The launched command.
 const PROGRAM: &str = "import json, email, argparse, http.client";
 
 /// Two images of one tree, of which one has a launch profile, in a registry on this machine. The registry ends with this.

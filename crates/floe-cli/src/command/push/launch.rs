@@ -35,7 +35,7 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
     let noting = Arc::new(NotingSource { file, read: Mutex::default() });
     let source: Arc<dyn ImageSource> = Arc::clone(&noting) as Arc<dyn ImageSource>;
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
-    // What is in the profile and not in the image is left out, as by mkfs.
+    // Paths of the profile that the image does not contain are skipped, as in mkfs.
     let found = reads.iter().filter_map(|(path, range)| Some((image.resolve(path).ok()?, *range)));
     let stored = image.stored_runs(&found.collect::<Vec<_>>());
     let metadata = noting.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
