@@ -210,7 +210,7 @@ impl Repository {
             return Trust::Location(Location { url, etag: layer.digest.to_string() });
         };
         let (repository, len) = (self.clone(), layer.len);
-        // The closure that fetches the table keeps the connections alive.
+        // A weak reference: the caller that requests the table keeps the network alive.
         let shared = Arc::downgrade(shared);
         Trust::Table(TableRoot::new(digest, move || {
             let shared = shared.upgrade().ok_or(io::ErrorKind::Interrupted)?;
