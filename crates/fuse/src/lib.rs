@@ -23,8 +23,9 @@ pub use mounting::{
     front::FrontRefusal,
     front_readahead::FrontRange,
     keeper::{Keeper, Kept, UsersOf},
+    launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
     mountpoint::Mountpoint,
-    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},
+    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };

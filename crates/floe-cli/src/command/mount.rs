@@ -28,6 +28,7 @@ use crate::{
     fail::Fail,
     front::Fronted,
     idle::unmount_when_idle,
+    launch::{LaunchPlan, Mounted},
     mount_log::MountLog,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
@@ -61,6 +62,9 @@ pub(crate) struct Arguments {
     cache: Option<u64>,
     #[arg(long, value_name = "N", help = mount_options::about("threads"))]
     threads: Option<NonZero<usize>>,
+    /// Record the first launch, and replay it in later mounts
+    #[arg(long)]
+    learn: bool,
     /// Admit other users (the default for root)
     #[arg(long)]
     allow_other: bool,
@@ -132,6 +136,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if arguments.allow_other {
         settings.mount.access = Some(Access::All);
     }
+    settings.learn |= arguments.learn;
     settings.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
         settings.open.device_directory = arguments.device_directory;
@@ -175,8 +180,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
     crate::compromised::on_a_read(&mut settings.mount);
-    let policy = mem::take(&mut needs.policy);
-    let Opened { files, enforced, remote } = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
+    let mut policy = mem::take(&mut needs.policy);
+    let remote = remote::start(&path, &settings.open.remote)?;
+    let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
+    let Opened { files, enforced, remote } =
+        confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
     let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
@@ -196,6 +204,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
     let device = unmounter.device();
+    let launches = launch.start(Mounted {
+        image: image.clone(),
+        reader: reader.clone(),
+        front: front.clone(),
+        keeper: needs.keeper.clone(),
+        requests: mount.request_counts(),
+    });
     let source = Arc::new(status::Source {
         image: image.clone(),
         reader,
@@ -206,6 +221,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         settings,
         front,
         requests: mount.request_counts(),
+        launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
         remote,
@@ -222,9 +238,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
     log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
-    // Prefetch only improves speed, so the mount neither waits for this thread nor fails if it cannot be started.
-    let ahead = image.clone();
-    let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
@@ -232,6 +245,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         notify(&pipe, true);
     }
     let ended = mount.wait();
+    launches.end();
     drop(control);
     if let Some(account) = account {
         account.write(&source)?;

@@ -14,6 +14,7 @@ use super::report::{
 use crate::{
     control::{Answer, Question},
     front::FrontReport,
+    launch::Launches,
     mount_options::Settings,
     shown::json_name,
 };
@@ -60,6 +61,7 @@ pub(crate) struct Source {
     pub(crate) settings: Settings,
     pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
+    pub(crate) launches: Arc<Launches>,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
     /// The process that fetches the image, if it is remote.
@@ -103,6 +105,7 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             front: self.front.clone(),
+            launch: self.launches.report(),
             options: self.settings().shown(),
             remote: self.remote.as_deref().map(remote_of),
             sandbox: SandboxReport {
