@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{
     front::{self, Scene},
-    program::{Place, Serving, floe, processes_with, run, told, until},
+    program::{Place, Serving, floe, run, told, until},
 };
 
 /// The kinds of requests that a replay makes before the launch does.
@@ -311,23 +311,23 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
     }
 }
 
-/// The process that mounts for the one that serves.
-fn keeper_of(server: u32) -> Pid {
+/// The processes with this name whose parent is this one.
+fn children_of(parent: u32, name: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_keeper = |pid: &i32| {
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_wanted = |pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        text.contains("Name:\tfloe-keeper\n") && text.contains(&format!("PPid:\t{server}\n"))
+        text.contains(&format!("Name:\t{name}\n")) && text.contains(&format!("PPid:\t{parent}\n"))
     };
-    let pids: Vec<i32> = pids.filter(is_keeper).collect();
-    assert_eq!(pids.len(), 1, "{pids:?}");
-    Pid::from_raw(pids[0]).expect("a process")
+    pids.filter(is_wanted).collect()
 }
 
-fn server_of(place: &Place) -> u32 {
-    let pids = processes_with(place.path.to_str().expect("text"));
+/// The process that mounts for the one that serves a place.
+fn keeper_of(place: &Place) -> Pid {
+    let server = status(place)["process"].as_u64().expect("a number") as u32;
+    let pids = children_of(server, "floe-keeper");
     assert_eq!(pids.len(), 1, "{pids:?}");
-    pids[0]
+    Pid::from_raw(pids[0].cast_signed()).expect("a process")
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
     for (outside, state) in [(50, "left"), (10, "replayed")] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
         // While the keeper is stopped, names are not looked up ahead, so the launch is the faster one.
-        let keeper = keeper_of(server_of(&serving.place));
+        let keeper = keeper_of(&serving.place);
         kill_process(keeper, Signal::STOP).expect("it runs");
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));
@@ -369,7 +369,7 @@ fn a_mount_ends_in_the_middle_of_a_replay() {
     fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
     for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
-        let keeper = keeper_of(server_of(&serving.place));
+        let keeper = keeper_of(&serving.place);
         kill_process(keeper, Signal::STOP).expect("it runs");
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));
@@ -522,7 +522,13 @@ fn a_user_without_privileges_replays_and_learns() {
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).arg(&program);
         command.args(["mount", "-o", options]).arg(&scene.image).arg(&place.path).env_remove("XDG_RUNTIME_DIR");
         let mut serving = Serving::start(command, place);
-        let server = server_of(&serving.place);
+        // The program runs where this test does not see its mount.
+        let path = serving.place.path.to_str().expect("text").to_owned();
+        let has_mounted = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|table| table.contains(&path))
+        };
+        let servers = children_of(std::process::id(), "floe");
+        let server = servers.into_iter().find(has_mounted).expect("it runs");
         let beside = |arguments: &[&str]| {
             let mut command = Command::new("nsenter");
             command.args(["-t", &server.to_string(), "-m"]).args(AS_USER.split(' ')).env_remove("XDG_RUNTIME_DIR");
