@@ -22,6 +22,10 @@ const BYTES_MAX: u64 = 1 << 30;
 /// The number of bytes that are stored before it is looked whether the launch goes on.
 const PIECE_BYTES: u64 = 4 << 20;
 
+/// Ranges grow to whole chunks of so many bytes. Pages that are missing between stored ones would cost a request each: the
+/// kernel's readahead asks for each gap on its own. The blocks that hold them are decoded anyway.
+const CHUNK_BYTES: u64 = 64 << 10;
+
 /// The number of steps of the first batch. Each batch has twice as many as the one before.
 const FIRST_STEPS: u32 = 8;
 
@@ -104,6 +108,7 @@ impl Replay {
         let mut batch = Batch::default();
         let mut steps_max = FIRST_STEPS;
         let mut seen = HashSet::new();
+        let mut chunks: HashMap<Nid, HashSet<u64>> = HashMap::new();
         let mut left_bytes = BYTES_MAX;
         for step in profile.steps() {
             let (path, file) = match step {
@@ -120,16 +125,19 @@ impl Replay {
                 (ProfileStep::Range(_), None) => self.progress.note_skipped(),
                 (ProfileStep::Range(range), Some((nid, size))) => {
                     let range = range.range.intersection(ByteRange::new(0, *size));
-                    let range = ByteRange::new(range.offset(), range.len().min(left_bytes));
-                    left_bytes -= range.len();
-                    batch.range_bytes += range.len();
-                    if self.is_front {
-                        self.progress.note_range(range.len());
-                        actions.push(WalkAction::ReadAhead(range));
-                    } else {
-                        // The page cache takes bytes only of files that the kernel knows.
-                        actions.extend((!seen.contains(path.as_slice())).then_some(WalkAction::Look));
-                        batch.ranges.push((*nid, range));
+                    // The page cache takes bytes only of files that the kernel knows.
+                    let is_first = !seen.contains(path.as_slice());
+                    actions.extend((is_first && !self.is_front).then_some(WalkAction::Look));
+                    for range in new_chunks(range, *size, chunks.entry(*nid).or_default()) {
+                        let range = ByteRange::new(range.offset(), range.len().min(left_bytes));
+                        left_bytes -= range.len();
+                        batch.range_bytes += range.len();
+                        if self.is_front {
+                            self.progress.note_range(range.len());
+                            actions.push(WalkAction::ReadAhead(range));
+                        } else {
+                            batch.ranges.push((*nid, range));
+                        }
                     }
                 }
             }
@@ -224,4 +232,44 @@ impl Replay {
     }
 }
 
+/// The chunks of a range that are not in `known`, which they are added to, as ranges of a file of this size.
+fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    if range.is_empty() {
+        return ranges;
+    }
+    // Larger files than this are never replayed to their end.
+    for chunk in (range.offset() / CHUNK_BYTES..range.end().div_ceil(CHUNK_BYTES)).take(CHUNKS_MAX) {
+        if !known.insert(chunk) {
+            continue;
+        }
+        let next = ByteRange::between(chunk * CHUNK_BYTES, ((chunk + 1) * CHUNK_BYTES).min(size));
+        match ranges.last_mut() {
+            Some(last) if last.end() == next.offset() => *last = ByteRange::between(last.offset(), next.end()),
+            _ => ranges.push(next),
+        }
+    }
+    ranges
+}
+
+/// The maximum number of chunks of one range: with them, the limit of the replay is reached.
+const CHUNKS_MAX: usize = (BYTES_MAX / CHUNK_BYTES) as usize;
+
 const NO_WALKER: &str = "the thread that looks names up has ended";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_grow_to_chunks_that_are_taken_once() {
+        let mut known = HashSet::new();
+        let mut chunks = |offset, len| new_chunks(ByteRange::new(offset, len), 200_000, &mut known);
+        assert_eq!(chunks(70_000, 1), [ByteRange::new(65_536, 65_536)]);
+        assert_eq!(chunks(0, 200_000), [ByteRange::new(0, 65_536), ByteRange::between(131_072, 200_000)]);
+        assert_eq!(chunks(0, 200_000), []);
+        assert_eq!(chunks(10, 0), []);
+        let huge = new_chunks(ByteRange::new(0, u64::MAX / 2), u64::MAX / 2, &mut HashSet::new());
+        assert_eq!(huge, [ByteRange::new(0, BYTES_MAX)]);
+    }
+}
