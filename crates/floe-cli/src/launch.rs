@@ -14,7 +14,6 @@ use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
-pub(crate) use self::{recorder::Recorder, report::LaunchReport};
 use self::{
     judge::Judge,
     learned::LearnedPlace,
@@ -22,6 +21,7 @@ use self::{
     replay::Replay,
     report::{LaunchState, Progress},
 };
+pub(crate) use self::{recorder::Recorder, report::LaunchReport};
 use crate::{fail::Fail, front::FrontReport, mount_options::Settings};
 
 /// The launch that a mount replays.
@@ -126,7 +126,8 @@ impl LaunchPlan {
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
         let (mut judge, mut learning) = (None, None);
         // A launch is only faster with this thread, so the mount works without it.
-        let run = |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
+        let run =
+            |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
         match task {
             Task::Nothing => run(Box::new(move || mounted.image.read_ahead_of_launch())),
             Task::Replay(profile, judging) => {

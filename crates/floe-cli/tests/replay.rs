@@ -56,9 +56,7 @@ fn wait_for_state(place: &Place, state: &str) -> Value {
 /// The requests that programs made, by kind: those of the replay are left out.
 fn demand(report: &Value) -> Vec<(&'static str, u64)> {
     let count = |of: &Value, kind: &str| of[kind].as_u64().unwrap_or(0);
-    KINDS
-        .map(|kind| (kind, count(&report["requests"], kind) - count(&report["launch"]["requests"], kind)))
-        .to_vec()
+    KINDS.map(|kind| (kind, count(&report["requests"], kind) - count(&report["launch"]["requests"], kind))).to_vec()
 }
 
 fn total(demand: &[(&str, u64)]) -> u64 {
@@ -229,7 +227,10 @@ fn a_replayed_launch_makes_a_fraction_of_the_requests() {
         eprintln!("{front}: without replay {without:?}, after it {with:?}; {report}");
         assert!(4 * total(&with) <= total(&without), "{front}: {with:?} of {without:?}; {report}");
         assert_eq!(report["failed_names"], 0, "{report}");
-        assert!(report["missing_names"].as_u64() > Some(0) && report["range_bytes"].as_u64() > Some(1 << 20), "{report}");
+        assert!(
+            report["missing_names"].as_u64() > Some(0) && report["range_bytes"].as_u64() > Some(1 << 20),
+            "{report}"
+        );
         assert_eq!(python.wrong(&replayed.place.path), "");
         let text = run(floe().arg("status").arg(&replayed.place.path));
         assert!(String::from_utf8_lossy(&text.stdout).contains("launch       replayed\n"), "{text:?}");
@@ -481,11 +482,7 @@ fn refusal(image: &Path, profile: &Path, words: &str) -> Vec<String> {
     let output = run(floe().arg("mount").arg(image).arg(&place.path).args(profile_option(profile)));
     let (code, errors) = told(&output);
     let is_one_line = errors.lines().count() == 1 && errors.contains(words);
-    if code == Some(1) && is_one_line && !place.is_mounted() {
-        Vec::new()
-    } else {
-        vec![format!("{code:?}: {errors}")]
-    }
+    if code == Some(1) && is_one_line && !place.is_mounted() { Vec::new() } else { vec![format!("{code:?}: {errors}")] }
 }
 
 #[test]
@@ -523,7 +520,8 @@ fn a_user_without_privileges_replays_and_learns() {
 
     let learn = format!("learn,cache-directory={}", cache.display());
     let replay = format!("profile={}", profile.display());
-    for (options, state) in [("profile=off", "off"), (&replay, "replayed"), (&learn, "learning"), (&learn, "replayed")] {
+    for (options, state) in [("profile=off", "off"), (&replay, "replayed"), (&learn, "learning"), (&learn, "replayed")]
+    {
         let place = Place::new();
         chown(&place.path, Some(USER), Some(USER)).expect("ours");
         let script = format!("set -e; mount --bind {} /dev/fuse; exec {AS_USER} \"$@\"", device.display());
@@ -533,9 +531,8 @@ fn a_user_without_privileges_replays_and_learns() {
         let mut serving = Serving::start(command, place);
         // The program runs where this test does not see its mount.
         let path = serving.place.path.to_str().expect("text").to_owned();
-        let has_mounted = |pid: &u32| {
-            fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|table| table.contains(&path))
-        };
+        let has_mounted =
+            |pid: &u32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|table| table.contains(&path));
         let servers = children_of(std::process::id(), "floe");
         let server = servers.into_iter().find(has_mounted).expect("it runs");
         let beside = |arguments: &[&str]| {

@@ -19,7 +19,8 @@ use floe_fuse_wire::{self as wire, Channel, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
-    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch, Unmounter,
+    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
+    Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,

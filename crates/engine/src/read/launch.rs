@@ -41,7 +41,10 @@ impl Reader {
         let Some(page_cache) = self.prefetch().page_cache() else { return Ok(0) };
         let size = self.file_system().attr(nid)?.size;
         let page = page_cache.page_bytes();
-        let range = ByteRange::between(range.offset() / page * page, range.end().checked_next_multiple_of(page).unwrap_or(u64::MAX));
+        let range = ByteRange::between(
+            range.offset() / page * page,
+            range.end().checked_next_multiple_of(page).unwrap_or(u64::MAX),
+        );
         let range = range.intersection(ByteRange::new(0, size));
         let is_whole = size <= WHOLE_BYTES_MAX && range.len() >= size / 2;
         let (range, step) = if is_whole { (ByteRange::new(0, size), WHOLE_BYTES_MAX) } else { (range, STEP_BYTES) };

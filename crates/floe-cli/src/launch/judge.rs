@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_launch_leaves_with_a_share_of_its_files() {
-        for (outside, replayed, is_left) in [(15, 0, false), (16, 0, true), (16, 47, true), (16, 48, false), (30, 48, true)]
+        for (outside, replayed, is_left) in
+            [(15, 0, false), (16, 0, true), (16, 47, true), (16, 48, false), (30, 48, true)]
         {
             let judge = Judge::default();
             judge.add(Nid(1));

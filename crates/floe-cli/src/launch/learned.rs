@@ -47,7 +47,10 @@ impl LearnedPlace {
         let identity = match remote {
             Some(process) => {
                 let about = process.about();
-                Ok(hex(Sha256::new().chain_update(b"remote").chain_update(about.len.to_le_bytes()).chain_update(&about.name)))
+                Ok(hex(Sha256::new()
+                    .chain_update(b"remote")
+                    .chain_update(about.len.to_le_bytes())
+                    .chain_update(&about.name)))
             }
             None => identity_of(image, options.offset),
         };
@@ -108,7 +111,8 @@ fn identity_of(image: &Path, offset: Offset) -> io::Result<String> {
         Offset::Auto => u64::MAX,
     };
     let first = if start == u64::MAX { 0 } else { start.min(len) };
-    let mut digest = Sha256::new().chain_update(b"local").chain_update(len.to_le_bytes()).chain_update(start.to_le_bytes());
+    let mut digest =
+        Sha256::new().chain_update(b"local").chain_update(len.to_le_bytes()).chain_update(start.to_le_bytes());
     for at in [first, len.saturating_sub(END_BYTES)] {
         let mut bytes = Vec::new();
         At { file: &file, position: at }.take(END_BYTES).read_to_end(&mut bytes)?;

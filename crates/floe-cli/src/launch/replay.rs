@@ -93,7 +93,9 @@ impl Replay {
             if self.judge.is_over() || files.contains_key(path) || !missing.insert(path) {
                 continue;
             }
-            let Ok(attr) = self.image.resolve_link(path).map(|nid| self.image.file_system().attr(nid)) else { continue };
+            let Ok(attr) = self.image.resolve_link(path).map(|nid| self.image.file_system().attr(nid)) else {
+                continue;
+            };
             let Ok(attr) = attr else { continue };
             if attr.file_type != FileType::Directory {
                 files.insert(path, (attr.nid, attr.size));

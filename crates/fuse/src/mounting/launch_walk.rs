@@ -194,7 +194,8 @@ impl LaunchWalk {
     /// # Errors
     /// The walker has ended.
     pub fn wait(&self, time: Duration) -> io::Result<Option<Walked>> {
-        let time = Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
+        let time =
+            Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
         let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
         match poll(&mut waiting, Some(&time)) {
             Ok(0) | Err(Errno::INTR) => return Ok(None),
@@ -307,7 +308,8 @@ fn has_changed(table: &File) -> bool {
 fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let open = |flags: OFlags| {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
         openat2(root, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
     };
     let found = open(OFlags::PATH)?;
