@@ -11,7 +11,7 @@ use super::scene::{Mounted, done, folder, image, run};
 
 #[test]
 fn archives_keep_access_control_lists() {
-    if !skip::ready(&[Need::Root]) {
+    if !skip::ready(&[Need::Root, Need::Peer("setfacl"), Need::Peer("getfacl")]) {
         return;
     }
     let folder = folder();
