@@ -2,7 +2,7 @@
 
 #[allow(dead_code, reason = "its main is for the command line")]
 #[path = "../../examples/embed.rs"]
-mod embed;
+mod example;
 
 use floe_testkit::{corpus::Corpus, manifest::sha256_hex};
 
@@ -22,7 +22,7 @@ fn the_example_lists_an_image_and_prints_a_file() {
         }
         let path_text = std::str::from_utf8(path).expect("a plain path");
         let mut output = Vec::new();
-        embed::list_and_print(files.path.as_os_str(), path_text.as_ref(), &mut output).expect(&record.name);
+        example::list_and_print(files.path.as_os_str(), path_text.as_ref(), &mut output).expect(&record.name);
         let listed_count = manifest.entries().count();
         let mut lines = output.splitn(listed_count + 1, |byte| *byte == b'\n');
         let listed: Vec<_> = lines.by_ref().take(listed_count).collect();
