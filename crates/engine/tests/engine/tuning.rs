@@ -1,6 +1,7 @@
 //! Options can be changed while reads continue.
 
 use std::{
+    fs,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,7 +17,7 @@ use floe_engine::{
     TuneError, WorkerMode,
 };
 use floe_image::Nid;
-use floe_testkit::{Random, SlowSource};
+use floe_testkit::{Random, SlowSource, skip};
 
 fn reader(patchwork: &Arc<Patchwork>, options: &EngineOptions) -> Reader {
     let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");
@@ -34,6 +35,7 @@ fn any_options(random: &mut Random) -> EngineOptions {
     let mut one_of = |count: u64| random.below(count) as usize;
     EngineOptions {
         cache_bytes: [0, 256 << 10, 4 << 20, 64 << 20][one_of(4)],
+        cache_growth_bytes: [0, 64 << 20][one_of(2)],
         reserved_pages: [0, 32, 1024][one_of(3)],
         metadata_cache: MetadataCacheDesign::Sharded { block_count: [1, 64, 1024][one_of(3)] },
         workers: [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline][one_of(3)],
@@ -109,6 +111,39 @@ fn a_smaller_cache_keeps_what_it_has_room_for() {
     let bigger = EngineOptions { cache_bytes: 64 << 20, ..options };
     reader.engine().tune(&bigger).expect("it can be moved");
     assert_eq!(reader.engine().counters().pages.cache_pages, after.pages.cache_pages, "growing drops nothing");
+}
+
+#[test]
+fn a_cache_that_evicts_too_early_grows_and_shrinks_when_told() {
+    let patchwork = Arc::new(Patchwork::new(25, 4 << 20));
+    let (cache_bytes, cache_growth_bytes) = (1 << 20, 64 << 20);
+    let options = EngineOptions { cache_bytes, read_around: false, ..EngineOptions::default() };
+    let growing = EngineOptions { cache_growth_bytes, ..options.clone() };
+    let requests = patchwork.small_requests(26, 2000);
+    let decodes = |options: &EngineOptions| {
+        let reader = reader(&patchwork, options);
+        for _ in 0..4 {
+            for (offset, len) in &requests {
+                assert!(read(&reader, *offset, *len) == patchwork.expected(*offset, *len), "{offset} {len}");
+            }
+        }
+        (reader.engine().counters().decodes, reader)
+    };
+    let ((fixed, _), (grown, reader)) = (decodes(&options), decodes(&growing));
+    let pages = reader.engine().counters().pages;
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib_of =
+        |name| memory.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    let kib_of = |name| -> u64 { kib_of(name).unwrap_or(0) };
+    // A machine of which programs use most of the memory already.
+    if kib_of("MemAvailable:") < kib_of("MemTotal:") / 2 {
+        return skip::skipped("programs use most of this machine's memory, so the cache may not grow");
+    }
+    assert!(pages.cache_pages_max * PAGE_BYTES as u64 > cache_bytes && grown < fixed / 2, "{fixed} {grown} {pages:?}");
+    reader.engine().tune(&options).expect("it can be moved");
+    let pages = reader.engine().counters().pages;
+    assert_eq!(pages.cache_pages_max * PAGE_BYTES as u64, cache_bytes);
+    assert!(pages.cache_pages <= pages.cache_pages_max, "{pages:?}");
 }
 
 #[test]
