@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::patchwork::Patchwork;
 use floe_engine::{Engine, EngineOptions, ListedFile, PrefetchKind, PrefetchSet, Reader, Sink};
 use floe_image::{ByteRange, ImageSource, Nid};
+
+use crate::patchwork::Patchwork;
 
 /// A page cache that counts what is stored in it.
 struct Taking(Arc<AtomicU64>);

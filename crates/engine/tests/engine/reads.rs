@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 use floe_engine::{Engine, EngineOptions, Priority, Reader, Sink, SyncDecompress, WorkerMode};
 use floe_image::{Error, ImageSource, Nid};
 use floe_testkit::{FailingSource, Fault, HalfCachedSource, HeldSource, TruncatedSource};
+
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
     let engine = Engine::new(vec![source], options).expect("an engine");

@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::patchwork::Patchwork;
 use floe_engine::{
     Engine, EngineOptions, MetadataCacheDesign, PAGE_BYTES, Priority, ReadaheadAlloc, Reader, SyncDecompress,
     TuneError, WorkerMode,
 };
 use floe_image::Nid;
 use floe_testkit::{Random, SlowSource, skip};
+
+use crate::patchwork::Patchwork;
 
 fn reader(patchwork: &Arc<Patchwork>, options: &EngineOptions) -> Reader {
     let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");

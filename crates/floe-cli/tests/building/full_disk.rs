@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use crate::support::program::{PATIENCE, floe};
 use floe_testkit::{
     BoundedRun, Random, run_bounded,
     skip::{self, Need},
@@ -18,6 +17,8 @@ use rustix::{
     mount::{MountFlags, UnmountFlags},
     process::{Pid, Signal, kill_process},
 };
+
+use crate::support::program::{PATIENCE, floe};
 
 /// In how many steps a disk grows from nothing to what is needed.
 const STEPS: u64 = 24;

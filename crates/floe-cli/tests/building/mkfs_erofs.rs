@@ -2,7 +2,6 @@
 
 use std::{path::Path, process::Output};
 
-use crate::support::mkfs_erofs::{ours, scene, scene_of, theirs};
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
     Tree, Versions, check_rows,
@@ -10,6 +9,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk,
 };
+
+use crate::support::mkfs_erofs::{ours, scene, scene_of, theirs};
 
 fn manifest(image: &Path, device: Option<&Path>) -> Manifest {
     let devices = device.map(Path::to_path_buf).into_iter().collect();

@@ -7,7 +7,6 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::mkfs_erofs::{ours, scene, theirs};
 use floe_testkit::{
     KernelMount, Versions, check_rows,
     corpus::{Format, Materialised},
@@ -16,6 +15,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
+
+use crate::support::mkfs_erofs::{ours, scene, theirs};
 
 /// The superblock's field of so many bytes.
 fn field(image: &Path, start: u64, offset: u64, len: usize) -> u64 {

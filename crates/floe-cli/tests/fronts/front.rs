@@ -2,14 +2,15 @@
 
 use std::{fs, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
-use crate::support::{
-    front::{Scene, ready},
-    program::{Place, Serving, floe, processes_with, run, told, until},
-};
 use floe_testkit::check_rows;
 use rustix::{
     mount::{UnmountFlags, unmount},
     process::Signal,
+};
+
+use crate::support::{
+    front::{Scene, ready},
+    program::{Place, Serving, floe, processes_with, run, told, until},
 };
 
 fn scene() -> Scene {

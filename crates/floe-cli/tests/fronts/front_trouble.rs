@@ -14,12 +14,13 @@ use std::{
     time::Duration,
 };
 
+use floe_testkit::skip;
+use rustix::process::Signal;
+
 use crate::support::{
     front::{Scene, ready},
     program::{Place, Serving, floe, processes_with, run, told, until, within},
 };
-use floe_testkit::skip;
-use rustix::process::Signal;
 
 /// How many readers wait at one time.
 const READER_COUNT: usize = 100;

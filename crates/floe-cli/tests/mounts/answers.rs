@@ -7,10 +7,6 @@ use std::{
     process::Command,
 };
 
-use crate::support::{
-    Served,
-    program::{floe, run},
-};
 use floe_testkit::{
     KernelMount,
     corpus::{Corpus, Format, Materialised},
@@ -20,6 +16,11 @@ use floe_testkit::{
 use rustix::{
     fs::{lgetxattr, llistxattr},
     io::Errno,
+};
+
+use crate::support::{
+    Served,
+    program::{floe, run},
 };
 
 /// Names of attributes: of each namespace, of none, too short and too long.

@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::program::{Place, Serving, floe, run, told};
 use floe_testkit::{
     KernelMount, check_rows,
     corpus::{Corpus, Format},
@@ -15,6 +14,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
+
+use crate::support::program::{Place, Serving, floe, run, told};
 
 /// All that can be compared of two mounts.
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };

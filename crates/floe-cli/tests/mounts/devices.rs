@@ -7,11 +7,12 @@ use std::{
     process::Command,
 };
 
-use crate::support::program::{Place, Serving, floe, run, told};
 use floe_testkit::{
     check_rows,
     skip::{self, Need},
 };
+
+use crate::support::program::{Place, Serving, floe, run, told};
 
 /// A folder with `image`, whose data is in the extra device `blob` beside it.
 struct Scene {

@@ -10,13 +10,14 @@ use std::{
     process::Command,
 };
 
-use crate::support::program::{Place, floe, run, until};
 use floe_testkit::{
     check_rows, copy_program,
     corpus::Corpus,
     peer,
     skip::{self, Need},
 };
+
+use crate::support::program::{Place, floe, run, until};
 
 const USER: u32 = 65_534;
 

@@ -10,12 +10,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told};
 use floe_testkit::{
     skip::{self, Need},
     workspace_root,
 };
 use rustix::process::Signal;
+
+use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told};
 
 const NOTHING: [&str; 0] = [];
 

@@ -11,8 +11,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::program::{PATIENCE, Place, demo, run, told, until};
 use floe_testkit::skip::{self, Need};
+
+use crate::support::program::{PATIENCE, Place, demo, run, told, until};
 
 /// A file of the demo image, and where its first block is.
 const DAMAGED: &str = "records/2022.csv";

@@ -7,7 +7,6 @@ use std::{
     path::Path,
 };
 
-use crate::support::Served;
 use floe_testkit::{
     KernelMount, check_rows,
     corpus::{Corpus, Format, ImageRecord},
@@ -15,6 +14,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
+
+use crate::support::Served;
 
 /// All that can be compared of two mounts.
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };

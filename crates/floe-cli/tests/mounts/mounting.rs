@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until, within};
 use floe_testkit::skip::{self, Need};
 use rustix::process::Signal;
+
+use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until, within};
 
 const FILE: &str = "README.txt";
 

@@ -10,12 +10,13 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::program::{Place, Serving, demo, processes_with, run, told, until};
 use floe_testkit::{
     copy_program,
     skip::{self, Need},
 };
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::program::{Place, Serving, demo, processes_with, run, told, until};
 
 const USER: u32 = 65_534;
 

@@ -13,13 +13,14 @@ use std::{
     process::Command,
 };
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 use floe_testkit::{
     check_rows,
     corpus::Corpus,
     skip::{self, Need},
 };
 use rustix::process::Signal;
+
+use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 
 /// What is tried; each is refused under every profile.
 const ATTEMPTS: [&str; 18] = [

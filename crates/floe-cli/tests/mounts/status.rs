@@ -12,13 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 use floe_testkit::{
     copy_program,
     skip::{self, Need},
 };
 use rustix::process::Signal;
 use serde_json::Value;
+
+use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 
 const NOTHING: [&str; 0] = [];
 

@@ -5,13 +5,14 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use crate::support::program::{Serving, floe, run, told};
 use floe_testkit::{
     Random,
     skip::{self, Need},
 };
 use rustix::fs::{Advice, fadvise};
 use serde_json::Value;
+
+use crate::support::program::{Serving, floe, run, told};
 
 /// What the pages of a window are counted in.
 const PAGE_BYTES: u64 = 4096;

@@ -7,7 +7,6 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::Served;
 use floe::{ByteRange, Image, OpenOptions};
 use floe_testkit::{
     Tree, Versions, check_rows,
@@ -17,6 +16,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
+
+use crate::support::Served;
 
 /// Block sizes and further options of mkfs.erofs.
 const ROWS: [(u32, &str); 20] = [

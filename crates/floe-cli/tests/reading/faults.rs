@@ -10,7 +10,6 @@ use std::{
     sync::Arc,
 };
 
-use crate::support::{Served, program::PATIENCE};
 use floe_engine::{Engine, EngineOptions, Reader, WorkerMode};
 use floe_erofs::Erofs;
 use floe_image::{DirectoryCursor, Error, FileSystem, FileType, ImageSource, Nid, Result};
@@ -21,6 +20,8 @@ use floe_testkit::{
     run_bounded,
     skip::{self, Need},
 };
+
+use crate::support::{Served, program::PATIENCE};
 
 /// Small images: one for each way in which data and metadata are found.
 const IMAGES: &[&str] = &[

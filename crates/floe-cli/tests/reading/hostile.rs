@@ -7,12 +7,13 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
+use tempfile::TempDir;
+
 use crate::support::{
     hostile_erofs,
     hostile_squashfs::Squashfs,
     program::{run, told},
 };
-use tempfile::TempDir;
 
 /// The most address space that any of this may take, in KiB: less than what was taken before, and enough for a program
 /// that is not optimized.

@@ -7,8 +7,9 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::support::program::{demo, run};
 use floe_testkit::check_rows;
+
+use crate::support::program::{demo, run};
 
 /// What print, by the name of the program.
 const COMMANDS: &[&[&str]] = &[

@@ -7,11 +7,6 @@ use std::{
     process::Command,
 };
 
-use crate::support::{
-    Served,
-    program::{demo, floe, run, told},
-    servers::RealServer,
-};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, Format, ImageRecord, Materialised},
@@ -20,6 +15,12 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 use tempfile::TempDir;
+
+use crate::support::{
+    Served,
+    program::{demo, floe, run, told},
+    servers::RealServer,
+};
 
 /// What all commands on remote images are given here: a cache of their own, and no long waits.
 struct Cache {

@@ -17,12 +17,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::support::{
-    Served,
-    program::{floe, run, told, until},
-    servers::RealServer,
-    toxiproxy::Toxiproxy,
-};
 use floe_remote_cache::Digest;
 use floe_testkit::{
     Random,
@@ -30,6 +24,13 @@ use floe_testkit::{
     skip::{self, Need},
 };
 use tempfile::TempDir;
+
+use crate::support::{
+    Served,
+    program::{floe, run, told, until},
+    servers::RealServer,
+    toxiproxy::Toxiproxy,
+};
 
 /// How many bytes the only file of an image has here.
 const LEN: usize = 8 << 20;

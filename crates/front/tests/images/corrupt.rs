@@ -8,12 +8,13 @@ use std::{
     sync::Mutex,
 };
 
-use crate::support::{Front, KernelFront, KernelLog, kernel_complaints};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, CorruptImage},
     skip::{self, Need},
 };
+
+use crate::support::{Front, KernelFront, KernelLog, kernel_complaints};
 
 /// How many inodes of one image are looked at.
 const INODES_MAX: usize = 400;

@@ -2,7 +2,6 @@
 
 use std::{env, process::Command};
 
-use crate::support::{Front, KernelFront, KernelLog, keeps_directory_blocks, kernel_complaints};
 use floe_testkit::{
     Versions, check_rows,
     corpus::{Corpus, ImageRecord},
@@ -11,6 +10,8 @@ use floe_testkit::{
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
+
+use crate::support::{Front, KernelFront, KernelLog, keeps_directory_blocks, kernel_complaints};
 
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, env, sync::Arc};
 
-use crate::support::{Front, keeps_directory_blocks};
 use floe_erofs::check::Check;
 use floe_image::ByteRange;
 use floe_testkit::{
@@ -11,6 +10,8 @@ use floe_testkit::{
     manifest::{Comparison, Manifest, differences},
     walk,
 };
+
+use crate::support::{Front, keeps_directory_blocks};
 
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let only = env::var("FLOE_IMAGE").unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, thread};
 
-use crate::support::{BLOCK, Front, VirtualFile};
 use floe_front::{Origin, VirtualImage};
 use floe_image::{ByteRange, FileSystem, FileType, Nid};
 use floe_testkit::{
@@ -12,6 +11,8 @@ use floe_testkit::{
     walk,
 };
 use proptest::prelude::*;
+
+use crate::support::{BLOCK, Front, VirtualFile};
 
 /// Images with some of everything: attributes, holes, blocks of other sizes, both formats.
 const IMAGES: [&str; 6] =

@@ -14,9 +14,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{CONTENT_BYTES, MANY, SLOW, Sample, TestMount, can_mount, content, label_sys};
 use floe_fuse_wire::{Channel, InitFlags, Opcode};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+
+use crate::support::{CONTENT_BYTES, MANY, SLOW, Sample, TestMount, can_mount, content, label_sys};
 
 /// What the sample asks the kernel for.
 const FLAGS: InitFlags = InitFlags::ASYNC_READ

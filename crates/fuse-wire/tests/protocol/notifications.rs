@@ -2,11 +2,12 @@
 
 use std::{fs, sync::mpsc, thread};
 
-use crate::support::{CONTENT_BYTES, Sample, TestMount, can_mount, content};
 use floe_fuse_wire::{
     Channel, Errno, InitFlags, Notifier, Opcode, Operation, ROOT_NODE, Receipt, Received, Reply, RequestBuffer,
 };
 use rustix::mount::UnmountFlags;
+
+use crate::support::{CONTENT_BYTES, Sample, TestMount, can_mount, content};
 
 const FILE: u64 = 2;
 

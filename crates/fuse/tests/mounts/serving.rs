@@ -9,10 +9,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::support::{Fault, Numbering, TestMount, TreeFileSystem, can_mount};
 use floe_fuse::{MountOptions, Readdir, RequestKind};
 use floe_image::{DeviceNumber, FileType};
 use floe_testkit::skip::{self, Need};
+
+use crate::support::{Fault, Numbering, TestMount, TreeFileSystem, can_mount};
 
 /// A tree with inodes of all types.
 fn sample(numbering: Numbering) -> TreeFileSystem {

@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 use floe_fuse::{Detach, Ended, Mount, MountError, MountOptions, Mountpoint, UnmountError, unmount};
+
+use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 
 const FILE_BYTES: usize = 1 << 20;
 

@@ -2,10 +2,11 @@
 
 use std::{os::fd::OwnedFd, os::unix::net::UnixStream, thread, time::Duration};
 
-use crate::support::{Answer, Server, object};
 use floe_image::ImageSource;
 use floe_remote::{ImageOptions, Outage, RemoteOptions, RemoteProcess, serve};
 use floe_remote_cache::{FetchError, FetchFault};
+
+use crate::support::{Answer, Server, object};
 
 fn options() -> ImageOptions {
     let remote = RemoteOptions { outage: Outage::Wait(Duration::ZERO), ..RemoteOptions::default() };

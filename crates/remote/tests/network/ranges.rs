@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, Asked, Server, mutation::mutate, object};
 use floe_image::{ByteRange, ImageSource};
 use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
 use floe_remote_cache::{Cause, FetchError, FetchFault, RangeFetcher};
 use floe_testkit::{Random, check_rows};
+
+use crate::support::{Answer, Asked, Server, mutation::mutate, object};
 
 const ETAG: &str = "\"one\"";
 const LEN: usize = 700_001;

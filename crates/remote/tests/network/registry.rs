@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, Asked, Server, content::Content, object};
 use floe_image::{ByteRange, ImageSource};
 use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
 use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
 use floe_testkit::{Random, check_rows};
+
+use crate::support::{Answer, Asked, Server, content::Content, object};
 
 fn options() -> RemoteOptions {
     let stall = Duration::from_secs(20);

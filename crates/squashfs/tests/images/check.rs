@@ -1,6 +1,5 @@
 //! A check finds no fault in valid images, and the fault of each corrupt one.
 
-use crate::memo_reader::MemoReader;
 use floe_image::{BlockReader, Finding};
 use floe_squashfs::{Squashfs, check};
 use floe_testkit::{
@@ -8,6 +7,8 @@ use floe_testkit::{
     corpus::{Corpus, CorruptImage, Format, ImageRecord},
     skip,
 };
+
+use crate::memo_reader::MemoReader;
 
 /// Runs a check and decodes the blocks that it returns.
 fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {

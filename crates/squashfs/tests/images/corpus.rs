@@ -2,7 +2,6 @@
 
 use std::env;
 
-use crate::memo_reader::MemoReader;
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     check_rows,
@@ -10,6 +9,8 @@ use floe_testkit::{
     manifest::{Comparison, differences},
     walk,
 };
+
+use crate::memo_reader::MemoReader;
 
 /// The SquashFS images; only those matching `FLOE_IMAGE` if it is set.
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::memo_reader::MemoReader;
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, CorruptImage, Format},
 };
+
+use crate::memo_reader::MemoReader;
 
 /// Prefix of errors that come from the decoders.
 const DECODER: &str = "corrupt image: ";

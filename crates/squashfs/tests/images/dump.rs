@@ -1,9 +1,10 @@
 //! Descriptions match the contents of an image.
 
-use crate::memo_reader::MemoReader;
 use floe_image::{FileSystem, FileType};
 use floe_squashfs::{Squashfs, dump};
 use floe_testkit::corpus::Corpus;
+
+use crate::memo_reader::MemoReader;
 
 fn open(name: &str) -> Squashfs {
     let corpus = Corpus::fixtures();

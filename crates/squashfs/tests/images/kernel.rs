@@ -9,7 +9,6 @@ use std::{
     path::Path,
 };
 
-use crate::memo_reader::MemoReader;
 use floe_image::{DirectoryCursor, FileSystem, FileType, Nid, SeekTarget};
 use floe_squashfs::Squashfs;
 use floe_testkit::{
@@ -20,6 +19,8 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 use rustix::fs::{RawDir, SeekFrom};
+
+use crate::memo_reader::MemoReader;
 
 /// The kernel reads devices of whole blocks, so an unpadded image is copied and padded.
 const PADDING_BYTES: u64 = 4096;

@@ -2,13 +2,14 @@
 
 use std::{fs::File, process::Command, sync::Arc};
 
-use crate::memo_reader::MemoReader;
 use floe_image::{ByteRange, Extent, ExtentData, FileSystem, Nid, SeekTarget};
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     peer,
     skip::{self, Need},
 };
+
+use crate::memo_reader::MemoReader;
 
 /// 1.5 GiB of 4 KiB blocks: a list of 1.5 MiB, in 192 metadata blocks.
 const FILE_BYTES: u64 = 1_610_612_736 + 100;

@@ -2,10 +2,11 @@
 
 use std::{sync::LazyLock, time::Instant};
 
-use crate::memo_reader::MemoReader;
 use floe_squashfs::{Squashfs, check, dump};
 use floe_testkit::corpus::Corpus;
 use proptest::prelude::*;
+
+use crate::memo_reader::MemoReader;
 
 /// Small images with uncompressed metadata, so that changes reach the parsers.
 static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
