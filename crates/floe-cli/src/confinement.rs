@@ -64,7 +64,7 @@ pub(crate) fn reading() -> Policy {
     let mut policy = Policy::default();
     // Files that the engine reads to learn about the machine.
     policy.allow("/proc/self", Access::Read);
-    for path in ["/proc/loadavg", "/proc/pressure/memory"] {
+    for path in ["/proc/loadavg", "/proc/meminfo", "/proc/pressure/memory"] {
         policy.allow(path, Access::Read);
     }
     policy.allow("/dev/null", Access::ReadWrite);

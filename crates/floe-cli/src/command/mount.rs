@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.open.offset = offset;
     }
     if let Some(cache_bytes) = arguments.cache {
-        settings.open.engine.cache_bytes = cache_bytes;
+        (settings.open.engine.cache_bytes, settings.open.engine.cache_growth_bytes) = (cache_bytes, 0);
     }
     if let Some(threads) = arguments.threads {
         settings.mount.threads = threads;
