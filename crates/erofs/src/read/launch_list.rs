@@ -14,6 +14,9 @@ struct Tail<'a> {
     position: u64,
 }
 
+/// The records of a launch list, and what follows them.
+type ListAndTail<'a> = (Vec<(Nid, ByteRange)>, Tail<'a>);
+
 impl Erofs {
     /// What a recorded launch reads first, in order; empty if the image has no launch list. The list is a hint: its
     /// inodes and ranges are not validated.
@@ -47,7 +50,7 @@ impl Erofs {
     }
 
     /// The launch list, and what follows it.
-    fn list_and_tail(&self) -> Result<Option<(Vec<(Nid, ByteRange)>, Tail<'_>)>> {
+    fn list_and_tail(&self) -> Result<Option<ListAndTail<'_>>> {
         let superblock = &self.volume().superblock;
         let start = superblock.block_count.checked_shl(superblock.block_size.log2().into());
         let start = start.filter(|start| start >> superblock.block_size.log2() == superblock.block_count);

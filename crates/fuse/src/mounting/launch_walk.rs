@@ -323,10 +323,8 @@ fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Er
             let mut calls = 0;
             while calls < LIST_CALLS_MAX {
                 calls += usize::from(entries.is_buffer_empty());
-                match entries.next() {
-                    Some(entry) => drop(entry?),
-                    None => break,
-                }
+                let Some(entry) = entries.next() else { break };
+                entry?;
             }
         }
         WalkAction::ReadAhead(range) => {
