@@ -17,7 +17,10 @@ mod requests;
 mod session_pool;
 
 pub use edge::front_pages::FrontImage;
-pub use mount::{Ended, Mount};
+pub use mount::{
+    Ended, Mount,
+    handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
+};
 pub use mounting::{
     error::MountError,
     front::FrontRefusal,
@@ -25,6 +28,7 @@ pub use mounting::{
     keeper::{Keeper, Kept, UsersOf},
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},
+    passed_sys::passed_descriptors,
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };

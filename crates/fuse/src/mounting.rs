@@ -10,6 +10,7 @@ pub(crate) mod fusermount;
 pub(crate) mod keeper;
 pub(crate) mod mountpoint;
 pub(crate) mod options;
+pub(crate) mod passed_sys;
 mod private_namespace_sys;
 pub(crate) mod read_ahead;
 pub(crate) mod table;
