@@ -272,6 +272,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
         log.event(&format!("{} is served by another process", shown.display()));
+        drop(needs);
         process::exit(Exit::Done.code().into());
     }
     if let Some(manager) = &manager {
