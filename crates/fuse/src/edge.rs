@@ -159,9 +159,10 @@ impl FuseEdge {
             Operation::Ioctl(ioctl, _) => asked.ioctl(&ioctl),
             // A node's number tells its inode, so nothing is to be forgotten; and the kernel waits for no reply.
             Operation::Forget(_) | Operation::BatchForget(_) => {}
-            Operation::Release(_) | Operation::Releasedir(_) | Operation::Flush(_) | Operation::Destroy => {
-                asked.reply.done();
-            }
+            Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => asked.reply.done(),
+            // Without opens, the kernel knows no NOFLUSH. Told that there is nothing to flush, it stops asking: otherwise each
+            // close would need the server, even the closes of a process that is about to become the server.
+            Operation::Flush(_) => asked.reply.refuse(Errno::NOSYS),
             Operation::Other(opcode) if changes(opcode) => asked.reply.refuse(Errno::ROFS),
             // The kernel stops asking for what it is told does not exist.
             _ => asked.reply.refuse(Errno::NOSYS),
