@@ -113,7 +113,7 @@ impl Image {
             };
         }
         if let Some(bytes) = cache_bytes {
-            options.engine.cache_bytes = bytes;
+            (options.engine.cache_bytes, options.engine.cache_growth_bytes) = (bytes, 0);
         }
         let opened = if let Ok(path) = source.extract::<PathBuf>() {
             py.detach(|| floe::Image::open(path, &options))

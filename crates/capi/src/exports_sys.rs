@@ -47,7 +47,7 @@ pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_ope
                 _ => Offset::Auto,
             };
             if options.cache_bytes > 0 {
-                open.engine.cache_bytes = options.cache_bytes;
+                (open.engine.cache_bytes, open.engine.cache_growth_bytes) = (options.cache_bytes, 0);
             }
         }
         let image = Image::open(OsStr::from_bytes(path.to_bytes()), &open)?;

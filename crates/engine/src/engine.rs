@@ -1,6 +1,7 @@
 //! The engine of one image: its sources and everything that its reads share.
 
 pub(crate) mod counters;
+mod growth;
 mod metadata_reader;
 mod switches;
 pub(crate) mod tuning;
@@ -35,7 +36,7 @@ use crate::{
     threads::{real_time, workers::Workers},
 };
 
-use self::{metadata_reader::MetadataReader, switches::Switches};
+use self::{growth::GrowthWatch, metadata_reader::MetadataReader, switches::Switches, tuning::cache_size};
 
 /// The budget for stored metadata, in bytes. It is smaller if the budget for decoded metadata is.
 const STORED_METADATA_BYTES: usize = 8 << 20;
@@ -49,6 +50,7 @@ pub struct Engine {
     pub(crate) prefetch: Arc<Controller>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
+    pub(crate) growth: GrowthWatch,
     pub(crate) spill_file: SpillFile,
     pub(crate) decoders: Decoders,
     /// The memory of reads that left the session thread: one half for their replies and for reads that wait to be
@@ -77,7 +79,7 @@ impl Engine {
     /// `NoMemory` if the reserve of pages cannot be allocated or a thread cannot be started.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
         let latencies = Arc::new(Latencies::new());
-        let pool = PagePool::new(options.reserved_pages, options.cache_bytes, Arc::clone(&latencies));
+        let pool = PagePool::new(options.reserved_pages, cache_size(options), Arc::clone(&latencies));
         let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers =
             Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
@@ -93,7 +95,8 @@ impl Engine {
             switches: Switches::new(options),
             options: Mutex::new(options.clone()),
             outstanding: Gauge::default(),
-            blocks: Arc::new(BlockCache::new(&pool)),
+            blocks: Arc::new(BlockCache::new(&pool, options.cache_growth_bytes)),
+            growth: GrowthWatch::default(),
             spill_file: SpillFile::new(options.spill_file_bytes, options.spill_file_directory.as_deref()),
             pool,
             decoders: Decoders::new(options.decoder_bytes),

@@ -16,13 +16,17 @@ use crate::{
         flight::{Flight, FlightCounters},
         metadata_cache::MetadataCache,
     },
-    memory::page_pool::{Effort, PagePool},
+    memory::page_pool::{CacheSize, Effort, PagePool},
     metrics::latency::Latencies,
     threads::task_queue::{Task, TaskQueue},
 };
 
 /// The number of interleavings that each test tries.
 const ORDERS: usize = 20_000;
+
+fn cache_of(page_count: usize) -> CacheSize {
+    CacheSize { bytes: (page_count * PAGE_BYTES) as u64, growth_bytes: 0 }
+}
 
 fn try_orders(run: impl Fn() + Send + Sync + 'static) {
     let run = Arc::new(run);
@@ -118,8 +122,8 @@ fn metadata_is_made_once_and_failures_reach_only_their_own() {
 #[test]
 fn a_block_is_decoded_once_and_a_lead_that_is_dropped_frees_the_others() {
     try_orders(|| {
-        let pool = Arc::new(PagePool::new(0, 8 * PAGE_BYTES as u64, Arc::new(Latencies::new())).expect("a small pool"));
-        let (cache, decoded) = (Arc::new(BlockCache::new(&pool)), Arc::new(AtomicUsize::new(0)));
+        let pool = Arc::new(PagePool::new(0, cache_of(8), Arc::new(Latencies::new())).expect("a small pool"));
+        let (cache, decoded) = (Arc::new(BlockCache::new(&pool, 0)), Arc::new(AtomicUsize::new(0)));
         let block = StoredBlock {
             device: DeviceId(0),
             offset: 0,
@@ -163,7 +167,7 @@ fn a_block_is_decoded_once_and_a_lead_that_is_dropped_frees_the_others() {
 #[test]
 fn pages_have_one_owner_and_all_come_back() {
     try_orders(|| {
-        let pool = Arc::new(PagePool::new(3, 4 * PAGE_BYTES as u64, Arc::new(Latencies::new())).expect("a small pool"));
+        let pool = Arc::new(PagePool::new(3, cache_of(4), Arc::new(Latencies::new())).expect("a small pool"));
         let takers: Vec<_> = (1..4u8)
             .map(|mark| {
                 let pool = Arc::clone(&pool);

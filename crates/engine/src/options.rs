@@ -15,6 +15,9 @@ const METADATA_BLOCKS_MAX: usize = 1 << 20;
 pub struct EngineOptions {
     /// The budget of the cache of decoded blocks, in bytes.
     pub cache_bytes: u64,
+    /// How many bytes the cache of decoded blocks may take besides while memory is ample. It grows where blocks are decoded
+    /// again that it had to evict, and shrinks back when memory gets scarce or when it is not used for some minutes.
+    pub cache_growth_bytes: u64,
     /// The number of 4 KiB pages that the page pool holds in reserve.
     pub reserved_pages: usize,
     /// The memory limit of decoders (dictionaries and windows), in bytes.
@@ -48,8 +51,11 @@ pub struct EngineOptions {
     pub spill_file_directory: Option<PathBuf>,
 }
 
-/// The block cache takes at most one part in `CACHE_PART` of the available memory.
+/// The block cache takes at most one part in `CACHE_PART` of the available memory, also when it has grown.
 const CACHE_PART: u64 = 8;
+
+/// The block cache never grows beyond this, in bytes.
+const GROWN_CACHE_BYTES_MAX: u64 = 2 << 30;
 
 /// The reserve of pages and each metadata cache take at most one part in `RESERVE_PART` of the available memory.
 const RESERVE_PART: u64 = 64;
@@ -74,8 +80,10 @@ impl EngineOptions {
             }
             single_lock @ MetadataCacheDesign::SingleLock { .. } => single_lock,
         };
+        let grown_cache_bytes = (memory_bytes / CACHE_PART).min(GROWN_CACHE_BYTES_MAX);
         Self {
             cache_bytes: ample.cache_bytes.min(memory_bytes / CACHE_PART),
+            cache_growth_bytes: grown_cache_bytes.saturating_sub(ample.cache_bytes),
             reserved_pages: ample.reserved_pages.min(part(PAGE_BYTES)).max(RESERVED_PAGES_MIN),
             metadata_cache,
             decoder_bytes: ample.decoder_bytes.min(memory_bytes / WORK_PART),
@@ -86,10 +94,11 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// The defaults with ample memory.
+    /// The defaults with ample memory, of which nothing is used beyond the budgets.
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
+            cache_growth_bytes: 0,
             reserved_pages: 1024,
             decoder_bytes: cpu_count().max(2) * DECODER_BYTES_MAX,
             read_bytes: 64 << 20,
@@ -430,6 +439,7 @@ mod tests {
             assert!(options.decoder_bytes <= memory_bytes / 32 && options.read_bytes <= memory_bytes / 32);
             let expected = EngineOptions {
                 cache_bytes,
+                cache_growth_bytes: (memory_bytes / 8).min(2 << 30).saturating_sub(64 << 20),
                 reserved_pages,
                 metadata_cache: MetadataCacheDesign::Sharded { block_count },
                 decoder_bytes: options.decoder_bytes,

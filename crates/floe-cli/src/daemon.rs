@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::{fail::Fail, output::remark};
 
@@ -50,11 +50,12 @@ pub(crate) fn start() -> Result<Role, Fail> {
     let mut arguments: Vec<OsString> = env::args_os().collect();
     let name = if arguments.is_empty() { "floe".into() } else { arguments.remove(0) };
     let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
+    let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
     let mut child = Command::new("/proc/self/exe")
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")
-        .stdin(Stdio::null())
+        .stdin(nowhere)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
@@ -121,12 +122,12 @@ impl Report {
     /// # Errors
     /// The foreground process is gone.
     pub(crate) fn works(self, message: &str) -> io::Result<()> {
-        let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         let mut output = io::stdout().lock();
         writeln!(output, "{message}")?;
         output.flush()?;
         env::set_current_dir("/")?;
-        dup2_stdin(&nowhere)?;
+        // The standard input has been /dev/null from the start, for writing too. Opening it here could fail.
+        let nowhere = io::stdin();
         dup2_stdout(&nowhere)?;
         dup2_stderr(&nowhere)?;
         Ok(())

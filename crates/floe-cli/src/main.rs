@@ -25,6 +25,7 @@ mod image_arguments;
 mod inode_record;
 mod iso_time;
 mod journal;
+mod launch;
 mod mode_text;
 mod mount_log;
 mod mount_needs;

@@ -1,4 +1,6 @@
 //! Corrupted images end in named errors or data, soon, and in bounded memory.
+//!
+//! In a program of its own: the peak memory of a process is at least that of the process that started it.
 
 mod support;
 

@@ -8,8 +8,9 @@
 //! - *Along the tree*: the blocks that directories have for themselves, each directory before those in it, in the order of
 //!   their listings. That is how `find` reads them.
 //!
-//! In either order the window of blocks that are read ahead doubles when a request continues where the window ended, so
-//! it stays small where nobody uses the blocks.
+//! In either order blocks are read ahead in windows. The first block of a window, its marker, is left to the kernel: the
+//! request for it says that the reader has come so far, and starts the next window, of twice the size, while the reader uses
+//! the rest of this one. So a window stays small where nobody uses the blocks, and a reader in order waits for few requests.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,17 +21,20 @@ use std::{
 /// The number of runs along the image that are followed at a time.
 const RUNS_MAX: usize = 16;
 
-/// The first window of a run, and of a walk, in blocks.
+/// The first window of a run, and of a walk, in blocks, with the marker.
 const WINDOW_MIN: u64 = 2;
 
 /// The largest window, in blocks.
-const WINDOW_MAX: u64 = 64;
+const WINDOW_MAX: u64 = 256;
 
 /// The number of directories whose places in the tree are known at a time.
 const PLACES_MAX: usize = 1 << 16;
 
 /// The number of walks along the tree that are followed at a time.
 const WALKS_MAX: usize = 16;
+
+/// The number of directories that the kernel asked for last and that are not read ahead for that reason.
+const DEMANDED_MAX: usize = 64;
 
 /// The orders in which metadata is being read.
 #[derive(Default)]
@@ -42,8 +46,9 @@ pub(crate) struct MetadataReadahead {
 /// Requests along the image.
 #[derive(Clone, Debug)]
 struct Run {
-    /// The blocks that are read ahead; its end is the block whose request says that the run goes on.
-    ahead: Range<u64>,
+    /// The newest window, whose first block is the marker. Empty until a second request follows the first; the block where
+    /// it would begin makes the run one.
+    newest: Range<u64>,
     window: u64,
 }
 
@@ -55,45 +60,138 @@ struct Tree {
     /// The directory that a directory is in, and its position there.
     places: HashMap<u64, (u64, usize)>,
     walks: VecDeque<Walk>,
+    /// The directories that the kernel asked for last.
+    demanded: VecDeque<u64>,
+    last_walk: u64,
 }
 
 /// Requests along the tree.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    /// The directory behind the last one that is read ahead: its request says that the walk goes on.
-    next: u64,
+    id: WalkId,
+    /// The directory whose request began the walk.
+    begin: u64,
+    /// The first directory of the newest window; `None` until that directory is known.
+    marker: Option<u64>,
+    /// The size of the newest window.
     window: u64,
+    state: WalkState,
+}
+
+/// The name of a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WalkId(u64);
+
+/// How far the newest window of a walk is read ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WalkState {
+    /// It is being read.
+    Reading,
+    /// It is being read, and the kernel has asked for its marker already: the next one follows at once.
+    Wanted,
+    /// It was read up to this directory.
+    Read(u64),
+}
+
+/// A window of a walk that is to be read ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub(crate) walk: WalkId,
+    /// The directory before the window.
+    pub(crate) behind: u64,
+    /// The number of directories.
+    pub(crate) len: u64,
+}
+
+/// What to do with a directory that a walk comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Read its block ahead.
+    ReadAhead,
+    /// Leave it to the kernel.
+    Leave,
+    /// End the walk: its reader is farther already, in a walk of its own, or nobody uses this one.
+    End,
 }
 
 impl MetadataReadahead {
     /// Notes a request for a block that belongs to a run along the image; returns the blocks to read ahead.
     pub(crate) fn note_block(&self, block: u64) -> Range<u64> {
         let mut runs = lock(&self.runs);
-        // A request for a block that is read ahead came before that was done: the window is too small.
-        let run = runs.iter().position(|run| run.ahead.start <= block && block <= run.ahead.end);
-        let Some(run) = run.and_then(|index| runs.remove(index)) else {
-            runs.push_front(Run { ahead: block + 1..block + 1, window: 0 });
+        // A block behind the marker is asked for where the window is not read yet, and the marker was in the page cache.
+        let continued = runs.iter().position(|run| run.newest.start == block || run.newest.contains(&block));
+        let Some(run) = continued.and_then(|index| runs.remove(index)) else {
+            runs.push_front(Run { newest: block + 1..block + 1, window: 0 });
             runs.truncate(RUNS_MAX);
             return block..block;
         };
         let window = (2 * run.window).clamp(WINDOW_MIN, WINDOW_MAX);
-        let start = run.ahead.end.max(block + 1);
-        let end = (block + 1 + WINDOW_MAX).min(start + window).max(start);
-        runs.push_front(Run { ahead: block + 1..end, window });
-        start..end
+        let start = run.newest.end.max(block + 1);
+        let newest = start..start + window;
+        // There is no window before the first that could hold what comes before its marker.
+        let ahead = newest.start + 1..newest.end;
+        runs.push_front(Run { newest, window });
+        ahead
     }
 
-    /// Notes a request for the block of a directory; returns the number of directories behind it to read ahead, if the
-    /// request begins a walk or follows one.
-    pub(crate) fn note_directory(&self, number: u64) -> Option<u64> {
-        let mut tree = lock(&self.tree);
-        let walk = tree.walks.iter().position(|walk| walk.next == number).and_then(|index| tree.walks.remove(index));
-        // The first directory in another is where a walk may begin.
-        let begins = || tree.places.get(&number).is_none_or(|(_, position)| *position == 0);
-        match walk {
-            Some(walk) => Some((2 * walk.window).min(WINDOW_MAX)),
-            None => begins().then_some(WINDOW_MIN),
+    /// Notes a request for the block of a directory; returns what to read ahead, if the request begins a walk or follows one.
+    pub(crate) fn note_directory(&self, number: u64) -> Option<Window> {
+        let mut guard = lock(&self.tree);
+        let tree = &mut *guard;
+        tree.demanded.push_front(number);
+        tree.demanded.truncate(DEMANDED_MAX);
+        if let Some(walk) = tree.walks.iter_mut().find(|walk| walk.marker == Some(number)) {
+            let WalkState::Read(behind) = walk.state else {
+                walk.state = WalkState::Wanted;
+                return None;
+            };
+            walk.window = (2 * walk.window).min(WINDOW_MAX);
+            (walk.marker, walk.state) = (None, WalkState::Reading);
+            return Some(Window { walk: walk.id, behind, len: walk.window });
         }
+        // The first directory in another is where a walk may begin.
+        if tree.places.get(&number).is_some_and(|(_, position)| *position > 0) {
+            return None;
+        }
+        tree.last_walk += 1;
+        let id = WalkId(tree.last_walk);
+        let (marker, window, state) = (None, WINDOW_MIN, WalkState::Reading);
+        tree.walks.push_front(Walk { id, begin: number, marker, window, state });
+        tree.walks.truncate(WALKS_MAX);
+        Some(Window { walk: id, behind: number, len: WINDOW_MIN })
+    }
+
+    /// What to do with a directory in the newest window of a walk. The first one becomes the marker of the window.
+    pub(crate) fn step(&self, walk: WalkId, number: u64) -> Step {
+        let mut guard = lock(&self.tree);
+        let tree = &mut *guard;
+        let is_demanded = tree.demanded.contains(&number);
+        if is_demanded && tree.walks.iter().any(|other| other.begin == number && other.id != walk) {
+            tree.walks.retain(|other| other.id != walk);
+            return Step::End;
+        }
+        let Some(walk) = tree.walks.iter_mut().find(|other| other.id == walk) else { return Step::End };
+        if walk.marker.is_none() {
+            walk.marker = Some(number);
+            if is_demanded {
+                walk.state = WalkState::Wanted;
+            }
+            return Step::Leave;
+        }
+        if is_demanded { Step::Leave } else { Step::ReadAhead }
+    }
+
+    /// Notes that the newest window of a walk was read ahead, up to `number`; returns the next one, if it is wanted already.
+    pub(crate) fn note_read(&self, walk: WalkId, number: u64) -> Option<Window> {
+        let mut tree = lock(&self.tree);
+        let walk = tree.walks.iter_mut().find(|other| other.id == walk)?;
+        if walk.state != WalkState::Wanted {
+            walk.state = WalkState::Read(number);
+            return None;
+        }
+        walk.window = (2 * walk.window).min(WINDOW_MAX);
+        (walk.marker, walk.state) = (None, WalkState::Reading);
+        Some(Window { walk: walk.id, behind: number, len: walk.window })
     }
 
     /// Whether the directories in a directory are known.
@@ -131,13 +229,6 @@ impl MetadataReadahead {
         }
         None
     }
-
-    /// Notes that the tree is read ahead up to `next`, which is left to the kernel: its request confirms the walk.
-    pub(crate) fn note_read_ahead(&self, next: u64, window: u64) {
-        let mut tree = lock(&self.tree);
-        tree.walks.push_front(Walk { next, window });
-        tree.walks.truncate(WALKS_MAX);
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -151,23 +242,35 @@ mod tests {
     #[test]
     fn runs_are_read_ahead_in_windows_that_double() {
         let readahead = MetadataReadahead::default();
-        for (block, expected) in
-            [(10, 10..10), (11, 12..14), (40, 40..40), (14, 15..19), (41, 42..44), (19, 20..28), (99, 99..99)]
-        {
+        for (block, expected) in [
+            (10, 10..10),
+            // The window of 12 and 13: the marker is left to the kernel.
+            (11, 13..14),
+            (40, 40..40),
+            (12, 15..18),
+            (41, 43..44),
+            (14, 19..26),
+            // Behind the marker of the window 18..26, as what comes before was there.
+            (20, 27..42),
+            (99, 99..99),
+        ] {
             assert_eq!(readahead.note_block(block), expected, "{block}");
         }
     }
 
     #[test]
-    fn the_window_doubles_where_the_reader_is_faster() {
+    fn the_window_has_a_limit() {
         let readahead = MetadataReadahead::default();
-        for (block, expected) in [(10, 10..10), (11, 12..14), (12, 14..18), (13, 18..26), (26, 27..43)] {
-            assert_eq!(readahead.note_block(block), expected, "{block}");
-        }
-        for block in 27..200 {
+        readahead.note_block(0);
+        let (mut block, mut blocks) = (1, 0);
+        for _ in 0..20 {
             let ahead = readahead.note_block(block);
-            assert!(ahead.end <= block + 1 + WINDOW_MAX, "{block}: {ahead:?}");
+            blocks = ahead.end - block.min(ahead.start);
+            assert!(ahead.end - ahead.start < WINDOW_MAX, "{block}: {ahead:?}");
+            // The reader uses what is read ahead, and asks for the marker.
+            block = ahead.start - 1;
         }
+        assert_eq!(blocks, 2 * WINDOW_MAX, "a window is read while the one before it is used");
     }
 
     #[test]
@@ -198,11 +301,31 @@ mod tests {
     #[test]
     fn walks_are_followed_and_lookups_are_not() {
         let readahead = tree();
-        assert_eq!(readahead.note_directory(1), Some(2));
-        readahead.note_read_ahead(6, 2);
-        assert_eq!(readahead.note_directory(4), None);
-        assert_eq!(readahead.note_directory(6), Some(4));
-        assert_eq!(readahead.note_directory(6), None, "a walk is continued once");
+        let first = readahead.note_directory(1).expect("a walk begins");
+        assert_eq!((first.behind, first.len), (1, 2));
+        assert_eq!(readahead.step(first.walk, 2), Step::Leave, "the marker");
+        assert_eq!(readahead.step(first.walk, 5), Step::ReadAhead);
+        assert_eq!(readahead.note_read(first.walk, 5), None);
+        assert_eq!(readahead.note_directory(4), None, "a lookup");
+        assert_eq!(readahead.note_directory(2), Some(Window { walk: first.walk, behind: 5, len: 4 }));
+        assert_eq!(readahead.note_directory(6), None, "asked for before the window is read");
+        assert_eq!(readahead.step(first.walk, 6), Step::Leave);
+        assert_eq!(readahead.step(first.walk, 3), Step::ReadAhead);
+        assert_eq!(readahead.step(first.walk, 7), Step::ReadAhead);
+        assert_eq!(readahead.step(first.walk, 4), Step::Leave, "it was looked up");
+        let next = Window { walk: first.walk, behind: 4, len: 8 };
+        assert_eq!(readahead.note_read(first.walk, 4), Some(next), "its marker was asked for already");
+    }
+
+    #[test]
+    fn a_walk_ends_where_its_reader_is_farther() {
+        let readahead = tree();
+        let slow = readahead.note_directory(1).expect("a walk begins");
+        assert_eq!(readahead.step(slow.walk, 2), Step::Leave);
+        let fast = readahead.note_directory(5).expect("another begins");
+        assert_eq!(readahead.step(slow.walk, 5), Step::End);
+        assert_eq!(readahead.step(slow.walk, 6), Step::End, "it is forgotten");
+        assert_eq!(readahead.step(fast.walk, 6), Step::Leave);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     addresses::Run,
     directory::has_blocks_to_keep,
     geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, META_BLOCK, META_START, Slot},
+    metadata_readahead::{Step, Window},
     node::Node,
     render::Placed,
     rendered_source::{RenderedSource, Views},
@@ -41,6 +42,8 @@ pub struct Origin {
 pub struct FrontPart {
     /// The file's inode number in the virtual image.
     pub nid: u64,
+    /// Its inode in the original.
+    pub original: Nid,
     /// The bytes of that file.
     pub range: ByteRange,
 }
@@ -145,7 +148,7 @@ impl VirtualImage {
             let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
-                parts.push(FrontPart { nid: placed.front_nid, range: part });
+                parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part });
             }
             position = end;
         }
@@ -165,7 +168,13 @@ impl VirtualImage {
         let blocks = match slot_in(block) {
             Some((Slot { class: Class::Page, number }, _)) => {
                 let window = readahead.note_directory(number)?;
-                return Some(Box::new(Descent { view: self.view.clone(), number, window, left: window }));
+                return Some(Box::new(Descent {
+                    view: self.view.clone(),
+                    number: window.behind,
+                    window,
+                    left: window.len,
+                    steps_left: STEPS_MAX,
+                }));
             }
             Some((Slot { class: Class::Dense | Class::Medium, .. }, _)) => readahead.note_block(block),
             Some(_) => return None,
@@ -247,26 +256,41 @@ impl VirtualImage {
 /// The blocks of the directories that a walk along the tree comes to next.
 struct Descent {
     view: View,
-    /// The directory that was read last.
+    /// The directory that the walk came to last.
     number: u64,
-    window: u64,
+    window: Window,
+    /// The number of directories of the window that it has not come to.
     left: u64,
+    /// A walk in a tree with a cycle would go on without end.
+    steps_left: u64,
 }
+
+/// The most directories that a walk comes to before the kernel has to ask again.
+const STEPS_MAX: u64 = 4096;
 
 impl Iterator for Descent {
     type Item = ByteRange;
 
     fn next(&mut self) -> Option<ByteRange> {
         let shared = &self.view.shared;
-        self.view.learn_children(self.number);
-        let number = shared.readahead.next_directory(self.number)?;
-        let Some(left) = self.left.checked_sub(1) else {
-            shared.readahead.note_read_ahead(number, self.window);
-            return None;
-        };
-        (self.number, self.left) = (number, left);
-        let offset = META_START + shared.geometry.offset(Slot { class: Class::Page, number });
-        Some(ByteRange::new(offset, BLOCK_BYTES))
+        loop {
+            if self.left == 0 {
+                self.window = shared.readahead.note_read(self.window.walk, self.number)?;
+                self.left = self.window.len;
+            }
+            self.view.learn_children(self.number);
+            let number = shared.readahead.next_directory(self.number)?;
+            (self.number, self.left) = (number, self.left - 1);
+            self.steps_left = self.steps_left.checked_sub(1)?;
+            match shared.readahead.step(self.window.walk, number) {
+                Step::ReadAhead => {
+                    let offset = META_START + shared.geometry.offset(Slot { class: Class::Page, number });
+                    return Some(ByteRange::new(offset, BLOCK_BYTES));
+                }
+                Step::Leave => {}
+                Step::End => return None,
+            }
+        }
     }
 }
 

@@ -15,11 +15,11 @@ use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
     abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
-use floe_image::{Error, FileSystem};
+use floe_image::{ByteRange, Error, FileSystem};
 use zerocopy::IntoBytes;
 
 use crate::{
-    Access, MountOptions, RequestKind,
+    Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::directory,
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
@@ -135,7 +135,7 @@ impl FuseEdge {
     fn dispatch(&self, asked: Asked<'_>, operation: Operation<'_>) {
         let counts = &self.served.counts;
         if let Some(kind) = RequestKind::of(Opcode(asked.header.opcode)) {
-            counts.note(kind);
+            counts.note(kind, asked.header.pid);
         }
         if !self.lets_in(&asked.header, &operation) {
             return asked.reply.refuse(Errno::ACCESS);
@@ -219,12 +219,21 @@ struct Asked<'edge> {
 }
 
 impl Asked<'_> {
+    /// Who is to be told what this request touches.
+    fn touches(&self) -> Option<&TouchSink> {
+        self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
+    }
+
     fn lookup(self, name: &[u8]) {
         let (parent, name, caller) = (self.header.nodeid, name.to_vec(), self.header.pid);
         let served = Arc::clone(&self.edge.served);
+        let touched = self.touches().map(|sink| (Arc::clone(sink), name.clone()));
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
         self.answer(find, move |reply, entry| {
             served.note_lookup(caller, parent, &entry);
+            if let Some((sink, name)) = touched.filter(|(_, name)| name != b".") {
+                sink(served.touch(parent, &name, &entry));
+            }
             reply.with(&entry);
         });
     }
@@ -236,6 +245,9 @@ impl Asked<'_> {
 
     fn readlink(self) {
         let node = self.header.nodeid;
+        if let Some(sink) = self.touches() {
+            sink(Touch::Link(self.edge.served.nid(node)));
+        }
         let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node))?);
         self.answer(target, |reply, target| reply.bytes(&target));
     }
@@ -250,6 +262,9 @@ impl Asked<'_> {
         let (offset, len) = (read.offset, read.size);
         if let Some(reads) = &edge.options.reads {
             reads(nid, offset, len);
+        }
+        if let Some(sink) = self.touches() {
+            sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
         }
         let _turn = edge.threads.begin(self.thread, self.header.pid);
         let watched = edge.deadlines.watch(self.thread, self.reply);
@@ -271,6 +286,7 @@ impl Asked<'_> {
 
     fn readdir(self, read: &ReadIn) {
         let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        self.note_listing(offset);
         let names = move |served: &Served, file_system: &dyn FileSystem| {
             Ok(directory::names(file_system, served.nid(node), offset, len_max)?)
         };
@@ -279,6 +295,7 @@ impl Asked<'_> {
 
     fn readdirplus(self, read: &ReadIn) {
         let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        self.note_listing(offset);
         let (reader, served, lister) = (self.edge.reader.clone(), Arc::clone(&self.edge.served), self.header.pid);
         let directory = served.nid(node);
         let allowed = served.allowance(lister, directory);
@@ -291,6 +308,12 @@ impl Asked<'_> {
             served.listings.end(lister, allowed, listed.left);
             reply.bytes(listed.entries.as_bytes());
         });
+    }
+
+    fn note_listing(&self, offset: u64) {
+        if let Some(sink) = self.touches().filter(|_| offset == 0) {
+            sink(Touch::List(self.edge.served.nid(self.header.nodeid)));
+        }
     }
 
     fn statfs(self) {

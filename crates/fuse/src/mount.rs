@@ -21,7 +21,8 @@ use floe_fuse_wire::{self as wire, Agreement, Channel, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
-    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
+    Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
@@ -152,6 +153,7 @@ impl Mount {
         image: Arc<dyn FrontImage>,
     ) -> Result<Self, MountError> {
         let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
+        let touches = options.touches.clone();
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
             access: Some(Access::All),
@@ -165,7 +167,12 @@ impl Mount {
                 if let Some(reads) = &reads {
                     reads(nid, offset, len);
                 }
+                if let Some(touches) = &touches {
+                    let parts = noted_image.originals_in(ByteRange::new(offset, len.into()));
+                    parts.into_iter().for_each(|(nid, range)| touches(Touch::Read(nid, range)));
+                }
             })),
+            touches: None,
             ..options.clone()
         };
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));

@@ -8,6 +8,7 @@ mod front_files_sys;
 pub(crate) mod front_readahead;
 pub(crate) mod fusermount;
 pub(crate) mod keeper;
+pub(crate) mod launch_walk;
 pub(crate) mod mountpoint;
 pub(crate) mod options;
 pub(crate) mod passed_sys;

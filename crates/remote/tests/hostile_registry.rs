@@ -1,5 +1,7 @@
 //! A registry each of whose answers may be wrong in any way: a verified image gives right bytes or an error, within bounded
 //! memory.
+//!
+//! In a program of its own: the peak memory of a process is at least that of the process that started it.
 
 mod support;
 

@@ -1,6 +1,11 @@
 //! Confines the process in two steps.
 
-use std::{fs, io, str::FromStr};
+use std::{
+    fs, io,
+    str::FromStr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustix::thread::set_no_new_privs;
 
@@ -94,10 +99,18 @@ impl Sandbox {
     }
 }
 
-/// Checks that no other thread is running; it would remain unconfined.
+/// How long a thread that was joined may remain listed.
+const ENDING_MAX: Duration = Duration::from_millis(100);
+
+/// Checks that no other thread is running; it would remain unconfined. A thread that was joined no longer runs code of this
+/// process, but the kernel lists it until it has removed it.
 fn check_alone() -> Result<(), SandboxError> {
-    match fs::read_dir("/proc/self/task").map_or(1, Iterator::count) {
-        0 | 1 => Ok(()),
-        threads => Err(SandboxError::Threads(threads)),
+    let start = Instant::now();
+    loop {
+        match fs::read_dir("/proc/self/task").map_or(1, Iterator::count) {
+            0 | 1 => return Ok(()),
+            threads if start.elapsed() > ENDING_MAX => return Err(SandboxError::Threads(threads)),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
     }
 }

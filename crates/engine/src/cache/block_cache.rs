@@ -13,7 +13,10 @@ use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, Sto
 
 use crate::{
     PageRun,
-    cache::flight::{Flight, FlightCounters},
+    cache::{
+        evicted::Evicted,
+        flight::{Flight, FlightCounters},
+    },
     memory::{
         page_pool::{Effort, PagePool},
         prefetch_budget::Unused,
@@ -24,10 +27,16 @@ use crate::{
 /// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 16;
 
+/// A cache grows by so many times the size of a block that it had evicted too early: of the blocks that were evicted around
+/// the same time, more will be missed.
+const GROWTH_FACTOR: u64 = 8;
+
 /// The cache of decoded blocks that reads share, within a budget of bytes.
 ///
 /// Each shard evicts with a clock: blocks that were not used since the hand last passed them go first. A lookup that
 /// misses leads the decode of its block; concurrent lookups of the same block join that decode.
+///
+/// A miss of a block that was evicted a short while ago lets the cache grow, as far as it may and memory is ample.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,
@@ -35,6 +44,11 @@ pub(crate) struct BlockCache {
     block_bytes_max: AtomicUsize,
     hasher: RandomState,
     next_shard: AtomicUsize,
+    /// How far the cache may grow, in bytes.
+    growth_bytes: AtomicU64,
+    evicted: Mutex<Evicted>,
+    /// The bytes by which the cache is to grow, for misses that a larger one would have spared.
+    wanted_bytes: AtomicU64,
     flights: FlightCounters,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -186,18 +200,30 @@ enum Slot {
 
 impl BlockCache {
     /// Creates a cache with the budget that the pool has for it.
-    pub(crate) fn new(pool: &PagePool) -> Self {
-        Self {
+    pub(crate) fn new(pool: &PagePool, growth_bytes: u64) -> Self {
+        let cache = Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
             block_bytes_max: AtomicUsize::new(pool.cache_bytes() / 2),
             hasher: RandomState::new(),
             next_shard: AtomicUsize::new(0),
+            growth_bytes: AtomicU64::new(0),
+            evicted: Mutex::default(),
+            wanted_bytes: AtomicU64::new(0),
             flights: FlightCounters::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-        }
+        };
+        cache.set_growth(growth_bytes);
+        cache
+    }
+
+    /// Lets the cache grow by this many bytes from now on, zero for not at all.
+    pub(crate) fn set_growth(&self, growth_bytes: u64) {
+        self.growth_bytes.store(growth_bytes, Relaxed);
+        self.wanted_bytes.store(0, Relaxed);
+        self.evicted().set_bytes_max(growth_bytes);
     }
 
     /// Whether the block is small enough to be cached. A block of more than half of the budget would evict nearly all
@@ -253,6 +279,9 @@ impl BlockCache {
             None => {}
         }
         self.misses.fetch_add(1, Relaxed);
+        if self.may_grow() && self.evicted().take(self.hasher.hash_one(key)) {
+            self.wanted_bytes.fetch_add(GROWTH_FACTOR * u64::from(block.decoded_len.bytes()), Relaxed);
+        }
         let flight = Arc::new(Flight::new());
         shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
         Found::Lead(Lead { cache: Arc::clone(self), key, flight })
@@ -306,6 +335,10 @@ impl BlockCache {
             if let Some(pages) = pool.cached(len, effort) {
                 return Some(pages);
             }
+            let wanted_bytes = self.wanted_bytes.swap(0, Relaxed);
+            if wanted_bytes > 0 && pool.grow_cache(wanted_bytes) {
+                continue;
+            }
             let gives_up = effort == Effort::BestEffort && pool.is_memory_short();
             if gives_up || !self.drop_one(&mut idle_shards) {
                 return None;
@@ -328,8 +361,11 @@ impl BlockCache {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
             let dropped = self.lock(index).evict();
             match dropped {
-                Some(_) => {
+                Some((key, block)) => {
                     self.evictions.fetch_add(1, Relaxed);
+                    if self.may_grow() {
+                        self.evicted().note(self.hasher.hash_one(key), block.len as u64);
+                    }
                     *idle_shards = 0;
                     return true;
                 }
@@ -348,6 +384,14 @@ impl BlockCache {
         }
     }
 
+    fn may_grow(&self) -> bool {
+        self.growth_bytes.load(Relaxed) > 0
+    }
+
+    fn evicted(&self) -> MutexGuard<'_, Evicted> {
+        self.evicted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
         self.lock(self.hasher.hash_one(key) as usize % SHARD_COUNT)
     }
@@ -359,7 +403,7 @@ impl BlockCache {
 
 impl Shard {
     /// Moves the hand once around at most, and evicts the first block that was not used since the hand last passed it.
-    fn evict(&mut self) -> Option<Arc<CachedBlock>> {
+    fn evict(&mut self) -> Option<(Key, Arc<CachedBlock>)> {
         for _ in 0..self.ring.len() {
             if self.hand >= self.ring.len() {
                 self.hand = 0;
@@ -370,7 +414,7 @@ impl Shard {
                 Some(Slot::Ready(_)) => {
                     self.ring.swap_remove(self.hand);
                     let Some(Slot::Ready(block)) = self.slots.remove(&key) else { return None };
-                    return Some(block);
+                    return Some((key, block));
                 }
                 _ => drop(self.ring.swap_remove(self.hand)),
             }
@@ -385,72 +429,4 @@ impl Shard {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-mod tests {
-    use super::*;
-    use crate::{PAGE_BYTES, metrics::latency::Latencies};
-
-    fn pool(page_count: usize) -> PagePool {
-        PagePool::new(0, (page_count * PAGE_BYTES) as u64, Arc::new(Latencies::new())).expect("a small pool")
-    }
-
-    fn block(offset: u64, decoded_len: DecodedLen) -> StoredBlock {
-        StoredBlock {
-            device: DeviceId(0),
-            offset,
-            stored_len: StoredLen::Known(1),
-            decoded_len,
-            encoding: Encoding::Stored,
-        }
-    }
-
-    fn put(cache: &Arc<BlockCache>, pool: &PagePool, block: &StoredBlock, len: usize) {
-        let Found::Lead(lead) = cache.find_or_lead(block) else { panic!("nothing cached yet") };
-        let pages = cache.make_room(pool, len, Effort::Demand).expect("room");
-        lead.end(Ok(Arc::new(CachedBlock::new(pages, len, true))));
-    }
-
-    #[test]
-    fn the_budget_holds_and_used_blocks_stay() {
-        let pool = pool(64);
-        let cache = Arc::new(BlockCache::new(&pool));
-        let favourite = block(0, DecodedLen::Exact(PAGE_BYTES as u32));
-        put(&cache, &pool, &favourite, PAGE_BYTES);
-        // Miri takes a second for each block.
-        let block_count = if cfg!(miri) { 100 } else { 1000 };
-        for offset in 1..block_count {
-            assert!(cache.peek(&favourite).is_some(), "used between any two evictions of its shard");
-            put(&cache, &pool, &block(offset, DecodedLen::Exact(PAGE_BYTES as u32)), PAGE_BYTES);
-        }
-        assert!(pool.counters().cache_pages <= 64);
-        assert!(cache.counters().evictions >= block_count - 64);
-    }
-
-    #[test]
-    fn a_prefix_serves_only_what_it_holds() {
-        let pool = pool(64);
-        let cache = Arc::new(BlockCache::new(&pool));
-        put(&cache, &pool, &block(0, DecodedLen::AtLeast(100)), 100);
-        assert!(cache.peek(&block(0, DecodedLen::AtLeast(50))).is_some());
-        assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_none());
-        assert!(cache.peek(&block(0, DecodedLen::Exact(101))).is_none());
-        put(&cache, &pool, &block(0, DecodedLen::Exact(200)), 200);
-        assert!(cache.peek(&block(0, DecodedLen::AtLeast(101))).is_some());
-    }
-
-    #[test]
-    fn failures_are_not_remembered() {
-        let pool = pool(64);
-        let cache = Arc::new(BlockCache::new(&pool));
-        let wanted = block(0, DecodedLen::Exact(1));
-        for _ in 0..2 {
-            let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
-            let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
-            lead.end(Err(Error::NoMemory));
-            assert!(matches!(cache.join(&flight, &wanted), Err(Error::NoMemory)));
-        }
-        let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
-        let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
-        drop(lead);
-        assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "a waiter may try for itself");
-    }
-}
+mod tests;

@@ -1,8 +1,14 @@
 //! Changes the options of a running engine.
 
-use std::{fmt, sync::PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, PoisonError},
+};
 
-use crate::{Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, options::METADATA_BLOCK_BYTES};
+use crate::{
+    Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, memory::page_pool::CacheSize,
+    options::METADATA_BLOCK_BYTES,
+};
 
 /// Why an option was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +45,22 @@ impl Engine {
         self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Watches over the block cache if it is larger than its budget. It does not grow further if that is not possible.
+    pub(crate) fn watch_growth(self: &Arc<Self>) {
+        if self.pool.has_grown() && !self.growth.begin(self) {
+            self.blocks.set_growth(0);
+        }
+    }
+
+    /// Has the block cache shrink to its budget, if it has grown.
+    pub(crate) fn shrink_cache(&self) {
+        let options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        // If the operating system has no address space the cache stays as it is.
+        if self.pool.has_grown() && self.pool.set_cache_size(cache_size(&options)).is_ok() {
+            self.blocks.keep_budget(&self.pool);
+        }
+    }
+
     /// Changes the options while reads continue. Cached data stays as far as the new budgets allow.
     ///
     /// # Errors
@@ -55,10 +77,11 @@ impl Engine {
             self.stored_metadata.set_weight_max(stored_metadata_bytes(wanted.metadata_cache));
             options.metadata_cache = wanted.metadata_cache;
         }
-        if wanted.cache_bytes != options.cache_bytes {
-            self.pool.set_cache_bytes(wanted.cache_bytes).map_err(|_| TuneError::CacheBytes)?;
+        if cache_size(wanted) != cache_size(&options) {
+            self.pool.set_cache_size(cache_size(wanted)).map_err(|_| TuneError::CacheBytes)?;
+            self.blocks.set_growth(wanted.cache_growth_bytes);
             self.blocks.keep_budget(&self.pool);
-            options.cache_bytes = wanted.cache_bytes;
+            (options.cache_bytes, options.cache_growth_bytes) = (wanted.cache_bytes, wanted.cache_growth_bytes);
         }
         if wanted.reserved_pages != options.reserved_pages {
             self.pool.set_reserved_pages(wanted.reserved_pages).map_err(|_| TuneError::ReservedPages)?;
@@ -78,4 +101,9 @@ impl Engine {
         *options = wanted.clone();
         Ok(())
     }
+}
+
+/// The size of the block cache by these options.
+pub(crate) fn cache_size(options: &EngineOptions) -> CacheSize {
+    CacheSize { bytes: options.cache_bytes, growth_bytes: options.cache_growth_bytes }
 }

@@ -27,7 +27,7 @@ const SLOW_MIN: Duration = Duration::from_micros(500);
 const AHEAD_STEP_PAGES: usize = 32;
 
 /// The pages of the read path. Short-lived pages come from a reserve that is mapped, touched and, if allowed, locked in
-/// advance. Pages of the block cache come from an arena as large as the budget of the cache and stay backed once they
+/// advance. Pages of the block cache come from an arena as large as the cache may grow and stay backed once they
 /// were touched. While that arena fills, the pool backs pages ahead of the cache (half as many as the reserve has), so
 /// that reads do not wait for those either.
 ///
@@ -37,6 +37,7 @@ const AHEAD_STEP_PAGES: usize = 32;
 pub(crate) struct PagePool {
     reserve: Arenas,
     cache: Arenas,
+    has_grown: AtomicBool,
     is_locked: AtomicBool,
     latencies: Arc<Latencies>,
     pressure: MemoryPressure,
@@ -79,6 +80,15 @@ pub struct PagePoolCounters {
     pub ahead_ns: u64,
 }
 
+/// The size of the block cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CacheSize {
+    /// What it always may take, in bytes.
+    pub(crate) bytes: u64,
+    /// What it may take besides while memory is ample, in bytes.
+    pub(crate) growth_bytes: u64,
+}
+
 /// How much waiting a page allocation justifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effort {
@@ -89,16 +99,18 @@ pub(crate) enum Effort {
 }
 
 impl PagePool {
-    /// Creates a pool with a reserve of `reserved_pages` and an arena of `cache_bytes` for the block cache.
+    /// Creates a pool with a reserve of `reserved_pages` and an arena for a block cache of this size.
     ///
     /// # Errors
     /// The operating system refuses the memory.
-    pub(crate) fn new(reserved_pages: usize, cache_bytes: u64, latencies: Arc<Latencies>) -> io::Result<Self> {
-        let reserve = Arenas::new(reserve_of(reserved_pages)?);
+    pub(crate) fn new(reserved_pages: usize, size: CacheSize, latencies: Arc<Latencies>) -> io::Result<Self> {
+        let reserve = Arenas::new(reserve_of(reserved_pages)?, reserved_pages);
+        let (arena, limit) = cache_of(size, reserved_pages / 2)?;
         let is_locked = reserve.is_locked_in_memory();
         Ok(Self {
             reserve,
-            cache: Arenas::new(cache_of(cache_bytes, reserved_pages / 2)?),
+            cache: Arenas::new(arena, limit),
+            has_grown: AtomicBool::new(false),
             is_locked: AtomicBool::new(is_locked),
             latencies,
             pressure: MemoryPressure::new(),
@@ -118,21 +130,44 @@ impl PagePool {
     /// # Errors
     /// The operating system refuses the memory; nothing changes.
     pub(crate) fn set_reserved_pages(&self, reserved_pages: usize) -> io::Result<()> {
-        self.reserve.replace(reserve_of(reserved_pages)?);
+        self.reserve.replace(reserve_of(reserved_pages)?, reserved_pages);
         self.is_locked.store(self.reserve.is_locked_in_memory(), Relaxed);
         Ok(())
     }
 
-    /// Changes the size of the block cache's arena. Blocks above the new size are not evicted here.
+    /// Changes the size of the block cache, which has not grown then. Blocks above the new size are not evicted here; their
+    /// memory returns to the operating system when they are.
     ///
     /// # Errors
     /// The operating system refuses the address space; nothing changes.
-    pub(crate) fn set_cache_bytes(&self, cache_bytes: u64) -> io::Result<()> {
-        self.cache.replace(cache_of(cache_bytes, self.ahead_count())?);
+    pub(crate) fn set_cache_size(&self, size: CacheSize) -> io::Result<()> {
+        let (arena, limit) = cache_of(size, self.ahead_count())?;
+        self.has_grown.store(false, Relaxed);
+        self.cache.replace(arena, limit);
         Ok(())
     }
 
-    /// Whether cached blocks exceed the current size of the arena.
+    /// Lets the block cache grow by `bytes` if memory is ample. Returns whether it may hold more now.
+    pub(crate) fn grow_cache(&self, bytes: u64) -> bool {
+        let page_count = page_count(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let has_grown = self.pressure.is_ample() && self.cache.raise_limit(page_count);
+        if has_grown {
+            self.has_grown.store(true, Relaxed);
+        }
+        has_grown
+    }
+
+    /// Whether the block cache may hold more than its budget.
+    pub(crate) fn has_grown(&self) -> bool {
+        self.has_grown.load(Relaxed)
+    }
+
+    /// Whether others need the memory that the block cache could give up.
+    pub(crate) fn is_memory_scarce(&self) -> bool {
+        self.pressure.is_scarce()
+    }
+
+    /// Whether cached blocks exceed what the cache may hold.
     pub(crate) fn is_cache_too_full(&self) -> bool {
         self.cache.used_count() > self.cache.page_count()
     }
@@ -206,7 +241,7 @@ impl PagePool {
         self.pressure.is_short()
     }
 
-    /// The size of the block cache's arena in bytes.
+    /// What the block cache may hold now, in bytes.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.page_count() * PAGE_BYTES
     }
@@ -267,14 +302,19 @@ fn reserve_of(page_count: usize) -> io::Result<Option<Arena>> {
     if page_count == 0 { Ok(None) } else { Arena::new(page_count, true).map(Some) }
 }
 
-fn cache_of(bytes: u64, ahead_count: usize) -> io::Result<Option<Arena>> {
-    let page_count = usize::try_from(bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    if page_count == 0 {
-        return Ok(None);
+/// An arena for a block cache of this size, and how many of its pages may be in use.
+fn cache_of(size: CacheSize, ahead_count: usize) -> io::Result<(Option<Arena>, usize)> {
+    let pages_in = |bytes: u64| usize::try_from(bytes / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::OutOfMemory);
+    let limit = pages_in(size.bytes)?;
+    if limit == 0 {
+        return Ok((None, 0));
     }
-    let arena = Arena::new(page_count, false)?;
+    let grown = pages_in(size.bytes.saturating_add(size.growth_bytes)).map_err(io::Error::from);
+    let grown = grown.and_then(|page_count| Arena::new(page_count, false));
+    // Growth is only address space until it is used, but that may be limited too.
+    let arena = grown.or_else(|_| Arena::new(limit, false))?;
     arena.back_next(ahead_count);
-    Ok(Some(arena))
+    Ok((Some(arena), limit))
 }
 
 /// The number of pages in a run of `len` bytes.
@@ -287,7 +327,8 @@ mod tests {
     use super::*;
 
     fn pool(reserved_pages: usize, cache_pages: usize) -> PagePool {
-        let pool = PagePool::new(reserved_pages, (cache_pages * PAGE_BYTES) as u64, Arc::new(Latencies::new()));
+        let size = CacheSize { bytes: (cache_pages * PAGE_BYTES) as u64, growth_bytes: 0 };
+        let pool = PagePool::new(reserved_pages, size, Arc::new(Latencies::new()));
         // Independent of the load of the machine.
         PagePool { pressure: MemoryPressure::of(None), ..pool.expect("a small pool") }
     }

@@ -22,6 +22,13 @@ const STALLED_PART: u32 = 50;
 /// The kernel's pressure stall information for the whole machine.
 const MACHINE: &str = "/proc/pressure/memory";
 
+/// How much memory the machine has, and how much of it programs can have.
+const MEMORY: &str = "/proc/meminfo";
+
+/// Memory is ample while programs can have one part in `AMPLE_PART` of it, and scarce from one part in `SCARCE_PART` on.
+const AMPLE_PART: u64 = 4;
+const SCARCE_PART: u64 = 8;
+
 /// Memory pressure. Memory is short if page allocations of this process were slow, or if the kernel's pressure stall
 /// information says that threads of the same control group (or else of the machine) often stall on memory.
 ///
@@ -31,7 +38,11 @@ pub(crate) struct MemoryPressure {
     started: Instant,
     /// Memory is short until this time, in milliseconds since the start.
     until_ms: AtomicU64,
+    /// Threads stalled until this time. In a virtual machine that gets its memory from the host, allocations are also slow
+    /// while memory is ample.
+    stalled_until_ms: AtomicU64,
     stalls: Option<File>,
+    memory: Option<File>,
     last: Mutex<Option<Look>>,
 }
 
@@ -49,26 +60,53 @@ impl MemoryPressure {
         let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
         let of_group = own.map(|path| format!("/sys/fs/cgroup{path}/memory.pressure"));
         let first = |paths: &[&str]| paths.iter().find_map(|path| File::open(path).ok());
-        Self::of(first(&[of_group.as_deref().unwrap_or(MACHINE), MACHINE]))
+        Self { memory: File::open(MEMORY).ok(), ..Self::of(first(&[of_group.as_deref().unwrap_or(MACHINE), MACHINE])) }
     }
 
     /// Creates the pressure that `stalls` reports, a file in the form of the kernel's `memory.pressure`. Without a
     /// file, only [`note`](Self::note) reports pressure.
     pub(crate) fn of(stalls: Option<File>) -> Self {
-        let pressure = Self { started: Instant::now(), until_ms: AtomicU64::new(0), stalls, last: Mutex::new(None) };
+        let (until_ms, stalled_until_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (started, last) = (Instant::now(), Mutex::new(None));
+        let pressure = Self { started, until_ms, stalled_until_ms, stalls, memory: None, last };
         pressure.look();
         pressure
     }
 
     /// Notes that a page allocation was slow.
     pub(crate) fn note(&self) {
-        self.until_ms.fetch_max(self.now_ms() + PRESSURE_LASTS.as_millis() as u64, Relaxed);
+        self.until_ms.fetch_max(self.after_now_ms(), Relaxed);
     }
 
     /// Whether memory is short, or was until a moment ago.
     pub(crate) fn is_short(&self) -> bool {
         self.look();
         self.now_ms() < self.until_ms.load(Relaxed)
+    }
+
+    /// Whether the machine has memory that nobody needs. False where that is not known.
+    pub(crate) fn is_ample(&self) -> bool {
+        !self.stalls_now() && self.memory().is_some_and(|(total, available)| available >= total / AMPLE_PART)
+    }
+
+    /// Whether others need the memory that this process could give up.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.stalls_now() || self.memory().is_some_and(|(total, available)| available < total / SCARCE_PART)
+    }
+
+    fn stalls_now(&self) -> bool {
+        self.look();
+        self.now_ms() < self.stalled_until_ms.load(Relaxed)
+    }
+
+    /// The memory of the machine, and how much of it programs can have, in KiB.
+    fn memory(&self) -> Option<(u64, u64)> {
+        let mut bytes = [0; 256];
+        let len = self.memory.as_ref()?.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..len]).ok()?;
+        let field =
+            |name| text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+        Some((field("MemTotal:")?, field("MemAvailable:")?))
     }
 
     /// Queries the kernel, unless a thread is doing so or just did.
@@ -82,7 +120,12 @@ impl MemoryPressure {
         let before = last.replace(Look { at, stalled });
         if before.is_some_and(|before| stalled.saturating_sub(before.stalled) * STALLED_PART > at - before.at) {
             self.note();
+            self.stalled_until_ms.fetch_max(self.after_now_ms(), Relaxed);
         }
+    }
+
+    fn after_now_ms(&self) -> u64 {
+        self.now_ms() + PRESSURE_LASTS.as_millis() as u64
     }
 
     fn now_ms(&self) -> u64 {
@@ -135,5 +178,24 @@ mod tests {
         assert!(!pressure.is_short());
         pressure.note();
         assert!(pressure.is_short());
+    }
+
+    #[test]
+    fn memory_is_ample_or_scarce_by_what_programs_can_have() {
+        let told = tempfile::NamedTempFile::new().expect("a file");
+        let memory = File::open(told.path()).expect("ours");
+        let pressure = MemoryPressure { memory: Some(memory), ..MemoryPressure::of(None) };
+        for (text, is_ample, is_scarce) in [
+            ("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\nBuffers: 1 kB\n", true, false),
+            ("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  249 kB\nBuffers: 1 kB\n", false, false),
+            ("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  124 kB\nBuffers: 1 kB\n", false, true),
+            ("MemTotal:  1000 kB\nMemFree: 999 kB\n", false, false),
+        ] {
+            told.as_file().set_len(0).expect("ours");
+            told.as_file().write_all_at(text.as_bytes(), 0).expect("ours");
+            assert_eq!((pressure.is_ample(), pressure.is_scarce()), (is_ample, is_scarce), "{text}");
+        }
+        pressure.note();
+        assert!(!pressure.is_scarce(), "a slow allocation alone is no sign of it");
     }
 }

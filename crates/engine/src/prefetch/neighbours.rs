@@ -1,4 +1,4 @@
-//! The rest of the blocks that a read decoded.
+//! The rest of the blocks that a read decoded or found in memory.
 
 use floe_image::{ByteRange, StoredBlock};
 

@@ -241,6 +241,7 @@ impl Job<'_> {
         let engine = self.engine;
         let len = block.decoded_len.bytes() as usize;
         let pages = engine.blocks.make_room(&engine.pool, len, effort);
+        engine.watch_growth();
         if engine.pool.wants_backing_ahead() {
             let engine = Arc::clone(engine);
             self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));

@@ -118,13 +118,14 @@ mod tests {
     use super::*;
     use crate::{
         PAGE_BYTES,
-        memory::page_pool::{Effort, PagePool},
+        memory::page_pool::{CacheSize, Effort, PagePool},
         metrics::latency::Latencies,
     };
 
     #[test]
     fn threads_fill_parts_of_pages_that_change_hands() {
-        let pool = PagePool::new(3, 0, Arc::new(Latencies::new())).expect("a small pool");
+        let size = CacheSize { bytes: 0, growth_bytes: 0 };
+        let pool = PagePool::new(3, size, Arc::new(Latencies::new())).expect("a small pool");
         thread::scope(|scope| {
             for mark in 1..4u8 {
                 let pool = &pool;

@@ -11,7 +11,7 @@ use crate::{
         counters::AheadGuard,
         detectors::{directory::AheadFile, sequential::Ahead},
         neighbours::Neighbour,
-        thresholds::AHEAD_STEP_BYTES,
+        thresholds::{AHEAD_STEP_BYTES, SMALL_READ_BYTES_MAX},
     },
     read::{
         acquire::{BlockSource, Step},
@@ -92,13 +92,21 @@ impl Reader {
         self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// What the blocks that a read decodes hold of the file beside what it wants, as far as the page cache is to have it.
+    /// What the blocks that a read decodes, or a small one finds in memory, hold of the file beside what it wants, as far as
+    /// the page cache is to have it.
     pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Vec::new();
         }
+        // A small read that finds its block in memory is one of scattered ones, or nobody read ahead for it: each of those
+        // that follow would be a request of its own.
+        let is_small = range.len() <= SMALL_READ_BYTES_MAX;
         let is_decoded = |block: &StoredBlock| {
-            steps.iter().any(|step| matches!(&step.source, BlockSource::Lead { block: other, .. } if other == block))
+            steps.iter().any(|step| match &step.source {
+                BlockSource::Lead { block: other, .. } => other == block,
+                BlockSource::Cached { block: other, .. } => is_small && other == block,
+                _ => false,
+            })
         };
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
         ends.filter_map(|extent| match extent.data {

@@ -30,6 +30,7 @@ use crate::{
     front::{FrontReport, Fronted},
     handover::{Giver, Invocation, ServiceManager, State, StateFile, Taken, identity, is_upgrade},
     idle::unmount_when_idle,
+    launch::{LaunchPlan, Mounted, ProfileChoice},
     mount_log::MountLog,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
@@ -63,6 +64,9 @@ pub(crate) struct Arguments {
     cache: Option<u64>,
     #[arg(long, value_name = "N", help = mount_options::about("threads"))]
     threads: Option<NonZero<usize>>,
+    /// Record the first launch, and replay it in later mounts
+    #[arg(long)]
+    learn: bool,
     /// Admit other users (the default for root)
     #[arg(long)]
     allow_other: bool,
@@ -126,7 +130,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.open.offset = offset;
     }
     if let Some(cache_bytes) = arguments.cache {
-        settings.open.engine.cache_bytes = cache_bytes;
+        (settings.open.engine.cache_bytes, settings.open.engine.cache_growth_bytes) = (cache_bytes, 0);
     }
     if let Some(threads) = arguments.threads {
         settings.mount.threads = threads;
@@ -134,6 +138,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if arguments.allow_other {
         settings.mount.access = Some(Access::All);
     }
+    settings.learn |= arguments.learn;
     settings.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
         settings.open.device_directory = arguments.device_directory;
@@ -166,7 +171,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
     let invocation = Invocation::of_this_process(manager.is_some());
     let mut taken = Taken::find(&directory, manager.as_ref())?;
-    let is_taken = taken.is_some();
     // A mount that is taken over may have no server until it is: nothing here may access it.
     let (mountpoint, shown) = match &taken {
         Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
@@ -174,6 +178,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     };
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
+        // The launch was before.
+        (settings.profile, settings.learn) = (ProfileChoice::Off, false);
     }
     let shown_path = absolute(&path);
     let source = settings.source.take();
@@ -195,8 +201,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
     crate::compromised::on_a_read(&mut settings.mount);
-    let policy = mem::take(&mut needs.policy);
-    let Opened { files, enforced, remote } = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
+    let mut policy = mem::take(&mut needs.policy);
+    let remote = remote::start(&path, &settings.open.remote)?;
+    let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
+    let Opened { files, enforced, remote } =
+        confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
     let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
@@ -226,6 +235,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let (Some(manager), Some((giver, _))) = (&manager, &giver) {
         giver.store(manager);
     }
+    let launches = launch.start(Mounted {
+        image: image.clone(),
+        reader: reader.clone(),
+        front: front.clone(),
+        keeper: needs.keeper.clone(),
+        requests: mount.request_counts(),
+    });
     let source = Arc::new(status::Source {
         image: image.clone(),
         reader,
@@ -236,6 +252,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         settings,
         front,
         requests: mount.request_counts(),
+        launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
         remote,
@@ -254,11 +271,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
     log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
-    // Prefetch only improves speed, so the mount neither waits for this thread nor fails if it cannot be started.
-    if !is_taken {
-        let ahead = image.clone();
-        let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
-    }
     if let Some(manager) = &manager {
         manager.ready();
     }
@@ -269,6 +281,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         notify(&pipe, true);
     }
     let ended = mount.wait();
+    launches.end();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
         log.event(&format!("{} is served by another process", shown.display()));

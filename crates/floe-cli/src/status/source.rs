@@ -15,6 +15,7 @@ use crate::{
     control::{Answer, Question, Service, write_line},
     front::FrontReport,
     handover::{Giver, Invocation, StateFile},
+    launch::Launches,
     mount_options::Settings,
     shown::json_name,
 };
@@ -65,6 +66,7 @@ pub(crate) struct Source {
     pub(crate) settings: Settings,
     pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
+    pub(crate) launches: Arc<Launches>,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
     /// The process that fetches the image, if it is remote.
@@ -124,6 +126,7 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             front: self.front.clone(),
+            launch: self.launches.report(),
             options: self.settings().shown(),
             remote: self.remote.as_deref().map(remote_of),
             sandbox: SandboxReport {

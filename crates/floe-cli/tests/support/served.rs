@@ -61,6 +61,11 @@ impl Served {
         self.directory.path().to_path_buf()
     }
 
+    /// The process that serves it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
     /// The most memory that the server held so far, in bytes.
     pub(crate) fn resident_bytes_max(&self) -> u64 {
         let path = Path::new("/proc").join(self.server.id().to_string()).join("status");

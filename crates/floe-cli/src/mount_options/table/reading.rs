@@ -3,15 +3,26 @@
 use std::{num::NonZero, time::Duration};
 
 use crate::{
-    mount_options::row::{OptionRow, Value, bytes, put, row, text},
+    mount_options::{
+        Settings,
+        row::{OptionRow, Value, bytes, put, row, text},
+    },
     quantity::{exact, time},
 };
 
 pub(super) const MEMORY: &[OptionRow] = &[
-    row("cache", bytes(|to, bytes| to.open.engine.cache_bytes = bytes), "budget of the cache of decoded blocks")
+    row("cache", bytes(set_cache), "budget of the cache of decoded blocks; it does not grow then")
         .default("64M")
         .shown(|now| exact(now.open.engine.cache_bytes))
         .tunable(),
+    row(
+        "cache-growth",
+        bytes(|to, bytes| to.open.engine.cache_growth_bytes = bytes),
+        "what that cache may take besides while memory is ample",
+    )
+    .default_is("up to 1/8 of the memory and 2G in all")
+    .shown(|now| exact(now.open.engine.cache_growth_bytes))
+    .tunable(),
     row(
         "metadata-cache",
         text("N|single-lock:N", |to, value| put(&mut to.open.engine.metadata_cache, value)),
@@ -211,4 +222,8 @@ pub(super) const PREFETCH: &[OptionRow] = &[
 
 fn on_off(is_on: bool) -> String {
     if is_on { "on" } else { "off" }.to_owned()
+}
+
+fn set_cache(settings: &mut Settings, bytes: u64) {
+    (settings.open.engine.cache_bytes, settings.open.engine.cache_growth_bytes) = (bytes, 0);
 }

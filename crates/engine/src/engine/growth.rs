@@ -1,0 +1,70 @@
+//! The growth of the block cache while memory is ample.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::Engine;
+
+/// How often it is looked whether memory has become scarce, while the cache is larger than its budget.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A cache that was not used for so long shrinks back.
+const UNUSED_MAX: Duration = Duration::from_secs(300);
+
+/// Watches over a cache that has grown: gives the memory back when others need it or when the cache is not used.
+///
+/// Only while the cache is larger than its budget there is a thread. It ends with the engine.
+#[derive(Debug, Default)]
+pub(crate) struct GrowthWatch {
+    /// Its end ends the thread.
+    thread: Mutex<Option<Sender<()>>>,
+}
+
+impl GrowthWatch {
+    /// Watches over the cache of `engine`, which has grown, until it shrinks. The cache may go on growing only if this
+    /// returns true.
+    pub(crate) fn begin(&self, engine: &Arc<Engine>) -> bool {
+        let mut watching = self.lock();
+        if watching.is_some() {
+            return true;
+        }
+        let (sender, ended) = channel();
+        let engine = Arc::downgrade(engine);
+        let started = thread::Builder::new().name("floe-memory".to_owned()).spawn(move || watch(&engine, &ended));
+        *watching = started.is_ok().then_some(sender);
+        started.is_ok()
+    }
+
+    fn end(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Sender<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until the cache is to shrink, and shrinks it.
+fn watch(engine: &Weak<Engine>, ended: &Receiver<()>) {
+    let (mut lookups, mut used_at) = (0, Instant::now());
+    while ended.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let Some(engine) = engine.upgrade() else { break };
+        let counters = engine.blocks.counters();
+        let now = counters.hits + counters.misses + counters.joins;
+        if now != lookups {
+            (lookups, used_at) = (now, Instant::now());
+        }
+        if used_at.elapsed() >= UNUSED_MAX || engine.pool.is_memory_scarce() {
+            // Before it shrinks, so that a thread that makes it grow again is sure of being watched.
+            engine.growth.end();
+            engine.shrink_cache();
+            break;
+        }
+    }
+}

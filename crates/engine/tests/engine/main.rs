@@ -1,0 +1,9 @@
+//! The engine with images in memory.
+
+#[path = "../patchwork/mod.rs"]
+mod patchwork;
+
+mod prefetch;
+mod reads;
+mod tuning;
+mod walkers;

@@ -1,0 +1,243 @@
+//! Each kind of prefetch works when it is switched on, and only then.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_engine::{Engine, EngineOptions, ListedFile, PrefetchKind, PrefetchSet, Reader, Sink};
+use floe_image::{ByteRange, ImageSource, Nid};
+
+use crate::patchwork::Patchwork;
+
+/// A page cache that counts what is stored in it.
+struct Taking(Arc<AtomicU64>);
+
+impl Sink for Taking {
+    fn store(&self, _: Nid, _: u64, bytes: &[u8]) -> usize {
+        self.0.fetch_add(bytes.len() as u64, Relaxed);
+        bytes.len()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        4096
+    }
+}
+
+/// A source that counts the bytes that the page cache may drop.
+struct Dropping {
+    source: Arc<dyn ImageSource>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl ImageSource for Dropping {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        self.source.read_at(offset, output)
+    }
+
+    fn dont_need(&self, _: u64, len: u64) {
+        self.dropped.fetch_add(len, Relaxed);
+    }
+}
+
+/// The amounts that a workload caused to be prefetched.
+#[derive(Clone, Copy, Debug)]
+struct Prefetched {
+    ahead_blocks: u64,
+    stored_bytes: u64,
+    dropped_bytes: u64,
+}
+
+fn read_one(reader: &Reader, nid: u64, offset: u64, len: u32) {
+    let (sender, answer) = mpsc::channel();
+    reader.read_then(Nid(nid), offset, len, move |result| drop(sender.send(result.map(<[u8]>::len))));
+    answer.recv().expect("an answer").expect("a sound image");
+}
+
+/// The workload for which a kind of prefetch exists.
+fn read(reader: &Reader, kind: PrefetchKind) {
+    let one = |nid: u64, offset: u64, len: u32| read_one(reader, nid, offset, len);
+    match kind {
+        PrefetchKind::Sequential | PrefetchKind::DropBehind => {
+            for offset in (0..8 << 20).step_by(16 << 10) {
+                one(0, offset, 16 << 10);
+                rest(reader);
+            }
+        }
+        PrefetchKind::Directory => {
+            let files: Vec<_> = (1..200).map(|nid| ListedFile { nid: Nid(nid), size: 8192 }).collect();
+            reader.note_listed(Nid(1000), true, &files);
+            for nid in 1..200 {
+                one(nid, 0, 4096);
+                rest(reader);
+            }
+        }
+        PrefetchKind::RestOfBlock => (0..100).for_each(|index| one(0, index * 40_960, 4096)),
+    }
+}
+
+/// A reader of a page cache comes later to what it finds there.
+fn rest(reader: &Reader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.is_reading_on() && Instant::now() < deadline {
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
+    let patchwork = Arc::new(Patchwork::new(61, 9 << 20));
+    let (stored, dropped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let source = Arc::new(Dropping { source: patchwork.source(), dropped: Arc::clone(&dropped) });
+    let options = EngineOptions { prefetch: set, ..EngineOptions::default() };
+    let reader = Reader::new(Engine::new(vec![source], &options).expect("an engine"), Arc::clone(&patchwork) as _);
+    reader.set_page_cache(Box::new(Taking(Arc::clone(&stored))));
+    read(&reader, kind);
+    let now = || Prefetched {
+        ahead_blocks: reader.read_around_counters().ahead_blocks,
+        stored_bytes: stored.load(Relaxed),
+        dropped_bytes: dropped.load(Relaxed),
+    };
+    // Prefetch is asynchronous.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while set.has(kind) && !does(kind, now()) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    now()
+}
+
+fn does(kind: PrefetchKind, prefetched: Prefetched) -> bool {
+    match kind {
+        PrefetchKind::Sequential => prefetched.ahead_blocks > 30,
+        PrefetchKind::Directory | PrefetchKind::RestOfBlock => prefetched.stored_bytes > 100_000,
+        PrefetchKind::DropBehind => prefetched.dropped_bytes > 1 << 20,
+    }
+}
+
+#[test]
+fn each_kind_does_its_work_and_none_where_it_is_switched_off() {
+    for kind in PrefetchKind::ALL {
+        let found = prefetched(kind, kind.name().parse().expect("a set of one"));
+        assert!(does(kind, found), "{}: {found:?}", kind.name());
+        let others: Vec<_> =
+            PrefetchKind::ALL.into_iter().filter(|other| *other != kind).map(|kind| kind.name()).collect();
+        let found = prefetched(kind, others.join("+").parse().expect("a set"));
+        match kind {
+            PrefetchKind::Sequential => assert_eq!(found.ahead_blocks, 0),
+            PrefetchKind::DropBehind => assert_eq!(found.dropped_bytes, 0),
+            _ => {}
+        }
+        let found = prefetched(kind, PrefetchSet::NONE);
+        assert_eq!((found.ahead_blocks, found.stored_bytes, found.dropped_bytes), (0, 0, 0), "{}", kind.name());
+    }
+}
+
+/// A source behind a network: each read takes a round trip, unless the bytes were announced that long before.
+struct Far {
+    source: Arc<dyn ImageSource>,
+    round_trip: Duration,
+    asked: Mutex<Vec<(ByteRange, Instant)>>,
+    /// Reads that waited for a whole round trip.
+    whole_waits: AtomicU64,
+}
+
+impl Far {
+    fn new(source: Arc<dyn ImageSource>, round_trip: Duration) -> Arc<Self> {
+        Arc::new(Self { source, round_trip, asked: Mutex::default(), whole_waits: AtomicU64::new(0) })
+    }
+
+    fn largest_asked(&self) -> u64 {
+        self.asked.lock().expect("no panic").iter().map(|(range, _)| range.len()).max().unwrap_or(0)
+    }
+}
+
+impl ImageSource for Far {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        let wanted = ByteRange::new(offset, output.len() as u64);
+        let asked = self.asked.lock().expect("no panic").iter().find(|(range, _)| range.contains(wanted)).copied();
+        let rest = asked.map_or(self.round_trip, |(_, at)| self.round_trip.saturating_sub(at.elapsed()));
+        self.whole_waits.fetch_add(asked.is_none().into(), Relaxed);
+        thread::sleep(rest);
+        self.source.read_at(offset, output)
+    }
+
+    fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        self.asked.lock().expect("no panic").push((ByteRange::new(offset, len), Instant::now()));
+    }
+}
+
+/// Reads 4 MiB sequentially from a source with round trips of 20 ms.
+fn read_far(prefetch: &str, fetch_around_bytes: u64) -> Arc<Far> {
+    let patchwork = Arc::new(Patchwork::new(62, 4 << 20));
+    let far = Far::new(patchwork.source(), Duration::from_millis(20));
+    let options =
+        EngineOptions { prefetch: prefetch.parse().expect("a set"), fetch_around_bytes, ..Default::default() };
+    let engine = Engine::new(vec![Arc::clone(&far) as _], &options).expect("an engine");
+    let reader = Reader::new(engine, patchwork as _);
+    (0..4 << 20).step_by(64 << 10).for_each(|offset| read_one(&reader, 0, offset, 64 << 10));
+    far
+}
+
+#[test]
+fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
+    let alone = read_far("none", 0);
+    assert_eq!(alone.largest_asked(), 0);
+    let alone_waits = alone.whole_waits.load(Relaxed);
+    assert!(alone_waits > 60, "{alone_waits}");
+    // Each by itself: fault-around, and sequential readahead.
+    for (prefetch, fetch_around_bytes, asked_min) in [("none", 128 << 10, 1 << 20), ("sequential", 0, 100 << 10)] {
+        let far = read_far(prefetch, fetch_around_bytes);
+        let waits = far.whole_waits.load(Relaxed);
+        eprintln!("{prefetch}, fetch-around={fetch_around_bytes}: {waits} whole round trips instead of {alone_waits}");
+        assert!(far.largest_asked() >= asked_min, "{prefetch}: {}", far.largest_asked());
+        assert!(waits < alone_waits / 2, "{prefetch}: {waits} of {alone_waits}");
+    }
+}
+
+#[test]
+fn a_sink_that_reads_by_itself_is_only_asked_for_ranges() {
+    struct Asked(Arc<Mutex<Vec<(Nid, ByteRange)>>>);
+    impl Sink for Asked {
+        fn store(&self, _: Nid, _: u64, _: &[u8]) -> usize {
+            panic!("it takes no bytes");
+        }
+
+        fn read_ahead(&self, nid: Nid, range: ByteRange) -> Option<u64> {
+            self.0.lock().expect("no panic").push((nid, range));
+            Some(range.len())
+        }
+
+        fn page_bytes(&self) -> u64 {
+            4096
+        }
+    }
+    let patchwork = Arc::new(Patchwork::new(63, 1 << 20));
+    let options = EngineOptions { prefetch: "directory".parse().expect("a set"), ..EngineOptions::default() };
+    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
+    let (reader, asked) = (Reader::new(engine, patchwork as _), Arc::default());
+    reader.set_page_cache(Box::new(Asked(Arc::clone(&asked))));
+    read(&reader, PrefetchKind::Directory);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.read_around_counters().stored_bytes < 400_000 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let asked = asked.lock().expect("no panic");
+    assert!(asked.len() > 50 && asked.iter().all(|(nid, range)| nid.0 < 200 && *range == ByteRange::new(0, 8192)));
+}

@@ -1,0 +1,318 @@
+//! Reads through the engine return the mapped bytes, in every mode and with slow or faulty sources.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_engine::{Engine, EngineOptions, Priority, Reader, Sink, SyncDecompress, WorkerMode};
+use floe_image::{Error, ImageSource, Nid};
+use floe_testkit::{FailingSource, Fault, HalfCachedSource, HeldSource, TruncatedSource};
+
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
+
+fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
+    let engine = Engine::new(vec![source], options).expect("an engine");
+    Reader::new(engine, Arc::clone(patchwork) as _)
+}
+
+fn all_modes() -> Vec<EngineOptions> {
+    let mut all = Vec::new();
+    for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
+        for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never] {
+            for (reserved_pages, cache_bytes) in [(0, 0), (64, 1 << 20), (1024, 64 << 20)] {
+                let priority = if reserved_pages == 0 { Priority::Normal } else { Priority::Auto };
+                all.push(EngineOptions {
+                    cache_bytes,
+                    reserved_pages,
+                    workers,
+                    sync_decompress,
+                    priority,
+                    ..EngineOptions::default()
+                });
+            }
+        }
+    }
+    all
+}
+
+/// Executes all requests at once with `read_then`, and returns the replies in the order of the requests.
+fn read_all_then(reader: &Reader, requests: &[(u64, u32)]) -> Vec<Result<Vec<u8>, Error>> {
+    let (sender, answers) = mpsc::channel();
+    for (index, (offset, len)) in requests.iter().enumerate() {
+        let sender = sender.clone();
+        reader.read_then(Nid(0), *offset, *len, move |result| {
+            sender.send((index, result.map(<[u8]>::to_vec))).expect("somebody waits");
+        });
+    }
+    drop(sender);
+    let mut answers: Vec<_> = answers.iter().collect();
+    answers.sort_by_key(|(index, _)| *index);
+    assert_eq!(answers.len(), requests.len(), "each read is answered once");
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// A reply is sent before its pages return to the pool.
+fn assert_pages_come_back(reader: &Reader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reader.engine().counters().pages.used_pages > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(reader.engine().counters().pages.used_pages, 0);
+}
+
+#[test]
+fn every_mode_reads_what_the_format_maps() {
+    let patchwork = Arc::new(Patchwork::new(1, 3 << 20));
+    for options in all_modes() {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let requests = patchwork.random_requests(2, 150);
+        for (request, answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
+            let answer = answer.unwrap_or_else(|error| panic!("{options:?} {request:?}: {error}"));
+            assert!(answer == patchwork.expected(request.0, request.1), "{options:?} {request:?}");
+        }
+        for (offset, len) in requests {
+            let mut output = vec![0xaa; len as usize];
+            let read = reader.read(Nid(0), offset, &mut output).expect("a sound image");
+            assert!(&output[..read] == patchwork.expected(offset, len), "{options:?} {offset} {len}");
+        }
+        drop(reader);
+    }
+}
+
+#[test]
+fn what_is_at_hand_in_part_is_read_right() {
+    for patchwork in [Arc::new(Patchwork::chunks(3, 1 << 20)), Arc::new(Patchwork::new(4, 1 << 20))] {
+        for options in all_modes() {
+            let source = Arc::new(HalfCachedSource::new(patchwork.source()));
+            let reader = reader(&patchwork, source, &options);
+            let requests = patchwork.random_requests(2, 100);
+            for (request, answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
+                let answer = answer.unwrap_or_else(|error| panic!("{options:?} {request:?}: {error}"));
+                assert!(answer == patchwork.expected(request.0, request.1), "{options:?} {request:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
+    let patchwork = Arc::new(Patchwork::new(3, 1 << 20));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    thread::scope(|scope| {
+        for seed in 0..8 {
+            let (reader, patchwork) = (&reader, &patchwork);
+            scope.spawn(move || {
+                for answer in read_all_then(reader, &patchwork.small_requests(seed, 2000)) {
+                    answer.expect("a sound image");
+                }
+            });
+        }
+    });
+    let counters = reader.engine().counters();
+    assert_pages_come_back(&reader);
+    assert!(counters.decodes <= 2 * patchwork.block_count() as u64, "{counters:?}");
+}
+
+#[test]
+fn misses_on_a_stuck_source_do_not_delay_hits() {
+    let patchwork = Arc::new(Patchwork::new(5, 8 << 20));
+    let source = Arc::new(HeldSource::new(patchwork.source()));
+    let reader = reader(&patchwork, Arc::clone(&source) as _, &EngineOptions::default());
+    let (hot, len) = patchwork.some_partial_request();
+    read_all_then(&reader, &[(hot, len)]).remove(0).expect("a sound image");
+    source.hold();
+    let (sender, answers) = mpsc::channel();
+    for (offset, len) in patchwork.random_requests(6, 200) {
+        let sender = sender.clone();
+        reader.read_then(Nid(0), offset, len, move |result| drop(sender.send(result.map(<[u8]>::to_vec))));
+    }
+    drop(sender);
+    for _ in 0..20 {
+        let answer = read_all_then(&reader, &[(hot, len)]).remove(0).expect("a sound image");
+        assert!(answer == patchwork.expected(hot, len));
+    }
+    assert!(source.is_held(), "a hit waited for a miss");
+    assert!(answers.try_iter().count() < 200, "misses are still under way");
+    source.release();
+    assert!(answers.iter().all(|answer| answer.is_ok()));
+}
+
+#[test]
+fn faults_are_told_and_not_remembered() {
+    let patchwork = Arc::new(Patchwork::new(7, 1 << 20));
+    for options in all_modes() {
+        let failing = Arc::new(FailingSource::new(patchwork.source(), Fault::Reads(0..3)));
+        let reader = reader(&patchwork, failing, &options);
+        let requests = patchwork.random_requests(8, 40);
+        let mut failures = 0;
+        for (offset, len) in requests.iter().chain(&requests) {
+            match read_all_then(&reader, &[(*offset, *len)]).remove(0) {
+                Ok(answer) => assert!(answer == patchwork.expected(*offset, *len)),
+                Err(Error::Io { .. }) => failures += 1,
+                Err(error) => panic!("{options:?}: {error}"),
+            }
+        }
+        assert!((1..=3).contains(&failures), "{options:?}: {failures}");
+    }
+}
+
+#[test]
+fn a_truncated_source_gives_errors_not_wrong_bytes() {
+    let patchwork = Arc::new(Patchwork::new(9, 1 << 20));
+    for options in all_modes() {
+        let truncated = Arc::new(TruncatedSource::new(patchwork.source(), 300 << 10));
+        let reader = reader(&patchwork, truncated, &options);
+        let mut error_count = 0;
+        for (offset, len) in patchwork.random_requests(10, 60) {
+            match read_all_then(&reader, &[(offset, len)]).remove(0) {
+                Ok(answer) => assert!(answer == patchwork.expected(offset, len)),
+                Err(_) => error_count += 1,
+            }
+        }
+        assert!(error_count > 0);
+    }
+}
+
+#[test]
+fn a_panicking_source_answers_every_read() {
+    struct Panicking(u64);
+    impl ImageSource for Panicking {
+        fn len(&self) -> u64 {
+            self.0
+        }
+        fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            panic!("on purpose")
+        }
+        fn try_read_at(&self, _: u64, _: &mut [u8]) -> io::Result<bool> {
+            Ok(false)
+        }
+    }
+    let patchwork = Arc::new(Patchwork::new(11, 1 << 20));
+    let reader = reader(&patchwork, Arc::new(Panicking(patchwork.source().len())), &EngineOptions::default());
+    let requests = patchwork.small_requests(12, 50);
+    let answers = read_all_then(&reader, &requests);
+    assert!(answers.iter().any(|answer| matches!(answer, Err(Error::Cancelled))));
+    assert_pages_come_back(&reader);
+}
+
+#[test]
+fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
+    let patchwork = Arc::new(Patchwork::new(13, 8 << 20));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    for offset in (0..8 << 20).step_by(16 << 10) {
+        let answer = read_all_then(&reader, &[(offset, 16 << 10)]).remove(0).expect("a sound image");
+        assert!(answer == patchwork.expected(offset, 16 << 10));
+        assert!(comes(|| !reader.is_reading_on()));
+    }
+    let counters = reader.read_around_counters();
+    assert!(counters.ahead_blocks > 50 && counters.used_blocks > 30, "{counters:?}");
+    let before = reader.read_around_counters().ahead_blocks;
+    for (offset, len) in patchwork.small_requests(14, 300) {
+        read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
+    }
+    assert!(reader.read_around_counters().ahead_blocks - before < 20, "a reader that jumps is not read ahead of");
+}
+
+#[test]
+fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
+    /// The page cache of a machine with pages of `page_bytes`. It ignores the last page of what it is given.
+    struct Seen {
+        patchwork: Arc<Patchwork>,
+        page_bytes: u64,
+        taken: mpsc::Sender<usize>,
+    }
+    impl Sink for Seen {
+        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+            assert!(bytes == self.patchwork.expected(offset, bytes.len() as u32));
+            let end = offset + bytes.len() as u64;
+            assert!(offset.is_multiple_of(self.page_bytes), "{offset}");
+            assert!(end.is_multiple_of(self.page_bytes) || self.patchwork.expected(end, 1).is_empty(), "{end}");
+            let taken = bytes.len().saturating_sub(self.page_bytes as usize);
+            self.taken.send(taken).map_or(0, |()| taken)
+        }
+
+        fn page_bytes(&self) -> u64 {
+            self.page_bytes
+        }
+    }
+    let (small, large) = (Arc::new(Patchwork::new(15, 4 << 20)), Arc::new(Patchwork::costly(15, 68)));
+    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
+    // No block contains a whole page of 64 KiB.
+    for (patchwork, page_bytes, stored_min, options) in [
+        (&small, 4 << 10, 300_000, EngineOptions::default()),
+        (&small, 4 << 10, 300_000, never),
+        (&large, 16 << 10, 300_000, EngineOptions::default()),
+        (&large, 64 << 10, 0, EngineOptions::default()),
+    ] {
+        let reader = reader(patchwork, patchwork.source(), &options);
+        let (taken, stored) = mpsc::channel();
+        reader.set_page_cache(Box::new(Seen { patchwork: Arc::clone(patchwork), page_bytes, taken }));
+        let request_count = 100;
+        let answers =
+            read_all_then(&reader, &(0..request_count).map(|index| (index * 40960, 4096)).collect::<Vec<_>>());
+        assert!(answers.iter().all(Result::is_ok));
+        assert!(comes(|| reader.read_around_counters().stored_bytes >= stored_min), "pages of {page_bytes}");
+        // Nothing is stored once the reader is dropped, and the counters match what the page cache received.
+        let counters = reader.read_around_counters();
+        drop(reader);
+        let taken = stored.iter().sum::<usize>() as u64;
+        assert!(taken >= counters.stored_bytes, "{taken} bytes were taken of {counters:?}");
+    }
+}
+
+/// Waits until `has_come` holds, for 10 seconds at most. Returns whether it does.
+fn comes(has_come: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !has_come() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    has_come()
+}
+
+#[test]
+fn costly_blocks_are_held_until_the_page_cache_has_them() {
+    /// A page cache that accepts nothing before its gate is open.
+    struct Gated(Arc<Patchwork>, Mutex<mpsc::Receiver<()>>);
+    impl Sink for Gated {
+        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+            let _ = self.1.lock().expect("no panic").recv();
+            assert!(bytes == self.0.expected(offset, bytes.len() as u32), "{offset}");
+            bytes.len()
+        }
+
+        fn page_bytes(&self) -> u64 {
+            4096
+        }
+    }
+    let (block_bytes, block_count, cache_bytes) = (u64::from(COSTLY_BLOCK_BYTES), 24, 1 << 20);
+    let patchwork = Arc::new(Patchwork::costly(16, block_count + 1));
+    let auto = EngineOptions { cache_bytes, read_around: false, ..EngineOptions::default() };
+    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..auto.clone() };
+    for options in [auto, never] {
+        let reader = reader(&patchwork, patchwork.source(), &options);
+        let (gate, closed) = mpsc::channel();
+        reader.set_page_cache(Box::new(Gated(Arc::clone(&patchwork), Mutex::new(closed))));
+        for number in 0..block_count as u64 {
+            read_all_then(&reader, &[(number * block_bytes, 4096)]).remove(0).expect("a sound image");
+        }
+        // Blocks beyond a quarter of the cache are dropped, and only those.
+        let held_count = cache_bytes / 4 / block_bytes;
+        let dropped_count = block_count as u64 - held_count;
+        assert!(
+            comes(|| reader.read_around_counters().dropped == dropped_count),
+            "{:?}",
+            reader.read_around_counters()
+        );
+        assert!(reader.engine().counters().blocks.evictions > 0, "the cache has no room for all");
+        drop(gate);
+        let stored_bytes = held_count * (block_bytes - 4096);
+        assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes));
+        // Once there is room, the next block is held again.
+        read_all_then(&reader, &[(block_count as u64 * block_bytes, 4096)]).remove(0).expect("a sound image");
+        assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes + block_bytes - 4096));
+        assert_eq!(reader.read_around_counters().dropped, dropped_count);
+    }
+}

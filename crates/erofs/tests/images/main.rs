@@ -1,0 +1,9 @@
+//! EROFS images: handmade, reference and corrupt ones.
+
+mod check;
+mod corpus;
+mod corrupt;
+mod documentation;
+mod dump;
+mod handmade;
+mod made;

@@ -1,0 +1,12 @@
+//! Commands of the built program that build images.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod building;
+mod full_disk;
+mod mkfs_erofs;
+mod mkfs_erofs_disk;
+mod mkfs_output;
+mod mkfs_sources;
+mod recording;

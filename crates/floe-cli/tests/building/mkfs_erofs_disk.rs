@@ -1,0 +1,181 @@
+//! By the name of mkfs.erofs: what its options control on disk, and that the kernel mounts it.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Command, Output},
+};
+
+use floe_testkit::{
+    KernelMount, Versions, check_rows,
+    corpus::{Format, Materialised},
+    manifest::{Comparison, differences},
+    peer,
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+};
+
+use crate::support::mkfs_erofs::{ours, scene, theirs};
+
+/// The superblock's field of so many bytes.
+fn field(image: &Path, start: u64, offset: u64, len: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let file = fs::File::open(image).expect("it is there");
+    file.read_exact_at(&mut bytes[..len], start + 1024 + offset).expect("it is whole");
+    u64::from_le_bytes(bytes)
+}
+
+/// What dump.erofs says of a path, in lines that begin with `words`.
+fn dumped(image: &Path, arguments: &[&str], words: &[&str]) -> Vec<String> {
+    let output = Command::new(peer("dump.erofs").expect("it was asked for")).args(arguments).arg(image).output();
+    let output = String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned();
+    let lines = output.lines().map(str::trim);
+    lines.filter(|line| words.iter().any(|word| line.starts_with(word))).map(str::to_owned).collect()
+}
+
+/// The extents of a file: lengths in the file, and places in the image.
+fn extents(image: &Path, path: &str) -> Vec<(u64, u64)> {
+    let lines = dumped(image, &[&format!("--path={path}"), "-e"], &["0:", "1:", "2:", "3:", "4:", "5:"]);
+    let numbers = |line: &String| -> Vec<u64> {
+        line.split(|character: char| !character.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+    };
+    let found: Vec<(u64, u64)> = lines.iter().map(numbers).map(|numbers| (numbers[3], numbers[4])).collect();
+    assert!(!found.is_empty(), "{path} has no extents");
+    found
+}
+
+/// What an option controls on disk, as a text that is the same for both.
+type Property = fn(&Path) -> String;
+
+/// Options, and what they control.
+const CONTROLLED: [(&str, Property); 9] = [
+    ("-Enosbcrc", |image| format!("checksum: {} {}", field(image, 0, 8, 4) & 1, field(image, 0, 4, 4))),
+    ("--fsalignblks=5", |image| {
+        let (blocks, len) = (field(image, 0, 36, 4), fs::metadata(image).expect("it is there").len());
+        format!("blocks: {} {}", blocks % 8, len - blocks * 4096)
+    }),
+    ("--offset=12345", |image| {
+        let bytes = fs::read(image).expect("it is there");
+        let blocks = field(image, 12345, 36, 4);
+        format!("{:x} {} {}", field(image, 12345, 0, 4), bytes[..12345].iter().all(|byte| *byte == 0), {
+            bytes.len() as u64 - blocks * 4096
+        })
+    }),
+    ("-zlz4hc -C16384 --max-extent-bytes=5000", |image| {
+        let lens: Vec<u64> = extents(image, "/docs/a.txt").iter().map(|(len, _)| *len).collect();
+        format!("{lens:?}")
+    }),
+    ("--root-xattr-isize=3000 -Eforce-inode-extended", |image| {
+        let root = if field(image, 0, 80, 4) & 0x80 == 0 { field(image, 0, 14, 2) } else { field(image, 0, 112, 8) };
+        let lines = dumped(image, &[&format!("--nid={root}")], &["Inode size:"]);
+        format!(
+            "{:?}",
+            lines.first().and_then(|line| line.split("Xattr size:").nth(1).map(|size| size.trim().to_owned()))
+        )
+    }),
+    ("--zD -zlz4", |image| {
+        let lines = dumped(image, &["--path=/docs"], &["NID:"]);
+        format!(
+            "{:?}",
+            lines.first().and_then(|line| line.split("Layout:").nth(1).map(|rest| rest.trim()[..1].to_owned()))
+        )
+    }),
+    ("-m4096 -zlz4", |image| {
+        let (features, root) = (field(image, 0, 80, 4), field(image, 0, 112, 8));
+        format!("{:x} {} {}", features & 0x180, root >> 63, field(image, 0, 13, 1))
+    }),
+    ("--dsunit=16 -zlz4", |image| {
+        let places = ["/docs/a.txt", "/docs/c.md"].map(|path| extents(image, path)[0].1 % (16 * 4096));
+        format!("{places:?}")
+    }),
+    ("--hard-dereference", |image| {
+        let lines = dumped(image, &["--path=/docs/a.txt"], &["NID:"]);
+        format!(
+            "{:?}",
+            lines.first().and_then(|line| line.split("Links:").nth(1).map(|rest| rest.trim()[..1].to_owned()))
+        )
+    }),
+];
+
+#[test]
+fn what_options_control_on_disk_is_the_same() {
+    let versions = Versions::Series("1.9");
+    if !skip::ready(&["mkfs.erofs", "dump.erofs", "fsck.erofs"].map(|program| Need::PeerOf(program, versions))) {
+        return;
+    }
+    let scene = scene();
+    let folder = scene.path();
+    check_rows(
+        &CONTROLLED,
+        |(options, _)| format!("mkfs.erofs {options}"),
+        |(options, property)| {
+            let place = CONTROLLED.iter().position(|row| row.0 == *options).expect("it is one of them");
+            let [found, expected] =
+                [("mine", ours as fn(&Path, &str, &[_]) -> Output), ("its", theirs)].map(|(name, program)| {
+                    let name = format!("{name}-{place}");
+                    let output = program(folder, &format!("--quiet {options} {name} source"), &[]);
+                    if !output.status.success() {
+                        return format!("{output:?}");
+                    }
+                    let image = folder.join(name);
+                    let offset = if options.contains("--offset") { "--offset=12345" } else { "--offset=0" };
+                    let fsck =
+                        Command::new(peer("fsck.erofs").expect("it was asked for")).arg(offset).arg(&image).output();
+                    let fsck = fsck.expect("it runs");
+                    format!(
+                        "{}, fsck {}",
+                        property(&image),
+                        if fsck.status.success() { String::new() } else { format!("{fsck:?}") }
+                    )
+                });
+            if found == expected { Vec::new() } else { vec![format!("{found} instead of {expected}")] }
+        },
+    );
+}
+
+#[test]
+fn the_kernel_mounts_what_is_asked_for() {
+    if !skip::ready(&[Need::Root, Need::KernelErofs]) {
+        return;
+    }
+    let scene = scene();
+    let folder = scene.path();
+    let expected = walk::directory(&folder.join("source"), DirectoryWalk::default()).expect("walked");
+    check_rows(
+        &[
+            "-zlz4 -Enosbcrc",
+            "-zlz4hc -C16384 --max-extent-bytes=5000",
+            "-zzstd -C65536 -Efragments=16384",
+            "--root-xattr-isize=300",
+            "--fsalignblks=64",
+            "--dsunit=16",
+            "--zD=1",
+            "--zD=1 -zlz4 -Efragments",
+            "-m4096",
+            "-m4096 -zlz4 -Eztailpacking",
+            "-zlz4 -C16384 -m16384:zstd -Efragments --zD=1",
+        ],
+        |options| format!("mkfs.erofs {options}"),
+        |options| {
+            let path = folder.join(format!("mounted{}", options.replace(' ', "")));
+            let flags = format!("--quiet -Eforce-inode-extended {options} {} source", path.display());
+            let output = ours(folder, &flags, &[]);
+            if !output.status.success() {
+                return vec![format!("{output:?}")];
+            }
+            let image = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+            let mount = match KernelMount::new(&image) {
+                Ok(mount) => mount,
+                Err(error) => return vec![error],
+            };
+            let mut found = walk::directory(&mount.path(), DirectoryWalk::default()).expect("walked");
+            for (_, entry) in found.entries_mut() {
+                // The mark by which overlayfs knows the directory of a whiteout is put there on purpose.
+                entry.xattrs.retain(|name, _| !name.ends_with(b"overlay.origin"));
+            }
+            let comparison = Comparison { directory_shape_is_free: true, ..Comparison::default() };
+            differences(&expected, &found, &comparison)
+        },
+    );
+}

@@ -1,0 +1,357 @@
+//! The kernel's EROFS in front of a program that is killed, stuck or short of memory: readers get an error or their data,
+//! and everything can be unmounted.
+
+use std::{
+    fs,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use floe_testkit::skip;
+use rustix::process::Signal;
+
+use crate::support::{
+    front::{Scene, ready},
+    program::{Place, Serving, floe, processes_with, run, told, until, within},
+};
+
+/// How many readers wait at one time.
+const READER_COUNT: usize = 100;
+
+/// An image whose source can be made to hang: it is a file in another mount of Floe, whose program can be stopped.
+struct Stoppable {
+    scene: Scene,
+    below: Serving,
+}
+
+impl Stoppable {
+    fn new(scene: Scene) -> Self {
+        let outer = scene.folder.path().join("outer");
+        fs::create_dir(&outer).expect("ours");
+        fs::copy(&scene.image, outer.join("image.erofs")).expect("room");
+        let holder = scene.folder.path().join("holder.erofs");
+        let made = run(floe().arg("mkfs").arg(&holder).arg(&outer));
+        assert!(made.status.success(), "{made:?}");
+        let below = Serving::new(&holder, ["-o", "front=fuse,deadline=off"]);
+        Self { scene, below }
+    }
+
+    fn fronted(&self, options: &str) -> Serving {
+        let image = self.below.place.file("image.erofs");
+        Serving::new(&image, ["-o", "front=kernel,fetch-around=off", "-o", options])
+    }
+}
+
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        self.below.signal(Signal::CONT);
+    }
+}
+
+/// Threads that each read a file of their own, and count themselves when they are done.
+struct Readers {
+    done: Arc<AtomicUsize>,
+    failed: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let (done, failed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let read = |path: PathBuf| {
+            let (done, failed) = (Arc::clone(&done), Arc::clone(&failed));
+            thread::spawn(move || {
+                failed.fetch_add(usize::from(fs::read(path).is_err()), Relaxed);
+                done.fetch_add(1, Relaxed);
+            })
+        };
+        let threads = paths.into_iter().map(read).collect();
+        Self { done, failed, threads }
+    }
+
+    fn end(self) -> usize {
+        let Self { failed, threads, .. } = self;
+        within(move || threads.into_iter().for_each(|thread| thread.join().expect("no panic")));
+        failed.load(Relaxed)
+    }
+}
+
+fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+}
+
+/// The tasks of which the kernel has said that they hang.
+fn hung_tasks() -> String {
+    let log = run(Command::new("dmesg").arg("--notime"));
+    let log = String::from_utf8_lossy(&log.stdout).into_owned();
+    log.lines().filter(|line| line.contains("blocked for more than") || line.contains("WARNING:")).collect()
+}
+
+#[test]
+fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(40, 100_000);
+    let before = hung_tasks();
+    for options in ["ro", "no-sandbox"] {
+        let mut serving = scene.fronted(options);
+        let cached = serving.place.file("0/0");
+        let expected = fs::read(&cached).expect("data");
+        serving.signal(Signal::KILL);
+        serving.end();
+        let uncached = serving.place.file("5/35");
+        let (again, missed) = within(move || (fs::read(cached), fs::read(uncached)));
+        assert!(again.expect("it is cached") == expected);
+        // Where its name is not known either, the kernel's EROFS gives the error of the hidden mount.
+        let errno = missed.map(|_| ()).map_err(|error| error.raw_os_error());
+        assert!(matches!(errno, Err(Some(libc::EIO | libc::ENOTCONN | libc::ECONNABORTED))), "{options}: {errno:?}");
+        let path = &serving.place.path;
+        let (code, errors) = told(&run(floe().arg("mount").arg(&scene.image).arg(path)));
+        assert!(code == Some(1) && errors.contains("run floe umount"), "{errors}");
+        let (code, errors) = told(&run(floe().arg("status").arg(path)));
+        assert!(code == Some(1) && errors.contains("no program answers"), "{errors}");
+        assert_eq!(told(&run(floe().arg("umount").arg(path))), (Some(0), String::new()), "{options}");
+        assert!(!serving.place.is_mounted());
+    }
+    assert_eq!(hung_tasks(), before);
+}
+
+#[test]
+fn a_killed_program_is_unmounted_where_that_was_asked_for() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(10, 1000);
+    for options in ["auto_unmount", "auto_unmount,no-sandbox"] {
+        let mut serving = scene.fronted(options);
+        let file = fs::File::open(serving.place.file("0/0")).expect("a file");
+        serving.signal(Signal::KILL);
+        serving.end();
+        until("it is unmounted", || !serving.place.is_mounted());
+        drop(file);
+        let name = serving.place.path.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
+        until("the keeper ends", || processes_with(&name).is_empty());
+    }
+}
+
+#[test]
+fn a_killed_program_lets_waiting_readers_go() {
+    if !ready() {
+        return;
+    }
+    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
+    let mut serving = stoppable.fronted("deadline=off");
+    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
+    drop_caches();
+    stoppable.below.signal(Signal::STOP);
+    let readers = Readers::start(names);
+    thread::sleep(Duration::from_millis(500));
+    assert!(readers.done.load(Relaxed) < READER_COUNT, "some wait");
+    let (code, errors) = told(&run(floe().arg("umount").arg(&serving.place.path)));
+    assert!(code == Some(1) && errors.contains("in use"), "{code:?} {errors}");
+    serving.signal(Signal::KILL);
+    // The program itself may wait in the source, where no signal reaches it, until that goes on.
+    stoppable.below.signal(Signal::CONT);
+    assert!(readers.end() > 0, "some had to wait");
+    serving.end();
+    assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
+}
+
+#[test]
+fn a_stuck_source_gives_errors_after_the_deadline() {
+    if !ready() {
+        return;
+    }
+    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
+    let mut serving = stoppable.fronted("deadline=1s");
+    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
+    drop_caches();
+    stoppable.below.signal(Signal::STOP);
+    let readers = Readers::start(names);
+    assert!(readers.end() > 0, "nobody reads what is not there");
+    // Nobody waits any more, so it goes as any other.
+    let path = serving.place.path.clone();
+    until("it is unmounted", || run(floe().arg("umount").arg(&path)).status.success());
+    stoppable.below.signal(Signal::CONT);
+    assert_eq!(serving.end().0.code(), Some(0));
+}
+
+#[test]
+fn waiting_readers_get_their_data_when_the_source_goes_on() {
+    if !ready() {
+        return;
+    }
+    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
+    let mut serving = stoppable.fronted("deadline=off");
+    // Through the open directory, names lead into the mount when it is gone from the tree too.
+    let root = fs::File::open(&serving.place.path).expect("the root");
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| inside.join(name)).collect();
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
+    drop_caches();
+    stoppable.below.signal(Signal::STOP);
+    let readers = Readers::start(names);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(told(&run(floe().args(["umount", "--lazy"]).arg(&serving.place.path))), (Some(0), String::new()));
+    assert!(!serving.place.is_mounted() && serving.is_running());
+    stoppable.below.signal(Signal::CONT);
+    assert_eq!(readers.end(), 0, "all read, though the mount is gone from the tree");
+    drop(root);
+    assert_eq!(serving.end().0.code(), Some(0));
+}
+
+#[test]
+fn a_truncated_image_gives_errors() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(200, 100_000);
+    let mut serving = scene.fronted("ro");
+    let names: Vec<_> = scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
+    let len = fs::metadata(&scene.image).expect("it is there").len();
+    let image = fs::File::options().write(true).open(&scene.image).expect("ours");
+    image.set_len(len / 4).expect("ours");
+    drop_caches();
+    let wrong = Readers::start(names).end();
+    assert!(wrong > 0 && wrong <= 200, "{wrong}");
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().0.code(), Some(0));
+    assert!(!serving.place.is_mounted());
+}
+
+/// A control group with a limit on memory; removed in the end.
+struct ControlGroup {
+    path: PathBuf,
+}
+
+impl ControlGroup {
+    fn new(limit_bytes: u64) -> Option<Self> {
+        let name = format!("floe-front-{}-{limit_bytes}", std::process::id());
+        let roots = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        roots.iter().find_map(|(root, limit)| {
+            let path = Path::new(root).join(&name);
+            fs::create_dir(&path).ok()?;
+            let group = Self { path };
+            fs::write(group.path.join(limit), limit_bytes.to_string()).ok().map(|()| group)
+        })
+    }
+
+    /// A command whose process is in the group.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs")).arg(program);
+        command
+    }
+
+    /// How many bytes of files are in memory on the group's account.
+    fn file_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join("memory.stat")).expect("the kernel says so");
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        value("cache ").or_else(|| value("file ")).expect("the kernel says so")
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        until("the group is empty", || fs::remove_dir(&self.path).is_ok());
+    }
+}
+
+#[test]
+fn a_mount_that_is_short_of_memory_reads_right() {
+    if !ready() {
+        return;
+    }
+    // Less than what is read.
+    let Some(group) = ControlGroup::new(48 << 20) else {
+        return skip::skipped("there is no control group with a limit on memory to be had");
+    };
+    let scene = Scene::many(100, 500_000);
+    let place = Place::new();
+    let mut command = group.command(env!("CARGO_BIN_EXE_floe"));
+    command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel,cache=4M,reserved-pages=64"]);
+    let mut serving = Serving::start(command, place);
+    let checksum = |mut command: Command| {
+        let output = run(command.args(["-c", "cat \"$0\"/*/* | md5sum"]).arg(&serving.place.path));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let outside = checksum(Command::new("sh"));
+    drop_caches();
+    assert_eq!(checksum(group.command("sh")), outside);
+    assert_eq!(scene.wrong(&serving.place.path), [""; 0]);
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().0.code(), Some(0));
+}
+
+#[test]
+fn what_is_read_stays_in_memory_once() {
+    if !ready() {
+        return;
+    }
+    let Some(group) = ControlGroup::new(4 << 30) else {
+        return skip::skipped("there is no control group with a limit on memory to be had");
+    };
+    let scene = Scene::many(400, 500_000);
+    let place = Place::new();
+    let mut command = group.command(env!("CARGO_BIN_EXE_floe"));
+    command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel"]);
+    // The image's own pages would count, and the program's.
+    fs::read(&scene.image).expect("it is there");
+    fs::read(env!("CARGO_BIN_EXE_floe")).expect("it is there");
+    let mut serving = Serving::start(command, place);
+    let before = group.file_bytes();
+    let mut reading = group.command("sh");
+    let read = run(reading.args(["-c", "cat \"$0\"/*/* | wc -c"]).arg(&serving.place.path));
+    let bytes: u64 = String::from_utf8_lossy(&read.stdout).trim().parse().expect("a number");
+    assert_eq!(bytes, scene.contents.values().map(|content| content.len() as u64).sum::<u64>());
+    // What the front has taken goes when nobody reads any more.
+    let bound = before + bytes + bytes / 10;
+    until("one copy is left", || {
+        // Pages of these that were read again, since somebody dropped them, count as the group's.
+        [scene.image.as_path(), Path::new(env!("CARGO_BIN_EXE_floe"))].into_iter().for_each(forget_pages);
+        group.file_bytes() <= bound
+    });
+    assert!(group.file_bytes() >= before + bytes / 10 * 9, "what was read is in memory");
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().0.code(), Some(0));
+}
+
+fn forget_pages(path: &Path) {
+    let file = fs::File::open(path).expect("it is there");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("it is a file");
+}
+
+#[test]
+fn kills_at_any_moment_leave_nothing_behind() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(60, 50_000);
+    let before = hung_tasks();
+    for delay_ms in (0..60).step_by(5) {
+        let place = Place::new();
+        let mut command = floe();
+        command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel,auto_unmount"]);
+        let mut child = command.stdout(std::process::Stdio::null()).spawn().expect("the program starts");
+        thread::sleep(Duration::from_millis(delay_ms));
+        let readers = Readers::start(scene.contents.keys().map(|name| place.path.join(name)));
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        readers.end();
+        let name = place.path.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
+        until("the keeper ends", || processes_with(&name).is_empty());
+        until("nothing is mounted", || !place.is_mounted());
+    }
+    assert_eq!(hung_tasks(), before);
+}

@@ -1,0 +1,144 @@
+//! Images inside other files, which `floe mount` finds by itself.
+
+use std::{
+    env, fs,
+    io::Write,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use floe_testkit::{
+    KernelMount, check_rows,
+    corpus::{Corpus, Format},
+    manifest::{Comparison, differences},
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+};
+
+use crate::support::program::{Place, Serving, floe, run, told};
+
+/// All that can be compared of two mounts.
+const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
+
+/// SquashFS of several compressors, that of AppImages and of SIF files among them; and EROFS, which newer ones hold.
+const IMAGES: [&str; 6] =
+    ["sqfs-cbase-gzip", "sqfs-cbase-zstd-noI", "sqfs-xz-1m", "sqfs-lz4-hc", "sqfs-nopad", "erofs-cbase-lz4"];
+
+/// A file that holds an image and something else.
+#[derive(Clone, Copy, Debug)]
+enum Container {
+    /// A program, and the image behind it.
+    AppImage,
+    /// A container of Singularity and Apptainer: a definition and a partition.
+    Sif,
+}
+
+#[test]
+fn images_in_appimages_and_containers_are_mounted() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    let has_kernel_mounts = skip::ready(&[Need::KernelSquashfs, Need::KernelErofs]);
+    let corpus = Corpus::fixtures();
+    let spellings: [&[&str]; 2] = [&["--offset", "auto"], &["-o", "offset=auto"]];
+    let containers = [Container::AppImage, Container::Sif];
+    let rows: Vec<_> =
+        IMAGES.iter().flat_map(|name| containers.iter().zip(spellings).map(move |row| (name, row))).collect();
+    check_rows(
+        &rows,
+        |(name, (container, _))| format!("{name} in {container:?}"),
+        |(name, (container, spelling))| {
+            let image = corpus.materialise(&corpus.image(name));
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = container.make(folder.path(), &fs::read(&image.path).expect("the image"));
+            let (inside, plain) = (Serving::new(&file, *spelling), Serving::new(&image.path, [""; 0]));
+            let format = if image.format == Format::Squashfs { "SquashFS" } else { "EROFS" };
+            assert!(inside.ready.contains(&format!("({format}) is mounted on")), "{}", inside.ready);
+            let shown = walk::directory(&inside.place.path, EVERYTHING).expect("walked");
+            assert!(shown.entries().count() > 10, "there is something to compare");
+            let mut expected = vec![walk::directory(&plain.place.path, EVERYTHING).expect("walked")];
+            if has_kernel_mounts {
+                let mount = KernelMount::new(&image).expect("the kernel mounts it");
+                expected.push(walk::directory(&mount.path(), EVERYTHING).expect("walked"));
+            }
+            expected.iter().flat_map(|expected| differences(expected, &shown, &Comparison::default())).collect()
+        },
+    );
+}
+
+#[test]
+fn files_without_an_image_are_refused_in_one_line() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (container, content) in [
+        (Container::AppImage, &[][..]),
+        (Container::Sif, &[]),
+        (Container::AppImage, &[7; 9000]),
+        (Container::Sif, &[7; 9000]),
+    ] {
+        let file = container.make(folder.path(), content);
+        for spelling in [&["--offset", "auto"][..], &["-o", "offset=auto"], &[]] {
+            let place = Place::new();
+            let (code, errors) = told(&run(floe().arg("mount").args(spelling).arg(&file).arg(&place.path)));
+            let case = format!("{container:?} with {} bytes, {spelling:?}: {code:?} {errors}", content.len());
+            assert!(code == Some(3) && errors.lines().count() == 1, "{case}");
+            assert!(errors.contains(file.to_str().expect("text")), "{case}");
+            assert!(!place.is_mounted(), "{case}");
+        }
+    }
+}
+
+impl Container {
+    /// Makes such a file around `image`.
+    fn make(self, folder: &Path, image: &[u8]) -> PathBuf {
+        match self {
+            Self::AppImage => appimage(folder, image),
+            Self::Sif => sif(folder, image),
+        }
+    }
+}
+
+/// An AppImage of type 2: a real program, this one, with the mark in its header; the image begins where it ends.
+fn appimage(folder: &Path, image: &[u8]) -> PathBuf {
+    let path = folder.join("Tool.AppImage");
+    fs::copy(env::current_exe().expect("this program"), &path).expect("a copy");
+    let mut file = fs::File::options().append(true).open(&path).expect("the copy");
+    file.write_all(image).expect("the image");
+    let file = fs::File::options().write(true).open(&path).expect("the copy");
+    file.write_all_at(b"AI\x02", 8).expect("the mark");
+    path
+}
+
+/// A SIF file, version 01: the launching line, the header, descriptors of 585 bytes, then the objects.
+fn sif(folder: &Path, image: &[u8]) -> PathBuf {
+    const DESCRIPTORS: usize = 4096;
+    const DEFINITION: &[u8] = b"bootstrap: docker\nfrom: alpine\n";
+    let objects = [(0x4001_u32, 36_864_usize, DEFINITION), (0x4004, 40_960, image)];
+    let mut bytes = vec![0; 40_960];
+    let mut put = |offset: usize, field: &[u8]| bytes[offset..offset + field.len()].copy_from_slice(field);
+    put(0, b"#!/usr/bin/env run-singularity\n");
+    put(32, b"SIF_MAGIC\x0001\0");
+    // Free and all descriptors, where they begin.
+    put(80, &46_u64.to_le_bytes());
+    put(88, &48_u64.to_le_bytes());
+    put(96, &(DESCRIPTORS as u64).to_le_bytes());
+    for (index, (data_type, offset, content)) in objects.into_iter().enumerate() {
+        let descriptor = DESCRIPTORS + index * 585;
+        put(descriptor, &data_type.to_le_bytes());
+        put(descriptor + 4, &[1]);
+        put(descriptor + 17, &(offset as u64).to_le_bytes());
+        put(descriptor + 25, &(content.len() as u64).to_le_bytes());
+        if data_type == 0x4004 {
+            // A compressed SquashFS that is the system to run, as they all are; readers look at the content.
+            put(descriptor + 201, &1_u32.to_le_bytes());
+            put(descriptor + 205, &2_u32.to_le_bytes());
+        }
+    }
+    put(36_864, DEFINITION);
+    bytes.extend_from_slice(image);
+    let path = folder.join("system.sif");
+    fs::write(&path, bytes).expect("the container");
+    path
+}

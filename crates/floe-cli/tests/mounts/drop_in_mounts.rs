@@ -1,0 +1,167 @@
+//! Mounts by the names of FUSE programs: as strict as those of the originals.
+
+use std::{
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, chown, symlink},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use floe_testkit::{
+    check_rows, copy_program,
+    corpus::Corpus,
+    peer,
+    skip::{self, Need},
+};
+
+use crate::support::program::{Place, floe, run, until};
+
+const USER: u32 = 65_534;
+
+/// Options whose effect on the mount table is compared.
+const OPTIONS: &[&str] = &[
+    "",
+    "allow_other",
+    "allow_root",
+    "suid,dev",
+    "nosuid,nodev,noexec",
+    "noexec,suid",
+    "default_permissions",
+    "allow_other,default_permissions",
+    "fsname=name",
+    "subtype=kind",
+    "subtype=kind,fsname=name",
+    "ro",
+];
+
+/// Programs and what they mount, where a user can reach both.
+struct Scene {
+    folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        let scene = Self { folder };
+        let corpus = Corpus::fixtures();
+        copy_program(env!("CARGO_BIN_EXE_floe"), scene.path("floe"));
+        for (name, file) in [("demo.erofs", "erofs"), ("sqfs-cbase-gzip", "squashfs")] {
+            match name {
+                "demo.erofs" => fs::copy(crate::support::program::demo(), scene.path(file)),
+                name => fs::copy(corpus.materialise(&corpus.image(name)).path, scene.path(file)),
+            }
+            .expect("a copy");
+            fs::set_permissions(scene.path(file), fs::Permissions::from_mode(0o644)).expect("ours");
+        }
+        let made = run(Command::new("mknod").args(["-m", "666"]).arg(scene.path("fuse")).args(["c", "10", "229"]));
+        assert!(made.status.success(), "{made:?}");
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        self.path(if name == "erofsfuse" { "erofs" } else { "squashfs" })
+    }
+
+    /// What the mount table shows after `program` has mounted by the name `name`, if it has; apart from `ro` and `rw`: only
+    /// ours says that an image is read-only.
+    fn shown(&self, program: &Path, name: &str, is_user: bool, options: &str) -> Option<Vec<String>> {
+        let place = Place::new();
+        chown(&place.path, is_user.then_some(USER), is_user.then_some(USER)).expect("ours");
+        let user = if is_user { "setpriv --reuid 65534 --regid 65534 --clear-groups" } else { "" };
+        let options = if options.is_empty() { String::new() } else { format!("-o {options}") };
+        // The mount is seen and removed in the namespace, in which the device is for all users.
+        let names = tempfile::tempdir_in(self.folder.path()).expect("a folder");
+        fs::set_permissions(names.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        let link = names.path().join(name);
+        symlink(program, &link).expect("a link");
+        let script = format!(
+            "mount --bind {device} /dev/fuse; \
+             {user} {link} {options} {image} {place} >&2 && sleep 0.1 && grep ' {place} ' /proc/self/mountinfo; \
+             umount -l {place}",
+            device = self.path("fuse").display(),
+            link = link.display(),
+            image = self.image(name).display(),
+            place = place.path.display(),
+        );
+        let output = run(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &script]));
+        let line = String::from_utf8(output.stdout).expect("text");
+        let fields = line.trim().split(' ').skip(5).filter(|field| *field != "-");
+        let words = fields.flat_map(|field| field.split(',')).filter(|word| !matches!(*word, "ro" | "rw"));
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        (!words.is_empty()).then_some(words)
+    }
+}
+
+fn ready() -> bool {
+    let programs = ["setpriv", "unshare", "fusermount3"].map(Need::Peer);
+    skip::ready(&[Need::Root, Need::Fuse]) && skip::ready(&programs)
+}
+
+#[test]
+fn mounts_are_as_strict_as_those_of_the_originals() {
+    let names = ["erofsfuse", "squashfuse_ll"];
+    if !ready() || !skip::ready(&names.map(Need::Peer)) {
+        return;
+    }
+    let scene = Scene::new();
+    for name in names {
+        copy_program(peer(name).expect("it was looked for"), scene.path(&format!("original-{name}")));
+    }
+    let rows: Vec<_> = names
+        .iter()
+        .flat_map(|name| {
+            [true, false].into_iter().flat_map(move |is_user| OPTIONS.iter().map(move |o| (*name, is_user, *o)))
+        })
+        .collect();
+    check_rows(
+        &rows,
+        |(name, is_user, options)| format!("{name} -o '{options}'{}", if *is_user { " as a user" } else { "" }),
+        |(name, is_user, options)| {
+            let expected = scene.shown(&scene.path(&format!("original-{name}")), name, *is_user, options);
+            let found = scene.shown(&scene.path("floe"), name, *is_user, options);
+            if found == expected { Vec::new() } else { vec![format!("{found:?} instead of {expected:?}")] }
+        },
+    );
+}
+
+#[test]
+fn allow_root_is_not_allow_other() {
+    if !ready() {
+        return;
+    }
+    let (scene, place) = (Scene::new(), Place::new());
+    let mut command = floe();
+    command.arg0("erofsfuse").args(["-o", "allow_root"]).arg(scene.image("erofsfuse")).arg(&place.path);
+    let mounted = run(&mut command);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let as_user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(words);
+        run(command.current_dir("/")).status.success()
+    };
+    let file = place.file("README.txt");
+    // What root has read is in the kernel's caches.
+    assert!(!fs::read(&file).expect("root may read").is_empty());
+    assert!(fs::read_dir(&place.path).expect("root may list").count() > 1);
+    let (file, directory) = (file.to_str().expect("text"), place.path.to_str().expect("text"));
+    for words in [&["cat", file][..], &["stat", file], &["ls", directory]] {
+        assert!(!as_user(words), "{words:?}");
+    }
+    assert!(run(floe().args(["umount", directory])).status.success());
+    let mut command = floe();
+    command.arg0("erofsfuse").args(["-o", "allow_other"]).arg(scene.image("erofsfuse")).arg(&place.path);
+    assert!(run(&mut command).status.success());
+    for words in [&["cat", file][..], &["stat", file], &["ls", directory]] {
+        assert!(as_user(words), "{words:?}");
+    }
+    assert!(run(floe().args(["umount", directory])).status.success());
+    until("it is gone", || !place.is_mounted());
+}

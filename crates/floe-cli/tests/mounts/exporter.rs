@@ -1,0 +1,210 @@
+//! `floe exporter`: the metrics of all mounts, over HTTP.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use floe_testkit::{
+    skip::{self, Need},
+    workspace_root,
+};
+use rustix::process::Signal;
+
+use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told};
+
+const NOTHING: [&str; 0] = [];
+
+/// The user "nobody".
+const USER: u32 = 65_534;
+
+/// An exporter that runs until this is dropped.
+struct Exporter {
+    child: Child,
+    address: String,
+}
+
+impl Exporter {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the exporter starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("text");
+        let address = line.trim().strip_prefix("metrics are at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        Self { child, address: address.unwrap_or_else(|| panic!("no address: {line}")).to_owned() }
+    }
+
+    /// The status line, the headers and the body of the answer to a request.
+    fn answer(&self, request: &str) -> (String, String, String) {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        write!(stream, "{request} HTTP/1.1\r\nHost: floe\r\nConnection: close\r\n\r\n").expect("it is sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("headers end");
+        let (status, headers) = head.split_once("\r\n").expect("a status");
+        (status.to_owned(), headers.to_lowercase(), body.to_owned())
+    }
+
+    fn metrics(&self) -> String {
+        let (status, headers, body) = self.answer("GET /metrics");
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        assert!(headers.contains("content-type: text/plain; version=0.0.4"), "{headers}");
+        body
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of the sample of a metric whose labels contain all these texts.
+fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let mut lines = metrics.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+    let line = lines.find(|line| labels.iter().all(|label| line.contains(label)))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// The label of a mountpoint.
+fn mountpoint(place: &Place) -> String {
+    format!("mountpoint=\"{}\"", place.path.display())
+}
+
+#[test]
+fn one_endpoint_has_the_metrics_of_all_mounts() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let exporter = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
+    let (first, second) = (Serving::new(&demo(), NOTHING), Serving::new(&demo(), NOTHING));
+    fs::read(first.place.file("README.txt")).expect("data");
+    let metrics = exporter.metrics();
+    for serving in [&first, &second] {
+        let label = mountpoint(&serving.place);
+        assert_eq!(value(&metrics, "floe_mount_up", &[&label, "user=\"0\""]), Some(1.0), "{metrics}");
+        assert!(value(&metrics, "floe_uptime_seconds", &[&label]).is_some_and(|seconds| seconds > 0.0));
+    }
+    let reads = |serving: &Serving| value(&metrics, "floe_requests_total", &[&mountpoint(&serving.place), "\"read\""]);
+    assert!(reads(&first) > Some(0.0) && reads(&second) == Some(0.0), "{metrics}");
+    // Prometheus rejects a metric that begins twice, and a sample that has been there.
+    let (mut begun, mut samples) = (BTreeSet::new(), BTreeMap::new());
+    for line in metrics.lines() {
+        match line.strip_prefix("# TYPE ") {
+            Some(header) => assert!(begun.insert(header), "{line}"),
+            None if !line.starts_with('#') => {
+                let (labels, value) = line.rsplit_once(' ').expect("a value");
+                assert!(samples.insert(labels, value).is_none(), "{line}");
+            }
+            None => {}
+        }
+    }
+    // A mount that was killed stays in the tree, and one that was unmounted does not.
+    let (killed, mut ended) = (first, second);
+    killed.signal(Signal::KILL);
+    ended.signal(Signal::TERM);
+    ended.end();
+    let metrics = exporter.metrics();
+    assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&killed.place)]), Some(0.0), "{metrics}");
+    assert!(!metrics.contains(&mountpoint(&ended.place)), "{metrics}");
+}
+
+#[test]
+fn a_mount_that_hangs_is_down_and_the_others_are_not() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let exporter = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
+    let (stopped, working) = (Serving::new(&demo(), NOTHING), Serving::new(&demo(), NOTHING));
+    stopped.signal(Signal::STOP);
+    let metrics = exporter.metrics();
+    assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&stopped.place)]), Some(0.0), "{metrics}");
+    assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&working.place)]), Some(1.0), "{metrics}");
+    stopped.signal(Signal::CONT);
+    let metrics = exporter.metrics();
+    assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&stopped.place)]), Some(1.0), "{metrics}");
+}
+
+#[test]
+fn root_may_include_the_mounts_of_users() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    if !Path::new("/usr/bin/fusermount3").exists() {
+        skip::skipped("users mount with fusermount3, which is not installed");
+        return;
+    }
+    // Everything where the user can reach it, and a device for all users, as most machines have it.
+    let folder = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    for (from, to) in [(Path::new(env!("CARGO_BIN_EXE_floe")), "floe"), (&demo(), "image")] {
+        fs::copy(from, folder.path().join(to)).expect("a copy");
+    }
+    let made = run(Command::new("mknod").args(["-m", "666"]).arg(folder.path().join("fuse")).args(["c", "10", "229"]));
+    assert!(made.status.success(), "{made:?}");
+    let place = Place::new();
+    chown(&place.path, Some(USER), None).expect("root may");
+    let script = "mount --bind $1/fuse /dev/fuse && \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups $1/floe mount $1/image $2";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(folder.path()).arg(&place.path);
+    command.env_remove("XDG_RUNTIME_DIR");
+    let serving = Serving::start(command, place);
+    let label = mountpoint(&serving.place);
+    let own = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
+    assert!(!own.metrics().contains(&label));
+    let all = Exporter::start(floe().args(["exporter", "--all-users", "--listen", "127.0.0.1:0"]));
+    let metrics = all.metrics();
+    assert_eq!(value(&metrics, "floe_mount_up", &[&label, &format!("user=\"{USER}\"")]), Some(1.0), "{metrics}");
+}
+
+#[test]
+fn other_requests_are_answered_with_what_to_do() {
+    let exporter = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
+    for (request, status, words) in [
+        ("GET /", "404 Not Found", "metrics are at /metrics"),
+        ("POST /metrics", "405 Method Not Allowed", "use GET"),
+        ("HEAD /metrics", "200 OK", ""),
+    ] {
+        let (answered, _, body) = exporter.answer(request);
+        assert_eq!(answered, format!("HTTP/1.1 {status}"), "{request}");
+        assert!(body.contains(words) && body.is_empty() == words.is_empty(), "{request}: {body}");
+    }
+    let second = run(floe().args(["exporter", "--listen", &exporter.address]));
+    let expected =
+        format!("floe: cannot serve metrics at {}: Address already in use (os error 98)\n", exporter.address);
+    assert_eq!(told(&second), (Some(1), expected));
+}
+
+#[test]
+fn the_dashboard_shows_metrics_that_exist() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let serving = Serving::new(&demo(), NOTHING);
+    fs::read(serving.place.file("README.txt")).expect("data");
+    let metrics = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"])).metrics();
+    let text = fs::read_to_string(workspace_root().join("packaging/grafana-dashboard.json")).expect("the dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    assert!(panels.len() >= 8);
+    for panel in panels {
+        for target in panel["targets"].as_array().expect("targets") {
+            let expression = target["expr"].as_str().expect("an expression");
+            let words = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+            let named: Vec<_> = words.filter(|word| word.starts_with("floe_")).collect();
+            assert!(!named.is_empty(), "{expression}");
+            for name in named {
+                // A local image has no metrics of a server.
+                let exists = name.starts_with("floe_remote_") || metrics.contains(&format!("\n{name}{{"));
+                assert!(exists, "{name} in {expression}");
+            }
+        }
+    }
+}

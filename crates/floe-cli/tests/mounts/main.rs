@@ -1,0 +1,19 @@
+//! Mounts by the built program: through FUSE, as users and as root.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod answers;
+mod containers;
+mod devices;
+mod drop_in_mounts;
+mod exporter;
+mod journal;
+mod misses;
+mod mounted;
+mod mounting;
+mod mounting_as_user;
+mod sandbox;
+mod spill_file;
+mod status;
+mod windows;

@@ -1,0 +1,103 @@
+//! Every reference image, mounted: beside its manifest, and beside the kernel's own mount.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::DirEntryExt},
+    path::Path,
+};
+
+use floe_testkit::{
+    KernelMount, check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, Manifest, differences},
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+};
+
+use crate::support::Served;
+
+/// All that can be compared of two mounts.
+const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
+
+#[test]
+fn mounts_show_what_manifests_and_the_kernel_say() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let kernel_mounts = |format| match format {
+        Format::Erofs => skip::ready(&[Need::KernelErofs]),
+        Format::Squashfs => skip::ready(&[Need::KernelSquashfs]),
+    };
+    let (erofs, squashfs) = (kernel_mounts(Format::Erofs), kernel_mounts(Format::Squashfs));
+    check_rows(
+        &crate::support::images(&corpus),
+        |image| image.name.clone(),
+        |image| {
+            let files = corpus.materialise(image);
+            let served = match Served::new(&files, "fuse") {
+                Ok(served) => served,
+                Err(refusal) => return vec![refusal],
+            };
+            let shown = walk::directory(&served.path(), EVERYTHING).expect("walked");
+            // Where the kernel cannot mount the image, directories are those that a tool made elsewhere.
+            let directory_shape_is_free = !image.kernel_is_truth();
+            let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+            let mut told = differences(&corpus.manifest(image), &shown, &comparison);
+            let is_mounted_too = if image.format == Format::Erofs { erofs } else { squashfs };
+            if is_mounted_too && image.kernel_is_truth() {
+                match KernelMount::new(&files) {
+                    Ok(mount) => told.extend(beside_kernel(image, &shown, &served.path(), &mount.path())),
+                    Err(refusal) => told.push(refusal),
+                }
+            }
+            told.extend(served.end());
+            told
+        },
+    );
+}
+
+/// How a mount differs from the kernel's.
+fn beside_kernel(image: &ImageRecord, shown: &Manifest, served: &Path, mounted: &Path) -> Vec<String> {
+    // What is huge takes the kernel long to read; its content is compared with the manifest.
+    let walk = DirectoryWalk { metadata_only: image.huge, ..EVERYTHING };
+    let expected = walk::directory(mounted, walk).expect("the kernel's mount is walked");
+    let mut shown = shown.clone();
+    if image.huge {
+        shown.entries_mut().for_each(|(_, entry)| entry.sha256 = None);
+    }
+    let comparison = Comparison { xattrs_are_free: image.xattrs_from.is_some(), ..Comparison::default() };
+    let mut told = differences(&expected, &shown, &comparison);
+    told.iter_mut().for_each(|line| *line = format!("beside the kernel: {line}"));
+    let (of_kernel, of_floe) = (statistics(mounted), statistics(served));
+    if of_floe != of_kernel {
+        told.push(format!("statfs is {of_floe}, not {of_kernel}"));
+    }
+    for (path, entry) in shown.entries().filter(|(_, entry)| entry.file_type == 'd') {
+        let below = |root: &Path| root.join(OsStr::from_bytes(path).to_string_lossy().trim_start_matches('/'));
+        // Names that are no UTF-8 are compared by the walk; their directories' order is not.
+        if std::str::from_utf8(path).is_ok() && listing(&below(served)) != listing(&below(mounted)) {
+            told.push(format!("{} (of {} bytes) is listed otherwise", String::from_utf8_lossy(path), entry.size));
+        }
+    }
+    told
+}
+
+/// Names in the order of the directory, with the numbers that `readdir` gives.
+fn listing(directory: &Path) -> Vec<(Vec<u8>, u64)> {
+    let entries = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("listed"));
+    entries.map(|entry| (entry.file_name().as_bytes().to_vec(), entry.ino())).collect()
+}
+
+/// What `statfs` says, but for what FUSE and Linux at large decide: the kind of the file system; the number of inodes that
+/// there could be, which the kernel's EROFS gives as all that a word holds; the longest name, which its SquashFS says to
+/// be one byte longer than any path may hold.
+fn statistics(root: &Path) -> String {
+    let said = rustix::fs::statvfs(root).expect("statfs");
+    let inodes_in_use = said.f_files.wrapping_sub(said.f_ffree);
+    format!(
+        "{} blocks of {} ({}), {} free; {inodes_in_use} inodes",
+        said.f_blocks, said.f_frsize, said.f_bsize, said.f_bfree
+    )
+}

@@ -1,0 +1,283 @@
+//! `floe mount` for users, and where parts of the machine are missing.
+//!
+//! Each program runs in a mount namespace of its own, in which the device is as it is on most machines (for all users),
+//! or something is missing.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use floe_testkit::{
+    copy_program,
+    skip::{self, Need},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::program::{Place, Serving, demo, processes_with, run, told, until};
+
+const USER: u32 = 65_534;
+
+const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /bin/fusermount3; do \
+    if test -e $f; then mount --bind /dev/null $f; fi; done";
+
+const NO_DEVICE: &str = "mount -t tmpfs none /dev";
+
+/// Copies of the program and an image that a user can reach, wherever the project is.
+struct Reachable {
+    folder: tempfile::TempDir,
+}
+
+impl Reachable {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
+        fs::copy(demo(), folder.path().join("image")).expect("a copy");
+        let device = folder.path().join("fuse");
+        let made = run(Command::new("mknod").args(["-m", "666"]).arg(&device).args(["c", "10", "229"]));
+        assert!(made.status.success(), "{made:?}");
+        Self { folder }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// The program in a namespace of its own, after a preparation.
+    fn after(&self, preparation: &str, is_user: bool) -> Command {
+        let device = self.folder.path().join("fuse");
+        let user = if is_user { "setpriv --reuid 65534 --regid 65534 --clear-groups" } else { "" };
+        let script = format!("set -e; mount --bind {} /dev/fuse; {preparation}; exec {user} \"$@\"", device.display());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.arg(self.folder.path().join("floe"));
+        command
+    }
+
+    fn as_user(&self) -> Command {
+        self.after(":", true)
+    }
+}
+
+/// Runs a command in the mount namespace of a process, as a user or as root.
+fn beside(pid: u32, is_user: bool) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &pid.to_string(), "-m"]);
+    if is_user {
+        command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    }
+    command
+}
+
+/// The line of a place in the mount table of a process.
+fn mount_line(pid: u32, place: &Place) -> Option<String> {
+    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    table.lines().find(|line| line.contains(place.path.to_str().expect("text"))).map(str::to_owned)
+}
+
+/// The one process that serves a place.
+fn server(place: &Place) -> u32 {
+    let pids = processes_with(place.path.to_str().expect("text"));
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    pids[0]
+}
+
+fn ready() -> bool {
+    let programs = ["setpriv", "unshare", "nsenter", "fusermount3"].map(Need::Peer);
+    skip::ready(&[Need::Root, Need::Fuse]) && skip::ready(&programs)
+}
+
+fn users_place() -> Place {
+    let place = Place::new();
+    chown(&place.path, Some(USER), Some(USER)).expect("ours");
+    place
+}
+
+fn kernel_version() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().expect("text");
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn is_one_line(output: &Output, expected: &str) -> bool {
+    let (code, errors) = told(output);
+    code == Some(1) && errors.contains(expected) && errors.lines().count() == 1
+}
+
+#[test]
+fn a_user_mounts_reads_and_unmounts_on_a_signal() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), users_place());
+    let mut command = reachable.as_user();
+    command.arg("mount").arg(reachable.image()).arg(&place.path);
+    let mut serving = Serving::start(command, place);
+    let pid = server(&serving.place);
+    let line = mount_line(pid, &serving.place).expect("it is mounted");
+    for word in ["ro,nosuid,nodev", " fuse.floe ", "user_id=65534", "default_permissions"] {
+        assert!(line.contains(word), "{word} in {line}");
+    }
+    assert!(line.contains(reachable.image().to_str().expect("text")) && !line.contains("allow_other"), "{line}");
+    let file = serving.place.file("README.txt");
+    let output = run(beside(pid, true).arg("cat").arg(&file));
+    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    // Not even root may look into a user's mount.
+    let output = run(beside(pid, false).arg("cat").arg(&file));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ermission denied"), "{output:?}");
+    serving.signal(Signal::TERM);
+    let (status, errors) = serving.end();
+    assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_users_mount_answers_that_user_alone() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), users_place());
+    let mut command = reachable.as_user();
+    command.env_remove("XDG_RUNTIME_DIR").arg("mount").arg(reachable.image()).arg(&place.path);
+    let serving = Serving::start(command, place);
+    let pid = server(&serving.place);
+    let program = reachable.folder.path().join("floe");
+    let output =
+        run(beside(pid, true).env_remove("XDG_RUNTIME_DIR").arg(&program).arg("status").arg(&serving.place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let status = String::from_utf8_lossy(&output.stdout);
+    assert!(status.contains("EROFS image"), "{status}");
+    // Without the right to a better priority, its threads have at least their turn sooner, since Linux 6.12.
+    if kernel_version() >= (6, 12) {
+        assert!(status.contains("slice"), "{status}");
+    }
+    for arguments in [&["status"][..], &["tune", "cache=0"]] {
+        let mut command = beside(pid, false);
+        let output = run(command.arg(&program).arg(arguments[0]).arg(&serving.place.path).args(&arguments[1..]));
+        assert!(is_one_line(&output, "was mounted by user 65534: only that user can query it"), "{output:?}");
+    }
+    // Root may collect metrics, and nothing else.
+    let line = mount_line(pid, &serving.place).expect("it is mounted");
+    let device = line.split(' ').nth(2).expect("a device").replace(':', "-");
+    let socket = format!("/tmp/floe-65534/{device}.sock");
+    let answer = |question: &[u8]| {
+        let mut connection = std::os::unix::net::UnixStream::connect(&socket).expect("root may");
+        std::io::Write::write_all(&mut connection, question).expect("it is sent");
+        std::io::read_to_string(&connection).expect("text")
+    };
+    assert!(answer(b"\"status\"\n").starts_with("{\"status\":{"));
+    for question in [&b"{\"tune\":[\"cache=0\"]}\n"[..], b"\"options\"\n", b"\"nonsense\"\n"] {
+        assert_eq!(answer(question), "{\"refused\":\"only the user who mounted the image can query it\"}\n");
+    }
+}
+
+#[test]
+fn a_user_has_a_daemon_and_unmounts_it() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), users_place());
+    let program = reachable.folder.path().join("floe");
+    let output = run(reachable.as_user().arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let pid = server(&place);
+    let again = run(beside(pid, true).arg(&program).arg("mount").arg(reachable.image()).arg(&place.path));
+    assert!(is_one_line(&again, "already"), "{again:?}");
+    let output = run(beside(pid, true).arg(&program).arg("umount").arg(&place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let name = place.path.to_str().expect("text").to_owned();
+    until("the program ends", || processes_with(&name).is_empty());
+}
+
+#[test]
+fn what_a_user_may_not_do_is_told() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place, roots) = (Reachable::new(), users_place(), Place::new());
+    let served = Serving::new(&demo(), ["-o", "nosuid"]);
+    for (arguments, expected) in [
+        (vec![Path::new("mount"), &reachable.image(), &place.path, Path::new("--allow-other")], "user_allow_other"),
+        (vec![Path::new("mount"), &reachable.image(), &roots.path], "user has no write access to mountpoint"),
+        (vec![Path::new("umount"), &served.place.path], "cannot unmount"),
+        (vec![Path::new("umount"), &place.path], "is not a mountpoint"),
+    ] {
+        let output = run(reachable.as_user().args(&arguments));
+        assert!(is_one_line(&output, expected), "{arguments:?}: {output:?}");
+    }
+    assert!(served.place.is_mounted());
+}
+
+#[test]
+fn missing_parts_of_the_machine_are_told() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), users_place());
+    for (preparation, is_user, expected) in [
+        (NO_FUSERMOUNT, true, "needs fusermount3, which is not installed: install the package fuse3"),
+        (NO_DEVICE, false, "there is no /dev/fuse: run modprobe fuse"),
+        (NO_DEVICE, true, "there is no /dev/fuse: run modprobe fuse"),
+        ("chmod 600 /dev/fuse", true, "failed to open /dev/fuse: Permission denied"),
+    ] {
+        let mut command = reachable.after(preparation, is_user);
+        let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path));
+        assert!(is_one_line(&output, expected), "{preparation} {is_user}: {output:?}");
+    }
+}
+
+#[test]
+fn root_needs_no_fusermount3() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), Place::new());
+    let mut command = reachable.after(NO_FUSERMOUNT, false);
+    let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let pid = server(&place);
+    let read = run(beside(pid, false).arg("cat").arg(place.file("README.txt")));
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
+    assert!(!read.stdout.is_empty(), "{read:?}");
+    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+}
+
+#[test]
+fn mount_finds_the_helper() {
+    if !ready() {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), Place::new());
+    let helpers = reachable.folder.path().join("helpers");
+    fs::create_dir(&helpers).expect("a directory");
+    copy_program(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe"));
+    // mount(8) looks for its helpers in /sbin, which is a link to /usr/sbin or the place itself.
+    let script =
+        format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+    let output = run(command.args(["-o", "noatime,noexec,x-a=b,front=fuse"]).arg(reachable.image()).arg(&place.path));
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let pid = server(&place);
+    let line = mount_line(pid, &place);
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
+    assert!(
+        line.as_ref().is_some_and(|line| line.contains(" ro,nosuid,nodev,noexec") && line.contains("fuse.floe")),
+        "{line:?}"
+    );
+    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+}
+
+#[test]
+fn a_mount_that_is_to_go_with_its_program_does() {
+    if !ready() {
+        return;
+    }
+    let serving = Serving::new(&demo(), ["-o", "auto_unmount"]);
+    assert!(!fs::read(serving.place.file("README.txt")).expect("data").is_empty());
+    serving.signal(Signal::KILL);
+    until("it is unmounted", || !serving.place.is_mounted());
+}

@@ -1,0 +1,77 @@
+//! Decoded blocks that the cache has no room for.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use floe_testkit::{
+    Random,
+    skip::{self, Need},
+};
+use rustix::fs::{Mode, OFlags};
+
+use crate::support::program::{Serving, floe, run, told};
+
+/// Small files of text, many to a block; as they are read, in no order.
+fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut random = Random::new(1);
+    let mut files = BTreeMap::new();
+    for number in 0..600 {
+        let words = (0..1000).map(|_| format!("word{} ", random.below(5000))).collect::<String>();
+        let name = PathBuf::from(format!("{:016x}", random.below(u64::MAX)));
+        let contents = format!("{number} {words}").into_bytes();
+        fs::write(directory.join(&name), &contents).expect("room");
+        files.insert(name, contents);
+    }
+    files.into_iter().collect()
+}
+
+fn can_hold_nameless_files(directory: &Path) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    let is_memory = rustix::fs::statfs(directory).is_ok_and(|statistics| statistics.f_type as u64 == TMPFS);
+    !is_memory && rustix::fs::open(directory, OFlags::TMPFILE | OFlags::RDWR, Mode::RWXU).is_ok()
+}
+
+#[test]
+fn costly_blocks_that_many_files_share_are_decoded_once_where_that_is_asked_for() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let on_disk = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    if !can_hold_nameless_files(on_disk) {
+        return skip::skipped("the file system of the build is in memory, or has no files without a name");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("source");
+    fs::create_dir(&source).expect("a directory");
+    let mut files = files(&source);
+    let mut order = Random::new(2);
+    files.sort_by_cached_key(|_| order.below(u64::MAX));
+    let beside = tempfile::tempdir_in(on_disk).expect("a directory");
+    let image = beside.path().join("image.erofs");
+    let mkfs = ["mkfs", "-zlzma,1", "-C65536", "--fragments=all", "--verify=none"];
+    assert_eq!(told(&run(floe().args(mkfs).arg(&image).arg(&source))), (Some(0), String::new()));
+
+    let named = format!("cache=1M,spill-file=1G,spill-file-directory={}", on_disk.display());
+    for (options, is_kept) in [("cache=1M", false), ("cache=1M,spill-file=1G", true), (&named, true)] {
+        let serving = Serving::new(&image, ["-o", options]);
+        let mount = &serving.place.path;
+        for (name, contents) in &files {
+            assert!(fs::read(mount.join(name)).is_ok_and(|read| read == *contents), "{}", name.display());
+        }
+        let output = run(floe().arg("status").arg("--json").arg(mount));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let (blocks, hits) = (&report["block_cache"]["spill_file_blocks"], &report["block_cache"]["spill_file_hits"]);
+        let decodes = report["work"]["decodes"].as_u64().expect("a number");
+        if is_kept {
+            assert!(blocks.as_u64() > Some(5) && hits.as_u64() > Some(100), "{blocks} {hits}");
+            // Reads that look for a block before it is written decode it again: the more, the busier the machine is.
+            assert!(Some(decodes) < blocks.as_u64().map(|blocks| 4 * blocks), "{decodes} decodes of {blocks}");
+        } else {
+            assert_eq!((blocks.as_u64(), hits.as_u64()), (Some(0), Some(0)));
+            assert!(decodes > 100, "{decodes}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Extraction with few descriptors.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::{hostile_squashfs::Squashfs, program::told};
+
+const WIDE: u32 = 6000;
+const DEEP: u32 = 2000;
+
+/// How many paths below a directory are of a type.
+fn count(directory: &Path, file_type: &str) -> usize {
+    // The paths are too long for anything that opens them as a whole.
+    let arguments = ["-mindepth", "1", "-type", file_type, "-print0"];
+    let found = Command::new("find").arg(directory).args(arguments).output().expect("find runs");
+    found.stdout.iter().filter(|byte| **byte == 0).count()
+}
+
+#[test]
+fn all_is_extracted_with_few_descriptors() {
+    let memory = Path::new("/dev/shm");
+    let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let folder = tempfile::Builder::new().prefix("floe-extraction-").tempdir_in(scratch).expect("a scratch folder");
+    let image = folder.path().join("image");
+    fs::write(&image, Squashfs::with_directories(WIDE, DEEP)).expect("written");
+    for (limit, jobs) in [(1024, 32), (64, 32), (64, 1), (24, 8)] {
+        let target = folder.path().join("target");
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")]);
+        command.arg(limit.to_string()).args(["extract", "--jobs"]).arg(jobs.to_string());
+        let output = command.arg(&image).arg("-C").arg(&target).output().expect("floe runs");
+        let found = (count(&target, "d"), count(&target, "f"));
+        // The standard library needs a descriptor for each level.
+        assert!(Command::new("rm").arg("-rf").arg(&target).status().expect("rm runs").success());
+        assert_eq!(told(&output), (Some(0), String::new()), "{limit} descriptors, {jobs} jobs");
+        let expected = (WIDE + DEEP) as usize;
+        assert_eq!(found, (expected, expected), "{limit} descriptors, {jobs} jobs");
+    }
+}

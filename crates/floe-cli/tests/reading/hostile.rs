@@ -1,0 +1,167 @@
+//! Small images that claim much: what the program does with them takes time and memory for what they hold.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    hostile_erofs,
+    hostile_squashfs::Squashfs,
+    program::{run, told},
+};
+
+/// The most address space that any of this may take, in KiB: less than what was taken before, and enough for a program
+/// that is not optimized.
+const LIMIT_KIB: u64 = 1_200_000;
+
+/// An image in a folder of its own.
+struct Scene {
+    folder: TempDir,
+}
+
+impl Scene {
+    fn new(image: &[u8]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("image"), image).expect("written");
+        Self { folder }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// The program with a limit of its address space. `IMAGE` and `TARGET` stand for the image and a new directory.
+    fn command(&self, limit_kib: u64, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -v \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")]);
+        command.arg(limit_kib.to_string());
+        command.args(arguments.iter().map(|argument| match *argument {
+            "IMAGE" => self.image().into_os_string(),
+            "TARGET" => self.folder.path().join("target").into_os_string(),
+            other => other.into(),
+        }));
+        command
+    }
+}
+
+/// How a command must end: its exit code, and what it says on either stream.
+type Expected = (i32, &'static str);
+
+fn check(name: &str, image: &[u8], rows: &[(&[&str], Expected)]) {
+    let scene = Scene::new(image);
+    for (arguments, (code, said)) in rows {
+        let output = run(&mut scene.command(LIMIT_KIB, arguments));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &told(&output).1;
+        let tail: Vec<&str> = text.lines().rev().take(5).collect();
+        assert_eq!(output.status.code(), Some(*code), "{name}: {arguments:?}: {tail:?}");
+        assert!(text.contains(said), "{name}: {arguments:?}: {tail:?} where {said:?} is expected");
+    }
+}
+
+#[test]
+fn a_hole_of_a_petabyte_is_nothing_to_check() {
+    let image = hostile_erofs::with_hole(1 << 50);
+    check("hole", &image, &[(&["check", "IMAGE"], (0, "no faults")), (&["extract", "IMAGE", "-C", "TARGET"], (1, ""))]);
+}
+
+#[test]
+fn findings_take_time_for_each_and_not_for_each_pair() {
+    let rows: &[(&[&str], Expected)] = &[(&["check", "IMAGE"], (0, "120,000 warnings"))];
+    check("wrong link counts", &hostile_erofs::with_wrong_link_counts(120_000), rows);
+}
+
+#[test]
+fn bytes_that_many_files_claim_are_read_once() {
+    let rows: &[(&[&str], Expected)] = &[(&["check", "IMAGE"], (4, "8.00 MiB of data from 8.00 MiB"))];
+    check("files that overlap", &hostile_erofs::with_overlapping_files(20_000, 2048), rows);
+}
+
+#[test]
+fn directories_do_not_share_their_content() {
+    let image = hostile_erofs::with_shared_directories(4000, 40_000);
+    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory shares the content of another one"));
+    let list_row: (&[&str], Expected) = (&["ls", "-R", "IMAGE"], (1, "more entries than the image has room for"));
+    check("erofs", &image, &[check_row, list_row]);
+    let image = Squashfs::with_shared_listings(8000, 10_000);
+    let check_row: (&[&str], Expected) = (&["check", "IMAGE"], (4, "directory shares its listing"));
+    let extract: &[&str] = &["extract", "IMAGE", "-C", "TARGET"];
+    let rows = [check_row, list_row, (extract, (1, "more entries than the image has room for"))];
+    check("squashfs", &image, &rows);
+}
+
+#[test]
+fn attributes_are_read_once_and_within_limits() {
+    for (name, count, name_len, value_len, rule) in [
+        ("too many names", 10_000, 8, 1, "attribute names exceed 64 KiB"),
+        ("too long values", 5000, 4, 65_536, "attribute values exceed 16 MiB"),
+    ] {
+        let image = Squashfs::with_attributes(count, name_len, value_len);
+        let rows: [(&[&str], Expected); 4] = [
+            (&["stat", "--json", "IMAGE", "/f"], (1, rule)),
+            (&["stat", "IMAGE", "/f"], (1, rule)),
+            (&["extract", "IMAGE", "-C", "TARGET"], (1, rule)),
+            (&["check", "IMAGE"], (0, "1 warning")),
+        ];
+        check(name, &image, &rows);
+    }
+}
+
+#[test]
+fn a_check_ends_at_once_where_it_is_cancelled() {
+    for (name, image) in
+        [("erofs", hostile_erofs::with_wrong_link_counts(5000)), ("squashfs", Squashfs::with_wrong_link_counts(5000))]
+    {
+        let scene = Scene::new(&image);
+        let (cancel, told_count) = (AtomicBool::new(false), AtomicUsize::new(0));
+        // All that is wrong is found in the last stage, when the tree was walked.
+        let tell = |_: &floe::Finding| {
+            if told_count.fetch_add(1, Relaxed) == 9 {
+                cancel.store(true, Relaxed);
+            }
+        };
+        let options = floe::CheckOptions { jobs: 1, data: true };
+        let summary = floe::check(&scene.image(), &floe::OpenOptions::default(), &options, &tell, &cancel);
+        assert!(summary.expect("it is read").is_cancelled, "{name}");
+        assert_eq!(told_count.into_inner(), 10, "{name}");
+    }
+}
+
+#[test]
+fn refused_memory_is_an_error_and_no_abort() {
+    let demo = crate::support::program::demo();
+    let image = fs::read(demo).expect("the demonstration image");
+    let scene = Scene::new(&image);
+    let mut was_refused = false;
+    let mut was_enough = false;
+    // From what loading the program takes up to what is enough.
+    let loads = |limit_kib: &u64| scene.command(*limit_kib, &["--version"]).output().expect("a shell").status.success();
+    let loaded_kib = (10_000..400_000).step_by(500).find(loads).expect("the program can be loaded");
+    let limits = (loaded_kib..loaded_kib + 14_000).step_by(500);
+    for limit_kib in limits.chain((loaded_kib + 14_000..loaded_kib + 200_000).step_by(24_000)) {
+        for arguments in [
+            &["check", "--jobs", "32", "IMAGE"][..],
+            &["stat", "--json", "IMAGE", "/README.txt"],
+            &["ls", "-lR", "IMAGE"],
+            &["dump", "--statistics", "IMAGE"],
+            &["extract", "--jobs", "32", "--force", "IMAGE", "-C", "TARGET"],
+        ] {
+            let output = run(scene.command(limit_kib, arguments).env_remove("RUST_BACKTRACE"));
+            let (code, complaint) = told(&output);
+            match code {
+                Some(0) => was_enough = true,
+                Some(1 | 2 | 3 | 8) => {
+                    was_refused = true;
+                    assert!(!complaint.trim().is_empty(), "{limit_kib} {arguments:?}: a silent failure");
+                    assert!(complaint.lines().count() < 3, "{limit_kib} {arguments:?}: {complaint}");
+                }
+                other => panic!("{limit_kib} {arguments:?}: {other:?} {complaint}"),
+            }
+        }
+    }
+    assert!(was_refused && was_enough, "no limit was in between");
+}

@@ -1,0 +1,18 @@
+//! Commands of the built program that read images without mounting them, and what the program says of itself.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod block_sizes;
+mod book;
+mod commands;
+mod doctor;
+mod drop_in;
+mod extracted;
+mod extraction;
+mod extraction_limits;
+mod faults;
+mod hostile;
+mod installed;
+mod pseudo_files;
+mod standard_output;

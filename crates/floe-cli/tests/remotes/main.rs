@@ -1,0 +1,8 @@
+//! Remote images and their caches, by the built program.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod remote;
+mod remote_cache;
+mod remote_faults;

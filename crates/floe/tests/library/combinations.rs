@@ -1,0 +1,153 @@
+//! Reads the reference images with 24 combinations of switches, on the path of a mount's reads, and compares every
+//! byte.
+
+use std::{
+    fs,
+    sync::{Arc, mpsc},
+};
+
+use floe::{
+    ByteRange, EngineOptions, Error, FileSystem, Format, Image, Nid, Offset, OpenOptions, ReadaheadAlloc,
+    SyncDecompress, WorkerMode,
+};
+use floe_engine::{Blocking, Engine, Reader};
+use floe_erofs::Erofs;
+use floe_image::ImageSource;
+use floe_squashfs::Squashfs;
+use floe_testkit::{
+    HalfCachedSource, MemorySource, check_rows,
+    corpus::{Corpus, ImageRecord},
+    manifest::{Comparison, differences},
+    walk,
+};
+
+/// The maximum length of a request of the kernel, in bytes.
+const REQUEST_BYTES: u64 = 128 << 10;
+
+/// The short test reads each image with this many of the combinations, in turn.
+const SAMPLE_COUNT: usize = 2;
+
+/// All combinations of options that change the path of a read.
+fn combinations() -> Vec<EngineOptions> {
+    let mut all = Vec::new();
+    for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
+        for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Never] {
+            for cache_bytes in [0, 4 << 20] {
+                for (reserved_pages, readahead_alloc) in [(0, ReadaheadAlloc::Wait), (256, ReadaheadAlloc::BestEffort)]
+                {
+                    let defaults = EngineOptions::default();
+                    all.push(EngineOptions {
+                        workers,
+                        sync_decompress,
+                        cache_bytes,
+                        reserved_pages,
+                        readahead_alloc,
+                        fetch_around_bytes: if reserved_pages == 0 { 0 } else { defaults.fetch_around_bytes },
+                        ..defaults
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Reads a range of a file in requests like the kernel's, all at once.
+fn read(reader: &Reader, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
+    let (sender, answers) = mpsc::channel();
+    let starts: Vec<u64> = (range.offset()..range.end()).step_by(REQUEST_BYTES as usize).collect();
+    for (index, &start) in starts.iter().enumerate() {
+        let len = (range.end() - start).min(REQUEST_BYTES) as u32;
+        let sender = sender.clone();
+        reader.read_then(nid, start, len, move |result| {
+            sender.send((index, result.map(<[u8]>::to_vec))).expect("somebody waits");
+        });
+    }
+    drop(sender);
+    let mut parts: Vec<_> = answers.iter().collect();
+    assert_eq!(parts.len(), starts.len(), "each request is answered once");
+    parts.sort_by_key(|(index, _)| *index);
+    let mut bytes = Vec::new();
+    for (_, part) in parts {
+        bytes.extend_from_slice(&part?);
+    }
+    Ok(bytes)
+}
+
+/// The faults of an image that is read with these switches.
+fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> Vec<String> {
+    let files = corpus.materialise(record);
+    let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
+    let options =
+        OpenOptions { offset, devices: files.devices.clone(), engine: engine.clone(), ..OpenOptions::default() };
+    let image = Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"));
+    let mut told = differences_of(image.reader(), corpus, record);
+    told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));
+    told
+}
+
+/// The differences between an image and its manifest.
+fn differences_of(reader: &Reader, corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+    let found = walk::image(reader.file_system().as_ref(), &|nid, range| read(reader, nid, range));
+    match found {
+        Ok(found) => {
+            let directory_shape_is_free = !record.kernel_is_truth();
+            let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+            differences(&corpus.manifest(record), &found, &comparison)
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// The faults of an image of which half of all requests must wait.
+fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+    let files = corpus.materialise(record);
+    let mut bytes = fs::read(&files.path).expect("an image");
+    bytes.drain(..files.offset as usize);
+    let source: Arc<dyn ImageSource> = Arc::new(MemorySource::new(bytes));
+    let format = Format::of(source.as_ref()).expect("in memory").expect("an image");
+    let engine = Engine::new(vec![Arc::new(HalfCachedSource::new(source))], &EngineOptions::default());
+    let engine = engine.expect("an engine");
+    let blocks = engine.block_reader(Blocking::Allowed);
+    let file_system: Result<Arc<dyn FileSystem>, Error> = match format {
+        Format::Erofs => Erofs::open(blocks).map(|erofs| Arc::new(erofs) as _),
+        Format::Squashfs => Squashfs::open(blocks).map(|squashfs| Arc::new(squashfs) as _),
+    };
+    let file_system = file_system.unwrap_or_else(|error| panic!("{error}"));
+    differences_of(&Reader::new(engine, file_system), corpus, record)
+}
+
+#[test]
+fn images_are_read_exactly_where_half_of_them_is_at_hand() {
+    let corpus = Corpus::locate_or_fixtures();
+    let mut rows = corpus.images();
+    rows.retain(|image| !image.huge && image.devices.is_empty());
+    check_rows(&rows, |record| record.name.clone(), |record| complaints_where_half_is_at_hand(&corpus, record));
+}
+
+#[test]
+fn a_sample_of_the_combinations_reads_the_images_exactly() {
+    let (corpus, all) = (Corpus::locate_or_fixtures(), combinations());
+    assert_eq!(all.len(), 24);
+    let rows: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).enumerate().collect();
+    check_rows(
+        &rows,
+        |(_, record)| record.name.clone(),
+        |(number, record)| {
+            let chosen = (0..SAMPLE_COUNT).map(|index| &all[(number * SAMPLE_COUNT + index) * 5 % all.len()]);
+            chosen.flat_map(|engine| complaints(&corpus, record, engine)).collect()
+        },
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p floe --test library -- --ignored"]
+fn all_combinations_read_the_images_exactly() {
+    let (corpus, all) = (Corpus::locate_or_fixtures(), combinations());
+    let rows: Vec<_> = corpus.images().into_iter().filter(|image| !image.huge).collect();
+    check_rows(
+        &rows,
+        |record| record.name.clone(),
+        |record| all.iter().flat_map(|engine| complaints(&corpus, record, engine)).collect(),
+    );
+}

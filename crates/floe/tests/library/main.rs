@@ -1,0 +1,6 @@
+//! The library, as programs use it.
+
+mod combinations;
+mod corpus;
+mod embed;
+mod made_by_peers;

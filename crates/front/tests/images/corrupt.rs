@@ -1,0 +1,125 @@
+//! The kernel never complains about a virtual image, whatever the original says.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    sync::Mutex,
+};
+
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, CorruptImage},
+    skip::{self, Need},
+};
+
+use crate::support::{Front, KernelFront, KernelLog, kernel_complaints};
+
+/// How many inodes of one image are looked at.
+const INODES_MAX: usize = 400;
+
+/// How many bytes of a file are read.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// The errors that programs may see: of what cannot be read, and of a name that no directory has.
+const ALLOWED: [&str; 7] = ["list 5", "read 5", "search 2", "search 5", "target 5", "attributes 5", "stat 5"];
+
+/// How deep a tree is walked.
+const DEPTH_MAX: usize = 30;
+
+/// All that a program can find out, errors among it, in the order of the paths.
+fn explore(root: &Path) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut pending = vec![(root.to_path_buf(), 0)];
+    while let Some((path, depth)) = pending.pop() {
+        if told.len() > INODES_MAX {
+            break;
+        }
+        let mut note = |what: &str, result: io::Result<String>| {
+            let error = |error: io::Error| format!("error {}", error.raw_os_error().unwrap_or(0));
+            told.push(format!("{path:?} {what} {}", result.unwrap_or_else(error)));
+        };
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
+            note("stat", Err(io::Error::last_os_error()));
+            continue;
+        };
+        note("stat", Ok(format!("{:?}", (metadata.mode(), metadata.size(), metadata.nlink(), metadata.ino()))));
+        let mut names = vec![0; 65_536];
+        let listed = rustix::fs::llistxattr(&path, &mut names[..]).map(|len| len.to_string());
+        note("attributes", listed.map_err(io::Error::from));
+        let kind = metadata.file_type();
+        if kind.is_dir() && depth < DEPTH_MAX {
+            // Before and after it was listed: both a search and a listing may find it broken.
+            note("search", fs::symlink_metadata(path.join("no such name")).map(|_| String::new()));
+            let mut children = Vec::new();
+            let result = fs::read_dir(&path).and_then(|entries| {
+                entries.take(INODES_MAX).try_for_each(|entry| entry.map(|entry| children.push(entry.path())))
+            });
+            children.sort();
+            note("list", result.map(|()| children.len().to_string()));
+            pending.extend(children.into_iter().map(|child| (child, depth + 1)));
+        } else if kind.is_file() {
+            note("read", read(&path, metadata.size()).map(|sum| sum.to_string()));
+        } else if kind.is_symlink() {
+            note("target", fs::read_link(&path).map(|target| format!("{target:?}")));
+        } else {
+            assert!(kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device());
+        }
+    }
+    told
+}
+
+/// A sum of the first bytes of a file, and of its last.
+fn read(path: &Path, size: u64) -> io::Result<u64> {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::open(path)?;
+    let mut sum = 0u64;
+    for offset in [0, size.saturating_sub(READ_BYTES_MAX)] {
+        let mut bytes = vec![0; READ_BYTES_MAX.min(size) as usize];
+        let len = file.read_at(&mut bytes, offset)?;
+        sum = bytes[..len].iter().fold(sum, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    }
+    Ok(sum)
+}
+
+#[test]
+fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let only = env::var("FLOE_IMAGE").unwrap_or_default();
+    let images: Vec<CorruptImage> =
+        corpus.corrupt_images().into_iter().filter(|image| image.name.contains(&only)).collect();
+    let log = KernelLog::from_now().expect("root reads the kernel's log");
+    let errors = Mutex::new(BTreeMap::<String, usize>::new());
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            // An image may be refused as a whole.
+            let Ok(front) = Front::of_bytes(corpus.corrupt_bytes(image), image.format()) else { return Vec::new() };
+            let mounted = match KernelFront::new(front, "") {
+                Ok(mounted) => mounted,
+                Err(reason) => return vec![reason],
+            };
+            let first = explore(&mounted.path());
+            for words in first.iter().filter_map(|line| line.rsplit_once(" error ")) {
+                let kind = format!("{} {}", words.0.rsplit(' ').next().unwrap_or_default(), words.1);
+                *errors.lock().expect("no panic while held").entry(kind).or_default() += 1;
+            }
+            let mut told: Vec<String> = mounted.forget("").err().into_iter().collect();
+            let second = explore(&mounted.path());
+            if first != second {
+                let differs = first.iter().zip(&second).find(|(first, second)| first != second);
+                told.push(format!("not the same once more: {differs:?}"));
+            }
+            told
+        },
+    );
+    assert_eq!(kernel_complaints(&log), Vec::<String>::new());
+    let errors = errors.into_inner().expect("no panic while held");
+    assert!(errors.keys().all(|kind| ALLOWED.contains(&kind.as_str())), "{errors:?}");
+    assert!(["list 5", "read 5"].iter().all(|kind| errors.contains_key(*kind)), "{errors:?}");
+}

@@ -1,0 +1,9 @@
+//! Virtual images of reference, corrupt and generated images.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod corrupt;
+mod kernel;
+mod read_back;
+mod repeated;

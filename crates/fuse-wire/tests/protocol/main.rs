@@ -1,0 +1,9 @@
+//! The FUSE protocol, alone and with the kernel.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod conversation;
+mod layout;
+mod notifications;
+mod properties;

@@ -1,0 +1,7 @@
+//! Mounts of trees in memory.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod serving;
+mod trouble;

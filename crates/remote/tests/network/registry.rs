@@ -1,0 +1,282 @@
+//! Registries: tokens, indexes, redirects, tables of digests, and answers that are wrong.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use floe_image::{ByteRange, ImageSource};
+use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
+use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
+use floe_testkit::{Random, check_rows};
+
+use crate::support::{Answer, Asked, Server, content::Content, object};
+
+fn options() -> RemoteOptions {
+    let stall = Duration::from_secs(20);
+    RemoteOptions { outage: Outage::Wait(Duration::ZERO), stall, ..RemoteOptions::default() }
+}
+
+fn open(network: &Network, server: &Server, rest: &str) -> io::Result<RemoteObject> {
+    network.open(&format!("oci://{}/team/image{rest}", server.address).parse().expect("a location"))
+}
+
+fn fetch(object: &RemoteObject, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    object.fetch(ByteRange::new(offset, len), Cause::Demand).map(|bytes| bytes.to_vec())
+}
+
+#[test]
+fn images_are_found_by_tag_by_digest_and_by_layer() {
+    let layer = object(1 << 20, 1);
+    let mut content = Content::default();
+    let digest = content.image_with_table("v1", &layer);
+    let layer_digest = format!("sha256:{}", Digest::of(&layer));
+    let server = Server::start(move |asked| content.answer(asked));
+    let network = Network::new(options()).expect("a network");
+    for rest in [":v1".to_owned(), format!("@{digest}"), ":v1#0".to_owned(), format!(":v1#{layer_digest}")] {
+        let object = open(&network, &server, &rest).expect("opened");
+        assert!(matches!(object.key().trust, Trust::Table(_)), "{rest}");
+        assert!(object.name().ends_with(&format!("#{layer_digest}")), "{}", object.name());
+        assert!(fetch(&object, 5000, 70_000).expect("read") == layer[5000..75_000]);
+    }
+    for (rest, expected) in [(":v2", "404"), (":v1#1", "no layer #1"), (&format!("@sha256:{}", "0".repeat(64)), "404")]
+    {
+        let error = open(&network, &server, rest).err().expect(rest).to_string();
+        assert!(error.contains(expected) && error.starts_with("oci://"), "{rest}: {error}");
+    }
+}
+
+#[test]
+fn one_token_is_got_however_many_ask_and_again_when_it_expires() {
+    let layer = object(2 << 20, 2);
+    let mut content = Content::default();
+    content.image("v1", &layer, "");
+    let (tokens, valid) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (given, current) = (Arc::clone(&tokens), Arc::clone(&valid));
+    let realm = Arc::new(Mutex::new(String::new()));
+    let own = Arc::clone(&realm);
+    let server = Server::start(move |asked| {
+        if asked.path.starts_with("/token?") {
+            let wanted = "service=reg+istry&scope=repository%3Ateam%2Fimage%3Apull";
+            let is_right = wanted.split('&').all(|pair| asked.path.contains(pair));
+            let number = given.fetch_add(1, Relaxed) + 1;
+            current.store(number, Relaxed);
+            // Others wait for this one meanwhile.
+            thread::sleep(Duration::from_millis(20));
+            return if is_right {
+                Answer::new(200, &[], format!(r#"{{"token":"t{number}","expires_in":3600}}"#))
+            } else {
+                Answer::new(400, &[], "")
+            };
+        }
+        let is_authorized = asked.header("authorization") == Some(&format!("Bearer t{}", current.load(Relaxed)));
+        if !is_authorized {
+            let realm = own.lock().expect("no panic").clone();
+            let challenge =
+                format!("Bearer realm=\"{realm}\",service=\"reg istry\",scope=\"repository:team/image:pull\"");
+            return Answer::new(401, &[("www-authenticate", &challenge)], "");
+        }
+        content.answer(asked)
+    });
+    *realm.lock().expect("no panic") = server.url("/token");
+    let network = Network::new(options()).expect("a network");
+    let objects: Vec<_> = thread::scope(|scope| {
+        let opened: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&network, &server, ":v1").expect("opened"))).collect();
+        opened.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert_eq!(tokens.load(Relaxed), 1);
+    valid.store(1000, Relaxed);
+    thread::scope(|scope| {
+        for (place, object) in objects.iter().enumerate() {
+            let (layer, offset) = (&layer, place * 1000);
+            scope.spawn(move || {
+                assert!(fetch(object, offset as u64, 500).expect("read") == layer[offset..offset + 500]);
+            });
+        }
+    });
+    assert_eq!(tokens.load(Relaxed), 2, "one more after the first has expired");
+}
+
+#[test]
+fn tokens_do_not_go_to_where_blobs_are() {
+    let layer = object(1 << 20, 3);
+    let stored = layer.clone();
+    let saw_token = Arc::new(AtomicBool::new(false));
+    let saw = Arc::clone(&saw_token);
+    let storage = Server::start(move |asked| {
+        saw.fetch_or(asked.header("authorization").is_some(), Relaxed);
+        Answer::of_object(asked, &stored, "\"blob\"")
+    });
+    let mut content = Content::default();
+    content.image("v1", &layer, "");
+    let (target, realm) = (storage.url("/x"), Arc::new(Mutex::new(String::new())));
+    let own = Arc::clone(&realm);
+    let server = Server::start(move |asked| {
+        if asked.path.starts_with("/token") {
+            return Answer::new(200, &[], r#"{"access_token":"t"}"#);
+        }
+        if asked.header("authorization") != Some("Bearer t") {
+            let challenge = format!("Bearer realm=\"{}\"", own.lock().expect("no panic"));
+            return Answer::new(401, &[("www-authenticate", &challenge)], "");
+        }
+        match asked.path.contains("/blobs/") {
+            true => Answer::new(307, &[("location", &target)], ""),
+            false => content.answer(asked),
+        }
+    });
+    *realm.lock().expect("no panic") = server.url("/token");
+    let network = Network::new(options()).expect("a network");
+    let object = open(&network, &server, ":v1").expect("opened");
+    assert!(fetch(&object, 1000, 10).expect("read") == layer[1000..1010]);
+    assert!(storage.requests() > 0 && !saw_token.load(Relaxed));
+}
+
+#[test]
+fn wrong_documents_and_tables_are_refused() {
+    type Change = fn(&Asked, Answer) -> Answer;
+    fn when(asked: &Asked, part: &str, answer: Answer, change: impl Fn(Answer) -> Answer) -> Answer {
+        if asked.path.contains(part) { change(answer) } else { answer }
+    }
+    let rows: &[(&str, Change, &str)] = &[
+        (
+            "another manifest",
+            |asked, answer| when(asked, "manifests/sha256", answer, |a| Answer { body: vec![b' '; a.body.len()], ..a }),
+            "came instead of sha256",
+        ),
+        (
+            "no JSON",
+            |asked, answer| when(asked, "manifests/v1", answer, |a| Answer { body: vec![b'{'; a.body.len()], ..a }),
+            "no manifest",
+        ),
+        (
+            "a table of another image",
+            |asked, answer| when(asked, "blobs/", answer, |a| Answer { body: vec![0; a.body.len()], ..a }),
+            "came instead of sha256",
+        ),
+        (
+            "without end",
+            |asked, answer| when(asked, "manifests/v1", answer, |_| Answer::new(200, &[], vec![b' '; 5 << 20])),
+            "more than",
+        ),
+        (
+            "a table without end",
+            |asked, answer| when(asked, "blobs/", answer, |_| Answer::new(200, &[], vec![b' '; 1 << 20])),
+            "more than",
+        ),
+        (
+            "a challenge to nowhere",
+            |_, _| Answer::new(401, &[("www-authenticate", "Negotiate")], ""),
+            "no way to get access",
+        ),
+        (
+            "a realm that is no URL",
+            |_, _| Answer::new(401, &[("www-authenticate", "Bearer realm=\"x\"")], ""),
+            "is no URL",
+        ),
+        ("denied", |_, _| Answer::new(403, &[], ""), "403"),
+        ("basic", |_, _| Answer::new(401, &[("www-authenticate", "Basic realm=\"x\"")], ""), "docker login"),
+    ];
+    check_rows(
+        rows,
+        |row| row.0.to_owned(),
+        |(_, change, expected)| {
+            let mut content = Content::default();
+            content.image_with_table("v1", &object(600_000, 4));
+            let change = *change;
+            let server = Server::start(move |asked| change(asked, content.answer(asked)));
+            let network = Network::new(options()).expect("a network");
+            // A table is asked for when it is first needed.
+            let table = open(&network, &server, ":v1").and_then(|object| match &object.key().trust {
+                Trust::Table(root) => root.table().map(|_| ()),
+                _ => Ok(()),
+            });
+            let error = table.err().map(|error| error.to_string()).unwrap_or_default();
+            if error.contains(expected) { Vec::new() } else { vec![error] }
+        },
+    );
+}
+
+#[test]
+fn verified_images_give_no_wrong_byte_whatever_the_registry_sends() {
+    let seeds: Vec<u64> = (0..12).collect();
+    check_rows(
+        &seeds,
+        |seed| format!("seed {seed}"),
+        |seed| {
+            let layer = Arc::new(object((3 << 20) + 777, *seed));
+            let mut content = Content::default();
+            content.image_with_table("v1", &layer);
+            let random = Mutex::new(Random::new(*seed));
+            let is_hostile = Arc::new(AtomicBool::new(false));
+            let hostile = Arc::clone(&is_hostile);
+            let server = Server::start(move |asked| {
+                let mut answer = content.answer(asked);
+                let mut random = random.lock().expect("no panic");
+                if hostile.load(Relaxed) && !answer.body.is_empty() && random.below(3) == 0 {
+                    for _ in 0..=random.below(3) {
+                        let place = random.below(answer.body.len() as u64) as usize;
+                        answer.body[place] ^= 1 << random.below(8);
+                    }
+                }
+                answer
+            });
+            let url = format!("oci://{}/team/image:v1", server.address);
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut complaints = Vec::new();
+            for cache_bytes_max in [Some(0), Some(64 << 20)] {
+                let cache_directory = Some(directory.path().to_owned());
+                let remote = options();
+                let options = ImageOptions { remote, require_verified: true, cache_directory, cache_bytes_max };
+                is_hostile.store(false, Relaxed);
+                let image = RemoteImage::open(&url, &options, |_| ()).expect("opened");
+                is_hostile.store(true, Relaxed);
+                let mut random = Random::new(seed + 100);
+                let mut right = 0;
+                for _ in 0..150 {
+                    let offset = random.below(layer.len() as u64 - 1);
+                    let len = 1 + random.below((layer.len() as u64 - offset).min(100_000));
+                    let mut output = vec![0; len as usize];
+                    if image.read_at(offset, &mut output).is_ok() {
+                        right += 1;
+                        if output != layer[offset as usize..(offset + len) as usize] {
+                            complaints.push(format!("wrong bytes at {offset}+{len}"));
+                        }
+                    }
+                }
+                if right < 20 {
+                    complaints.push(format!("only {right} reads succeeded"));
+                }
+            }
+            complaints
+        },
+    );
+}
+
+#[test]
+fn what_is_wholly_cached_is_read_without_the_registry() {
+    let layer = object((1 << 20) + 5, 6);
+    let mut content = Content::default();
+    content.image_with_table("v1", &layer);
+    let server = Server::start(move |asked| content.answer(asked));
+    let url = format!("oci://{}/team/image:v1", server.address);
+    let directory = tempfile::tempdir().expect("a directory");
+    let cache_directory = Some(directory.path().to_owned());
+    let options = ImageOptions { remote: options(), cache_directory, ..ImageOptions::default() };
+    let read = || {
+        let image = RemoteImage::open(&url, &options, |_| ()).expect("opened");
+        let mut output = vec![0; layer.len()];
+        image.read_at(0, &mut output).expect("read");
+        assert!(output == layer);
+        image.about().clone()
+    };
+    let online = read();
+    assert!(!online.is_recalled && online.verified_by.is_some());
+    drop(server);
+    let offline = read();
+    assert!(offline.is_recalled && offline.verified_by == online.verified_by && offline.name == online.name);
+}

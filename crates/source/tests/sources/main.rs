@@ -1,0 +1,4 @@
+//! Files with images in them.
+
+mod file_source;
+mod locate;

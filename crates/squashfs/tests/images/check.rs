@@ -1,0 +1,89 @@
+//! A check finds no fault in valid images, and the fault of each corrupt one.
+
+use floe_image::{BlockReader, Finding};
+use floe_squashfs::{Squashfs, check};
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, CorruptImage, Format, ImageRecord},
+    skip,
+};
+
+use crate::memo_reader::MemoReader;
+
+/// Runs a check and decodes the blocks that it returns.
+fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
+    let (mut found, mut blocks) = (Vec::new(), Vec::new());
+    let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block), &|| false);
+    assert_eq!(summary.block_count, blocks.len() as u64);
+    assert_eq!(summary.error_count + summary.warning_count, found.len() as u64);
+    for block in &blocks {
+        let decoded = reader.direct().decoded(&block.block);
+        found.extend(block.judge(decoded.as_ref().map(|decoded| decoded.bytes.len())));
+    }
+    found
+}
+
+#[test]
+fn valid_images_have_no_findings() {
+    let corpus = Corpus::locate_or_fixtures();
+    let images = corpus.images().into_iter();
+    let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of_image(&corpus, image);
+            let squashfs = Squashfs::open(reader.clone()).expect("opened");
+            findings(&reader, &squashfs).iter().map(Finding::to_string).collect()
+        },
+    );
+}
+
+/// Corrupt images whose fault is harmless.
+const HARMLESS: &[&str] = &[
+    // The data position of a file without data.
+    "sqfs-file-start",
+];
+
+#[test]
+fn corrupt_images_have_findings() {
+    let corpus = Corpus::locate_or_fixtures();
+    let images: Vec<CorruptImage> =
+        corpus.corrupt_images().into_iter().filter(|image| image.format() == Format::Squashfs).collect();
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of(corpus.corrupt_bytes(image));
+            let found = match Squashfs::open(reader.clone()) {
+                Ok(squashfs) => findings(&reader, &squashfs),
+                Err(_) => return Vec::new(),
+            };
+            let is_harmless = HARMLESS.contains(&&*image.name);
+            if is_harmless == found.is_empty() { Vec::new() } else { vec![format!("{found:?}")] }
+        },
+    );
+}
+
+#[test]
+fn findings_name_severity_path_rule_and_place() {
+    let corpus = Corpus::locate_or_fixtures();
+    for (name, expected) in [
+        ("sqfs-dir-loop-self", "error: /dir/sub: directory is listed twice (inode 376)"),
+        ("sqfs-entry-type", "error: /dir/five: dirent type differs from that of its inode (inode 152)"),
+        ("sqfs-file-sparse-max", "error: /sparse: file has more bytes in holes than its size (inode 522)"),
+        ("sqfs-symlink-empty", "error: /link: symbolic link without a target (inode 464)"),
+        ("sqfs-dir-parent", "error: /dir: directory's parent is not the directory that lists it (inode 376)"),
+        ("sqfs-xattr-type", "warning: attribute with an unknown prefix, which is not shown (byte 39633)"),
+        ("sqfs-gzip-bomb-fragment", "error: /z-attr: block decodes to more than its stated length"),
+    ] {
+        let Some(image) = corpus.corrupt_images().into_iter().find(|image| image.name == name) else {
+            skip::skipped(&format!("{name} is not there"));
+            continue;
+        };
+        let reader = MemoReader::of(corpus.corrupt_bytes(&image));
+        let squashfs = Squashfs::open(reader.clone()).expect("opened");
+        let found: Vec<String> = findings(&reader, &squashfs).iter().map(Finding::to_string).collect();
+        assert!(found.iter().any(|finding| finding.starts_with(expected)), "{name}: {found:?}");
+    }
+}
