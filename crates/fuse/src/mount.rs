@@ -82,8 +82,8 @@ impl Mount {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
         let checks_permissions = options.checks_permissions && matches!(mountpoint, Mountpoint::Directory(_));
-        let edge =
-            FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
+        let edge = FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines), false)
+            .map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
         let (connected, directory) = match mountpoint {

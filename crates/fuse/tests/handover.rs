@@ -43,7 +43,12 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A server of the same mount, with a source of its own.
-fn successor(handover: &Handover, directory: &std::path::Path, gate: &Arc<Gate>, options: &MountOptions) -> PausedMount {
+fn successor(
+    handover: &Handover,
+    directory: &std::path::Path,
+    gate: &Arc<Gate>,
+    options: &MountOptions,
+) -> PausedMount {
     let copies = handover.devices().into_iter().map(|device| device.try_clone_to_owned().expect("a descriptor"));
     let devices: Vec<OwnedFd> = copies.collect();
     let directory = directory.canonicalize().expect("it is there");

@@ -87,11 +87,7 @@ impl Server {
     ///
     /// # Errors
     /// The socket cannot be renamed, or no thread can be started.
-    pub(crate) fn start(
-        prepared: Prepared,
-        device: (u32, u32),
-        service: Arc<dyn Service>,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(prepared: Prepared, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
         let Prepared { mut server, listener } = prepared;
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;

@@ -3,9 +3,9 @@
 use std::{
     io::{self, IoSlice, Write},
     mem::MaybeUninit,
+    net::Shutdown,
     os::fd::BorrowedFd,
     os::unix::net::UnixStream,
-    net::Shutdown,
     sync::Arc,
     time::Duration,
 };

@@ -157,8 +157,7 @@ impl Taken {
     pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
         let directory = self.directory();
         let shown = directory.display();
-        let identity = identity(image)
-            .map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
+        let identity = identity(image).map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
         if identity != self.state.image {
             return Err(Fail::failed(format!(
                 "the image has changed since it was mounted on {shown}: run floe umount {shown}, and mount it again"
@@ -181,7 +180,9 @@ impl Taken {
 
 fn another_version(directory: &Path) -> Fail {
     let shown = directory.display();
-    Fail::failed(format!("{shown} is served by a version of Floe that cannot be taken over: unmount and mount it again"))
+    Fail::failed(format!(
+        "{shown} is served by a version of Floe that cannot be taken over: unmount and mount it again"
+    ))
 }
 
 /// The first answer, with the descriptors that come with it.

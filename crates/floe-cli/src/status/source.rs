@@ -101,7 +101,6 @@ impl Service for Source {
 }
 
 impl Source {
-
     /// The current report.
     pub(crate) fn report(&self) -> Report {
         let engine = self.engine();

@@ -4,8 +4,7 @@
 //! descriptors of the device and the terms of the connection, and nothing about open files.
 
 use std::{
-    fmt,
-    io,
+    fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, TryLockError, mpsc::Sender},
