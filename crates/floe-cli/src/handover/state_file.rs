@@ -29,6 +29,8 @@ pub(crate) struct StateFile {
 struct Version {
     number: u64,
     state: State,
+    /// The number again: in a copy that is half written, the two differ.
+    number_at_end: u64,
 }
 
 impl StateFile {
@@ -46,7 +48,7 @@ impl StateFile {
     /// The file cannot be written, or the state is too large.
     pub(crate) fn new(state: State, file: Option<File>) -> io::Result<Self> {
         let number = file.as_ref().and_then(|file| read(file).ok()).map_or(0, |version| version.number + 1);
-        let version = Version { number, state };
+        let version = Version { number, state, number_at_end: number };
         if let Some(file) = &file {
             write(file, &version)?;
         }
@@ -71,6 +73,7 @@ impl StateFile {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.state.note_tuned(changes);
         current.number += 1;
+        current.number_at_end = current.number;
         if let Some(file) = &self.file {
             // Without room for the changes, a restarted process has the options of its arguments.
             let _ = write(file, &current);
@@ -93,7 +96,7 @@ fn read(file: &File) -> io::Result<Version> {
         let mut bytes = vec![0; SLOT_BYTES];
         let len = file.read_at(&mut bytes, slot * SLOT_BYTES as u64).ok()?;
         let line = bytes.get(..len)?.split(|byte| *byte == b'\n').next()?;
-        serde_json::from_slice::<Version>(line).ok()
+        serde_json::from_slice::<Version>(line).ok().filter(|version| version.number == version.number_at_end)
     });
     versions.max_by_key(|version| version.number).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -130,7 +133,7 @@ mod tests {
         kept.note_tuned(&["cache=2M".to_owned()]);
         assert_eq!(StateFile::read(&file).expect("a state").tuned, ["cache=2M"]);
         // A process is killed while it writes the third version.
-        file.write_all_at(b"{\"number\":9,", SLOT_BYTES as u64 * 0).expect("there is room");
+        file.write_all_at(b"{\"number\":9,", 0).expect("there is room");
         assert_eq!(StateFile::read(&file).expect("a state").tuned, ["cache=1M"]);
         let next = StateFile::new(kept.state(), Some(file.try_clone().expect("a descriptor"))).expect("there is room");
         assert_eq!(StateFile::read(&file).expect("a state"), next.state());
