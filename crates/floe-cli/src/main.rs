@@ -19,6 +19,7 @@ mod exit;
 mod exporter;
 mod fail;
 mod front;
+mod handover;
 mod idle;
 mod image_arguments;
 mod inode_record;

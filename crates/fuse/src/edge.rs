@@ -12,7 +12,7 @@ use std::{
 
 use floe_engine::Reader;
 use floe_fuse_wire::{
-    Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
+    Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
     abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
 use floe_image::{ByteRange, Error, FileSystem};
@@ -24,7 +24,7 @@ use crate::{
     inodes::directory,
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
     requests::deadline::{Deadlines, Watched},
-    session_pool::SessionPool,
+    session_pool::{SessionPool, gate::Gate},
 };
 
 use self::negotiation::{Circumstances, NeedlessOpens};
@@ -50,7 +50,7 @@ pub(crate) struct FuseEdge {
 }
 
 impl FuseEdge {
-    /// An edge over a reader.
+    /// An edge over a reader. With `is_closed`, it takes no requests until its gate is opened.
     ///
     /// # Errors
     /// The root cannot be read.
@@ -59,12 +59,13 @@ impl FuseEdge {
         options: &MountOptions,
         checks_permissions: bool,
         deadlines: Arc<Deadlines>,
+        is_closed: bool,
     ) -> Result<Self, Error> {
         let file_system = Arc::clone(reader.file_system());
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
         let has_acls = has_xattrs && file_system.info().format != "squashfs";
-        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
+        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines), is_closed);
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
             reader,
@@ -84,14 +85,24 @@ impl FuseEdge {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
     }
 
+    /// Keeps the session threads from taking requests.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        self.threads.gate()
+    }
+
     /// Comes to terms with the kernel.
     ///
     /// # Errors
     /// The kernel is too old, or the mount went away.
-    pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<()> {
+    pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<Agreement> {
         let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.circumstances))?;
+        self.resume(agreement);
+        Ok(agreement)
+    }
+
+    /// Continues on the terms that another process has agreed upon with the kernel.
+    pub(crate) fn resume(&mut self, agreement: Agreement) {
         self.needless = NeedlessOpens::new(&agreement, &self.options);
-        Ok(())
     }
 
     /// Answers requests until the file system is unmounted. The calling thread is the session thread with this index.
@@ -100,14 +111,22 @@ impl FuseEdge {
     /// The connection failed or was aborted.
     pub(crate) fn serve(&self, channel: &Channel, thread: usize) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        let gate = self.threads.gate();
+        gate.enter(thread);
         loop {
-            match channel.receive(&mut buffer)? {
+            gate.pass(thread);
+            let mut receipt = channel.receive(&mut buffer);
+            if matches!(receipt, Ok(Receipt::Nothing)) {
+                // Another program may have opened the device so that it does not wait.
+                receipt = channel.wait().map(|()| Receipt::Interrupted);
+            }
+            gate.leave(thread);
+            match receipt? {
                 Receipt::Request(Received { request: Ok(Request { header, operation }), reply }) => {
                     self.dispatch(Asked { edge: self, thread, header, reply }, operation);
                 }
                 Receipt::Request(Received { request: Err(_), reply }) => reply.refuse(Errno::IO),
-                // Another program may have opened the device so that it does not wait.
-                Receipt::Nothing => channel.wait()?,
+                Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }
@@ -140,9 +159,10 @@ impl FuseEdge {
             Operation::Ioctl(ioctl, _) => asked.ioctl(&ioctl),
             // A node's number tells its inode, so nothing is to be forgotten; and the kernel waits for no reply.
             Operation::Forget(_) | Operation::BatchForget(_) => {}
-            Operation::Release(_) | Operation::Releasedir(_) | Operation::Flush(_) | Operation::Destroy => {
-                asked.reply.done();
-            }
+            Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => asked.reply.done(),
+            // Without opens, the kernel knows no NOFLUSH. Told that there is nothing to flush, it stops asking: otherwise each
+            // close would need the server, even the closes of a process that is about to become the server.
+            Operation::Flush(_) => asked.reply.refuse(Errno::NOSYS),
             Operation::Other(opcode) if changes(opcode) => asked.reply.refuse(Errno::ROFS),
             // The kernel stops asking for what it is told does not exist.
             _ => asked.reply.refuse(Errno::NOSYS),

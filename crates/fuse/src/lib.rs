@@ -17,7 +17,10 @@ mod requests;
 mod session_pool;
 
 pub use edge::front_pages::FrontImage;
-pub use mount::{Ended, Mount};
+pub use mount::{
+    Ended, Mount,
+    handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
+};
 pub use mounting::{
     error::MountError,
     front::FrontRefusal,
@@ -26,6 +29,7 @@ pub use mounting::{
     launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
+    passed_sys::passed_descriptors,
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };

@@ -11,6 +11,7 @@ pub(crate) mod keeper;
 pub(crate) mod launch_walk;
 pub(crate) mod mountpoint;
 pub(crate) mod options;
+pub(crate) mod passed_sys;
 mod private_namespace_sys;
 pub(crate) mod read_ahead;
 pub(crate) mod table;

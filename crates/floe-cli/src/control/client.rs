@@ -1,7 +1,7 @@
 //! The client side of the control socket.
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
+    io,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,11 +10,8 @@ use std::{
 use floe_fuse::MountTable;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
-use super::{Answer, Question, socket_path};
+use super::{Answer, Question, read_answer, socket_path, write_line};
 use crate::fail::Fail;
-
-/// The maximum length of an answer, in bytes.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,7 +64,11 @@ impl Mounted {
         }
     }
 
-    fn connect(&self) -> Result<UnixStream, Fail> {
+    /// Connects to the process that serves the mount.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(crate) fn connect(&self) -> Result<UnixStream, Fail> {
         let candidates = socket_path::candidates(self.user_id, self.device);
         let connection = candidates.iter().find_map(|path| connect(path, self.user_id).ok());
         connection.ok_or_else(|| {
@@ -93,10 +94,6 @@ pub(super) fn connect(path: &Path, user_id: u32) -> io::Result<UnixStream> {
 pub(super) fn converse(connection: &UnixStream, question: &Question, patience: Duration) -> io::Result<Answer> {
     connection.set_read_timeout(Some(patience))?;
     connection.set_write_timeout(Some(patience))?;
-    let mut line = serde_json::to_vec(question)?;
-    line.push(b'\n');
-    (&mut &*connection).write_all(&line)?;
-    let mut answer = String::new();
-    BufReader::new(connection.take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
-    serde_json::from_str(&answer).map_err(|_| io::Error::other("the answer is from another version of Floe"))
+    write_line(connection, question)?;
+    read_answer(connection)
 }

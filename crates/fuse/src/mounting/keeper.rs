@@ -37,7 +37,7 @@ const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// Says who uses a mount.
 pub type UsersOf = fn(&Path) -> String;
 
-/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts one
+/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts or adopts one
 /// directory, once, and unmounts what it mounted, and ends with the process that it is for.
 pub struct Keeper {
     /// One question and its answer at a time; `None` once it has ended.
@@ -66,6 +66,8 @@ enum Question {
     MountHidden,
     /// The kernel's EROFS in front of that.
     MountFront,
+    /// What another process has mounted on the directory.
+    Adopt,
     Unmount,
     UnmountLazily,
     ReadAhead,
@@ -131,6 +133,13 @@ impl Keeper {
             3 => Err(MountError::Fusermount(answer.text)),
             _ => Err(refused(error)),
         }
+    }
+
+    /// Takes charge of what another process has mounted on the directory, instead of mounting.
+    pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
+        let refused = |error| MountError::Refused { path: directory.to_owned(), error };
+        let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
+        if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
     }
 
     /// Makes a mount that is in no tree; its descriptor of the device.
@@ -307,6 +316,13 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 Err(error) => Answer::of_mount_error(error),
             },
         },
+        Question::Adopt => match kept.directory.filter(|_| held.mounted.is_none()) {
+            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+            Some(directory) => {
+                held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                Answer::done()
+            }
+        },
         Question::MountHidden if held.hidden.is_some() || held.mounted.is_some() => {
             Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
         }
@@ -389,6 +405,7 @@ impl Question {
             Self::MountHidden => (7, 0),
             Self::MountFront => (8, 0),
             Self::Walk(priority) => (9, priority),
+            Self::Adopt => (10, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -407,6 +424,7 @@ impl Question {
             7 => Self::MountHidden,
             8 => Self::MountFront,
             9 => Self::Walk(argument),
+            10 => Self::Adopt,
             _ => return None,
         })
     }
