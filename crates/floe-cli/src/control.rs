@@ -9,7 +9,8 @@ mod message;
 mod server;
 mod socket_path;
 
-pub(crate) use client::Mounted;
+pub(crate) use client::{AnswerLimits, Mounted};
 pub(crate) use endpoint::Endpoint;
 pub(crate) use message::{Answer, Question};
 pub(crate) use server::{Prepared, Server};
+pub(crate) use socket_path::users;
