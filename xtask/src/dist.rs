@@ -86,7 +86,7 @@ enum Product {
     Rpm,
     /// A container image, as an OCI archive
     Container,
-    /// The C library for this machine's processor and glibc: an archive, and a Debian package by cargo-deb
+    /// The C library for this machine's processor and glibc: an archive, and Debian packages by cargo-deb
     Library,
     /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of what is linked in
     Components,
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         for product in &arguments.only {
             match product {
                 Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
-                Product::Deb => deb("floe-cli", architecture.target(), &directory)?,
+                Product::Deb => deb("floe-cli", None, architecture.target(), &directory)?,
                 Product::Rpm => rpm(architecture, &directory)?,
                 Product::Container => {
                     container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
@@ -119,7 +119,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         library::make(&path)?;
         point("libfloe", &path)?;
         tree::pack(&path, &path.with_added_extension("tar.gz"))?;
-        deb("floe-capi", &format!("{machine}-unknown-linux-gnu"), &directory)?;
+        let target = format!("{machine}-unknown-linux-gnu");
+        deb("floe-capi", Some("runtime"), &target, &directory)?;
+        deb("floe-capi", None, &target, &directory)?;
     }
     if arguments.only.contains(&Product::Components) {
         components(&directory)?;
@@ -132,10 +134,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Makes a Debian package of a crate's tree that was made last.
-fn deb(package: &str, target: &str, directory: &Path) -> Outcome {
+/// Makes a Debian package of a crate's tree that was made last: the crate's package, or a variant of it.
+fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
     command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", "dist"]);
+    if let Some(variant) = variant {
+        command.args(["--variant", variant]);
+    }
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-deb")
 }
 

@@ -1,4 +1,4 @@
-/* Lists an image, and writes one of its files to standard output:  read IMAGE [PATH] */
+/* Lists an image, or writes one of its files to standard output:  read IMAGE [PATH]. The image may be a URL. */
 #include <floe.h>
 
 #include <errno.h>
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: %s IMAGE [PATH]\n", argv[0]);
 		return 2;
 	}
-	image = floe_open(argv[1], NULL);
+	image = strstr(argv[1], "://") ? floe_open_url(argv[1], NULL) : floe_open(argv[1], NULL);
 	if (!image)
 		return failed(argv[1]);
 	if (floe_lookup(image, argc > 2 ? argv[2] : "/", 1, &inode))

@@ -164,6 +164,17 @@ const char *floe_version(void);
 struct floe_image *floe_open(const char *path, const struct floe_open_options *options);
 
 /*
+ Opens the image at a URL: `https://…`, `s3://bucket/key`, `gs://…`, `az://…` or `oci://registry/repository`. Threads
+ of this process fetch bytes as they are read, into the user's disk cache for remote images. `options` may be NULL.
+ Returns NULL if the image cannot be opened.
+
+ # Safety
+ `url` is a string; `options` is NULL or points to options.
+ */
+struct floe_image *floe_open_url(const char *url,
+                                 const struct floe_open_options *options);
+
+/*
  Closes an image. No other thread may be using it. Closing NULL has no effect.
 
  # Safety

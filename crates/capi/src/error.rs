@@ -60,6 +60,7 @@ impl From<OpenError> for Failure {
                 error.raw_os_error().unwrap_or(libc::EIO)
             }
             OpenError::Image { error, .. } => errno_of(error),
+            OpenError::Remote { error } => remote_errno_of(error),
             OpenError::MissingDevice { .. } | OpenError::TooManyDevices { .. } => libc::ENXIO,
             _ => libc::EINVAL,
         };
@@ -77,5 +78,16 @@ fn errno_of(error: &Error) -> i32 {
         Error::WrongType { .. } => libc::EINVAL,
         Error::NoMemory => libc::ENOMEM,
         _ => libc::EIO,
+    }
+}
+
+/// The error number for an image that a server did not provide.
+fn remote_errno_of(error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        _ => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

@@ -35,26 +35,26 @@ pub extern "C" fn floe_version() -> *const c_char {
 /// `path` is a string; `options` is NULL or points to options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_open_options) -> *mut floe_image {
-    let mut opened = ptr::null_mut();
-    call(|| {
-        // SAFETY: the caller guarantees it (see "Safety").
-        let (path, options) = unsafe { (text(path)?, options.as_ref()) };
-        let mut open = OpenOptions::default();
-        if let Some(options) = options {
-            open.offset = match (options.find_offset, options.offset) {
-                (0, 0) => Offset::None,
-                (0, offset) => Offset::At(offset),
-                _ => Offset::Auto,
-            };
-            if options.cache_bytes > 0 {
-                (open.engine.cache_bytes, open.engine.cache_growth_bytes) = (options.cache_bytes, 0);
-            }
-        }
-        let image = Image::open(OsStr::from_bytes(path.to_bytes()), &open)?;
-        opened = Box::into_raw(Box::new(floe_image(image)));
-        Ok(0)
-    });
-    opened
+    // SAFETY: the caller guarantees it (see "Safety").
+    opened(|| unsafe {
+        let path = OsStr::from_bytes(text(path)?.to_bytes());
+        Ok(Image::open(path, &options_of(options))?)
+    })
+}
+
+/// Opens the image at a URL: `https://…`, `s3://bucket/key`, `gs://…`, `az://…` or `oci://registry/repository`. Threads
+/// of this process fetch bytes as they are read, into the user's disk cache for remote images. `options` may be NULL.
+/// Returns NULL if the image cannot be opened.
+///
+/// # Safety
+/// `url` is a string; `options` is NULL or points to options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_open_url(url: *const c_char, options: *const floe_open_options) -> *mut floe_image {
+    // SAFETY: the caller guarantees it (see "Safety").
+    opened(|| unsafe {
+        let url = text(url)?.to_str().map_err(|_| Failure::of(libc::EINVAL))?;
+        Ok(Image::open_url(url, &options_of(options))?)
+    })
 }
 
 /// Closes an image. No other thread may be using it. Closing NULL has no effect.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn floe_open(path: *const c_char, options: *const floe_ope
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_close(image: *mut floe_image) {
     if !image.is_null() {
-        // SAFETY: the pointer comes from Box::into_raw in floe_open, and the caller does not use it again.
+        // SAFETY: the pointer comes from Box::into_raw in `opened`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(image) });
     }
 }
@@ -262,6 +262,36 @@ pub unsafe extern "C" fn floe_listxattr(
         }
         copy_out(&names, output)
     })
+}
+
+/// The image that `open` returns, for C; NULL after an error.
+fn opened(open: impl FnOnce() -> Result<Image, Failure>) -> *mut floe_image {
+    let mut image = ptr::null_mut();
+    call(|| {
+        image = Box::into_raw(Box::new(floe_image(open()?)));
+        Ok(0)
+    });
+    image
+}
+
+/// The library's options for those of C.
+///
+/// # Safety
+/// `options` is NULL or points to options.
+unsafe fn options_of(options: *const floe_open_options) -> OpenOptions {
+    let mut open = OpenOptions::default();
+    // SAFETY: the caller guarantees it (see "Safety").
+    if let Some(options) = unsafe { options.as_ref() } {
+        open.offset = match (options.find_offset, options.offset) {
+            (0, 0) => Offset::None,
+            (0, offset) => Offset::At(offset),
+            _ => Offset::Auto,
+        };
+        if options.cache_bytes > 0 {
+            (open.engine.cache_bytes, open.engine.cache_growth_bytes) = (options.cache_bytes, 0);
+        }
+    }
+    open
 }
 
 /// Runs the body of a function. Converts an error or a panic to a negative error number.

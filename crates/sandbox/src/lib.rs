@@ -23,6 +23,7 @@ pub use calls::Calls;
 pub use capabilities::{Capability, held_capabilities};
 pub use enforced::{Enforced, Mechanism};
 pub use error::SandboxError;
+pub use paths::has_landlock;
 pub use policy::{Access, Grant, Policy};
 #[cfg(debug_assertions)]
 pub use probe_sys::probe;

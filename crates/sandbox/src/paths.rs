@@ -99,6 +99,12 @@ fn empty() -> Result<RulesetCreated, RulesetError> {
         .create()
 }
 
+/// Whether the kernel supports Landlock and has it enabled.
+pub fn has_landlock() -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(AccessFs::Execute).is_ok()
+}
+
 /// Whether the kernel's ABI has a right for links between directories.
 fn can_link() -> bool {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);

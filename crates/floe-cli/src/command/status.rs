@@ -97,7 +97,8 @@ fn write(writer: &mut (impl Write + ?Sized), report: &Report, arguments: &Argume
     let mut writer = writer;
     if arguments.prometheus {
         let mut exposition = Exposition::default();
-        add_report(&mut exposition, report)?;
+        let labels = [("mountpoint", report.mountpoint.as_str()), ("device", &report.device)];
+        add_report(&mut exposition.of_mount(&labels), report)?;
         return exposition.write(&mut writer);
     }
     if !arguments.json {

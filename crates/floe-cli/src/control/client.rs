@@ -1,20 +1,27 @@
 //! The client side of the control socket.
 
 use std::{
-    io,
-    os::unix::net::UnixStream,
+    fs,
+    io::{self, Read},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe_fuse::MountTable;
-use rustix::{net::sockopt::socket_peercred, process::geteuid};
+use rustix::{
+    net::{
+        self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+        sockopt::{Timeout, set_socket_timeout, socket_peercred},
+    },
+    process::geteuid,
+};
 
-use super::{Answer, Question, read_answer, socket_path, write_line};
+use super::{ANSWER_BYTES_MAX, Answer, Question, socket_path, write_line};
 use crate::fail::Fail;
-
-/// How long a mount may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mount of Floe, as a client addresses it.
 #[derive(Debug)]
@@ -58,7 +65,7 @@ impl Mounted {
             }
             _ => Fail::failed(format!("cannot query the program that serves {shown}: {error}")),
         };
-        match converse(&connection, question, PATIENCE).map_err(failed)? {
+        match converse(&connection, question, AnswerLimits::OWN).map_err(failed)? {
             Answer::Refused(reason) => Err(Fail::failed(format!("{shown}: {reason}"))),
             answer => Ok(answer),
         }
@@ -70,7 +77,7 @@ impl Mounted {
     /// The process is gone.
     pub(crate) fn connect(&self) -> Result<UnixStream, Fail> {
         let candidates = socket_path::candidates(self.user_id, self.device);
-        let connection = candidates.iter().find_map(|path| connect(path, self.user_id).ok());
+        let connection = candidates.iter().find_map(|path| connect(path, self.user_id, AnswerLimits::OWN.time).ok());
         connection.ok_or_else(|| {
             let shown = self.directory.display();
             Fail::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))
@@ -78,22 +85,63 @@ impl Mounted {
     }
 }
 
+/// What an answer may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnswerLimits {
+    /// How long it may take, from the connection to the last byte.
+    pub(crate) time: Duration,
+    /// Its maximum length, in bytes.
+    pub(crate) bytes: usize,
+}
+
+impl AnswerLimits {
+    /// The limits for a mount of the same user.
+    const OWN: Self = Self { time: Duration::from_secs(10), bytes: ANSWER_BYTES_MAX as usize };
+}
+
 /// Connects to the socket of a mount of this user.
 ///
 /// # Errors
-/// No program listens, or another user's: the directory may have been that user's before.
-pub(super) fn connect(path: &Path, user_id: u32) -> io::Result<UnixStream> {
-    let connection = UnixStream::connect(path)?;
-    if socket_peercred(&connection)?.uid.as_raw() == user_id {
-        return Ok(connection);
+/// The path is not a socket of this user, no program of this user listens, or it takes longer than `patience` to accept.
+pub(super) fn connect(path: &Path, user_id: u32, patience: Duration) -> io::Result<UnixStream> {
+    let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+    // A symbolic link could lead to the socket of any service.
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.file_type().is_socket() || metadata.uid() != user_id {
+        return Err(denied());
     }
-    Err(io::Error::from(io::ErrorKind::PermissionDenied))
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // connect(2) waits while the queue of a listener is full.
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // The directory may have been another user's before.
+    if socket_peercred(&socket)?.uid.as_raw() == user_id { Ok(socket.into()) } else { Err(denied()) }
 }
 
-/// Asks over a connection. Each read and write may take as long as `patience`.
-pub(super) fn converse(connection: &UnixStream, question: &Question, patience: Duration) -> io::Result<Answer> {
-    connection.set_read_timeout(Some(patience))?;
-    connection.set_write_timeout(Some(patience))?;
+/// Asks over a connection.
+///
+/// # Errors
+/// The answer exceeds the limits, or is from another version of Floe.
+pub(super) fn converse(connection: &UnixStream, question: &Question, limits: AnswerLimits) -> io::Result<Answer> {
+    let deadline = Instant::now() + limits.time;
+    let left = || match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(Some(left)),
+    };
+    connection.set_write_timeout(left()?)?;
     write_line(connection, question)?;
-    read_answer(connection)
+    let (mut answer, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    while !answer.ends_with(b"\n") {
+        // A program that sends a byte now and then does not extend the time.
+        connection.set_read_timeout(left()?)?;
+        let len = (&mut &*connection).read(&mut piece)?;
+        if len == 0 {
+            break;
+        }
+        if answer.len() + len > limits.bytes {
+            return Err(io::Error::other("the answer is too long"));
+        }
+        answer.extend_from_slice(&piece[..len]);
+    }
+    serde_json::from_slice(&answer).map_err(|_| io::Error::other("the answer is from another version of Floe"))
 }

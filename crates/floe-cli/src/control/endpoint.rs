@@ -1,9 +1,9 @@
 //! The sockets of all mounts of a machine.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf};
 
 use super::{
-    Answer, Question,
+    Answer, AnswerLimits, Question,
     client::{connect, converse},
     socket_path,
 };
@@ -19,19 +19,19 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The sockets of this user's mounts, or of the mounts of all users. Some may be left over from killed programs.
-    pub(crate) fn all(of_every_user: bool) -> Vec<Self> {
-        let sockets = if of_every_user { socket_path::of_every_user() } else { socket_path::of_this_user() };
-        sockets.into_iter().map(|(user_id, device, path)| Self { path, user_id, device }).collect()
+    /// The sockets of a user's mounts. Some may be left over from killed programs, and another user may have put anything
+    /// there. Only [`Endpoint::ask`] can tell.
+    pub(crate) fn of_user(user_id: u32) -> impl Iterator<Item = Self> {
+        socket_path::of_user(user_id).map(move |(device, path)| Self { path, user_id, device })
     }
 
     /// Asks the mount.
     ///
     /// # Errors
-    /// No program listens, or it takes longer than `patience`, refuses, or is another version of Floe.
-    pub(crate) fn ask(&self, question: &Question, patience: Duration) -> io::Result<Answer> {
-        let connection = connect(&self.path, self.user_id)?;
-        match converse(&connection, question, patience)? {
+    /// No program of the user listens, or it exceeds the limits, refuses, or is another version of Floe.
+    pub(crate) fn ask(&self, question: &Question, limits: AnswerLimits) -> io::Result<Answer> {
+        let connection = connect(&self.path, self.user_id, limits.time)?;
+        match converse(&connection, question, limits)? {
             Answer::Refused(reason) => Err(io::Error::other(reason)),
             answer => Ok(answer),
         }

@@ -17,11 +17,15 @@ fn directories(user_id: u32) -> Vec<PathBuf> {
     } else {
         let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
         directories.extend(runtime.map(|path| path.join("floe")));
-        directories.push(format!("/run/user/{user_id}/floe").into());
     }
-    directories.push(format!("/tmp/floe-{user_id}").into());
+    directories.extend(usual_directories(user_id));
     directories.dedup();
     directories
+}
+
+/// The directories for sockets that do not depend on a user's environment, best first.
+fn usual_directories(user_id: u32) -> [PathBuf; 2] {
+    [format!("/run/user/{user_id}/floe").into(), format!("/tmp/floe-{user_id}").into()]
 }
 
 /// The name of the control socket of the mount with this device number.
@@ -35,34 +39,24 @@ fn device(name: &OsStr) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A socket: whose mount it is, the mount's device number, and where the socket is.
-type Found = (u32, (u32, u32), PathBuf);
-
-/// The sockets of the mounts of this user.
-pub(super) fn of_this_user() -> Vec<Found> {
-    let user_id = rustix::process::geteuid().as_raw();
-    directories(user_id).into_iter().flat_map(|directory| sockets_in(&directory, user_id)).collect()
-}
-
-/// The sockets of the mounts of all users. Users whose `XDG_RUNTIME_DIR` is at an unusual place are not found.
-pub(super) fn of_every_user() -> Vec<Found> {
+/// The users who may have mounts: this user, and others whose directories for sockets are at the usual places. Does not access
+/// those directories.
+pub(crate) fn users() -> BTreeSet<u32> {
     let mut users = BTreeSet::from([rustix::process::geteuid().as_raw()]);
     users.extend(names_in("/run/user").filter_map(|name| name.to_str()?.parse::<u32>().ok()));
     users.extend(names_in("/tmp").filter_map(|name| name.to_str()?.strip_prefix("floe-")?.parse::<u32>().ok()));
-    let directories = users.into_iter().flat_map(|user_id| {
-        let standard = [PathBuf::from(format!("/run/user/{user_id}/floe")), format!("/tmp/floe-{user_id}").into()];
-        let root = (user_id == 0).then(|| PathBuf::from("/run/floe"));
-        root.into_iter().chain(standard).map(move |directory| (user_id, directory))
-    });
-    directories.flat_map(|(user_id, directory)| sockets_in(&directory, user_id)).collect()
+    users
 }
 
-/// The sockets in a directory, if it is one that this user's mounts use.
-fn sockets_in(directory: &Path, user_id: u32) -> Vec<Found> {
-    if check(directory, user_id).is_err() {
-        return Vec::new();
-    }
-    names_in(directory).filter_map(|name| Some((user_id, device(&name)?, directory.join(&name)))).collect()
+/// The sockets of a user's mounts, with the mounts' device numbers. Those of another user whose `XDG_RUNTIME_DIR` is at an
+/// unusual place are not found.
+pub(super) fn of_user(user_id: u32) -> impl Iterator<Item = ((u32, u32), PathBuf)> {
+    let is_own = rustix::process::geteuid().as_raw() == user_id;
+    let directories = if is_own { directories(user_id) } else { usual_directories(user_id).into() };
+    let directories = directories.into_iter().filter(move |directory| check(directory, user_id).is_ok());
+    directories.flat_map(|directory| {
+        names_in(directory.clone()).filter_map(move |name| Some((device(&name)?, directory.join(&name))))
+    })
 }
 
 /// The names in a directory; none if it cannot be read.

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::Serialize;
 
-use super::Facts;
+use super::{Facts, Fusermount};
 
 /// The finding about one topic.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -44,7 +44,7 @@ pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
     vec![
         kernel(facts),
         fuse_device(facts),
-        fusermount(facts),
+        mount_permission(facts),
         other_users(facts),
         mount_helper(facts),
         kernel_front(facts),
@@ -74,29 +74,56 @@ fn kernel(facts: &Facts) -> Advice {
 fn fuse_device(facts: &Facts) -> Advice {
     let (finding, remedy) = match facts.fuse {
         None => return advice("/dev/fuse", Good, "can be opened", ""),
-        Some(io::ErrorKind::NotFound) if facts.is_in_user_namespace => {
-            ("does not exist in this container", "start the container with --device /dev/fuse")
-        }
-        Some(io::ErrorKind::NotFound) => ("does not exist", "modprobe fuse"),
+        Some(io::ErrorKind::NotFound) => match (facts.is_in_user_namespace, facts.has_fuse) {
+            (true, true) => ("does not exist in this container", "start the container with --device /dev/fuse"),
+            (true, false) => (
+                "does not exist in this container, and the kernel has no FUSE",
+                "modprobe fuse (as root of the machine), then start the container with --device /dev/fuse",
+            ),
+            (false, true) => (
+                "does not exist, but the kernel has FUSE",
+                "mknod -m 666 /dev/fuse c 10 229 (as root); for a container, start it with --device /dev/fuse",
+            ),
+            (false, false) => ("does not exist, and the kernel has no FUSE", "modprobe fuse (as root)"),
+        },
         Some(io::ErrorKind::PermissionDenied) => (
             "this process may not open it",
-            "chmod 666 /dev/fuse; for a container, start it with --device /dev/fuse and allow the device",
+            "chmod 666 /dev/fuse (as root of the machine); for a container, start it with --device /dev/fuse",
         ),
-        Some(_) => ("cannot be opened", "modprobe fuse; for a container, start it with --device /dev/fuse"),
+        Some(_) => ("cannot be opened", "modprobe fuse (as root); for a container, start it with --device /dev/fuse"),
     };
     advice("/dev/fuse", Missing, finding, remedy)
 }
 
-fn fusermount(facts: &Facts) -> Advice {
-    match (facts.may_mount, facts.has_fusermount) {
-        (true, _) => advice("mount permission", Good, "this process can mount", ""),
-        (false, true) => advice("mount permission", Good, "fusermount3 mounts for this user", ""),
-        (false, false) => {
-            let remedy =
-                "apt install fuse3 (dnf install fuse3, apk add fuse3), or unshare --user --map-root-user --mount";
-            advice("mount permission", Missing, "this user may not mount, and fusermount3 is not installed", remedy)
-        }
+fn mount_permission(facts: &Facts) -> Advice {
+    let topic = "mount permission";
+    if facts.may_mount {
+        return advice(topic, Good, "this process can mount", "");
     }
+    if facts.has_foreign_mounts {
+        let finding = "the mount namespace belongs to another user namespace";
+        return advice(topic, Missing, finding, "unshare --mount (in this user namespace)");
+    }
+    if facts.is_root {
+        let finding = "root may not mount here, because it lacks CAP_SYS_ADMIN";
+        return advice(topic, Missing, finding, "start the container with --cap-add SYS_ADMIN --device /dev/fuse");
+    }
+    let (finding, remedy) = match facts.fusermount {
+        Fusermount::Usable => return advice(topic, Good, "fusermount3 mounts for this user", ""),
+        Fusermount::Absent => (
+            "this user may not mount, and fusermount3 is not installed",
+            "apt install fuse3 (dnf install fuse3, apk add fuse3), or unshare --user --map-root-user --mount",
+        ),
+        Fusermount::NotSetUserId => (
+            "this user may not mount, and fusermount3 is not set-user-ID root",
+            "chmod u+s \"$(command -v fusermount3)\" (as root), or unshare --user --map-root-user --mount",
+        ),
+        Fusermount::Restricted => (
+            "this user may not mount, and this process cannot give fusermount3 the right",
+            "start the container with --cap-add SYS_ADMIN and without no-new-privileges",
+        ),
+    };
+    advice(topic, Missing, finding, remedy)
 }
 
 fn other_users(facts: &Facts) -> Advice {
@@ -118,13 +145,15 @@ fn mount_helper(facts: &Facts) -> Advice {
 fn kernel_front(facts: &Facts) -> Advice {
     let topic = "kernel front";
     if !facts.is_administrator {
-        return advice(topic, Limited, "only the machine's root can put the kernel's EROFS in front", "mount as root");
+        let remedy =
+            if facts.is_in_user_namespace { "sudo floe mount (outside the container)" } else { "sudo floe mount" };
+        return advice(topic, Limited, "only the machine's root can put the kernel's EROFS in front", remedy);
     }
     if facts.kernel < KERNEL_FILE_BACKED {
         return advice(topic, Limited, "the kernel's EROFS cannot mount files", "Linux 6.12 or later");
     }
     if !facts.has_erofs {
-        return advice(topic, Limited, "EROFS is not loaded", "modprobe erofs");
+        return advice(topic, Limited, "EROFS is not loaded", "modprobe erofs (as root)");
     }
     advice(topic, Good, "the kernel's EROFS can mount files", "")
 }
@@ -142,7 +171,7 @@ fn real_time(facts: &Facts) -> Advice {
     if facts.may_use_real_time {
         return advice("real-time priority", Good, "decoders run before other threads", "");
     }
-    let remedy = "echo '* - rtprio 1' > /etc/security/limits.d/floe.conf (as root), then log in again; for a container, \
+    let remedy = "echo '* - rtprio 1' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a container, \
                   --ulimit rtprio=1";
     advice("real-time priority", Limited, "under load, decoders wait for a CPU like other threads", remedy)
 }
@@ -184,7 +213,7 @@ fn tracing(facts: &Facts) -> Advice {
     if facts.may_trace {
         return advice("tracing", Good, "floe lab can trace the scheduler", "");
     }
-    advice("tracing", Limited, "floe lab measures without scheduler traces", "run floe lab as root")
+    advice("tracing", Limited, "floe lab measures without scheduler traces", "sudo floe lab")
 }
 
 #[cfg(test)]
@@ -196,6 +225,8 @@ mod tests {
             kernel: (6, 18),
             is_administrator: true,
             may_mount: true,
+            is_root: true,
+            has_fuse: true,
             has_erofs: true,
             may_use_real_time: true,
             has_pressure: true,
@@ -207,7 +238,14 @@ mod tests {
     }
 
     fn of_user() -> Facts {
-        Facts { is_administrator: false, may_mount: false, may_use_real_time: false, has_fusermount: true, ..of_root() }
+        Facts {
+            is_administrator: false,
+            may_mount: false,
+            is_root: false,
+            may_use_real_time: false,
+            fusermount: Fusermount::Usable,
+            ..of_root()
+        }
     }
 
     #[test]
@@ -215,22 +253,39 @@ mod tests {
         let not_found = Some(io::ErrorKind::NotFound);
         let rows: &[(&str, Facts, State, &str)] = &[
             ("/dev/fuse", of_root(), Good, ""),
-            ("/dev/fuse", Facts { fuse: not_found, ..of_root() }, Missing, "modprobe fuse"),
+            ("/dev/fuse", Facts { fuse: not_found, ..of_root() }, Missing, "mknod -m 666 /dev/fuse c 10 229"),
+            ("/dev/fuse", Facts { fuse: not_found, has_fuse: false, ..of_root() }, Missing, "modprobe fuse"),
             (
                 "/dev/fuse",
                 Facts { fuse: not_found, is_in_user_namespace: true, ..of_user() },
                 Missing,
                 "--device /dev/fuse",
             ),
+            (
+                "/dev/fuse",
+                Facts { fuse: not_found, is_in_user_namespace: true, has_fuse: false, ..of_user() },
+                Missing,
+                "modprobe fuse (as root of the machine), then start the container with --device /dev/fuse",
+            ),
             ("/dev/fuse", Facts { fuse: Some(io::ErrorKind::PermissionDenied), ..of_user() }, Missing, "chmod 666"),
+            ("/dev/fuse", Facts { fuse: Some(io::ErrorKind::Other), ..of_user() }, Missing, "modprobe fuse"),
+            ("mount permission", of_root(), Good, ""),
             ("mount permission", of_user(), Good, ""),
-            ("mount permission", Facts { has_fusermount: false, ..of_user() }, Missing, "apt install fuse3"),
-            ("mount permission", Facts { has_fusermount: false, ..of_root() }, Good, ""),
+            ("mount permission", Facts { fusermount: Fusermount::Absent, ..of_user() }, Missing, "apt install fuse3"),
+            ("mount permission", Facts { fusermount: Fusermount::NotSetUserId, ..of_user() }, Missing, "chmod u+s"),
+            ("mount permission", Facts { fusermount: Fusermount::Restricted, ..of_user() }, Missing, "--cap-add"),
+            ("mount permission", Facts { may_mount: false, ..of_root() }, Missing, "--cap-add SYS_ADMIN"),
+            (
+                "mount permission",
+                Facts { may_mount: false, has_foreign_mounts: true, ..of_root() },
+                Missing,
+                "unshare --mount",
+            ),
             ("other users", of_root(), Good, ""),
             ("other users", of_user(), Limited, "user_allow_other"),
             ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "ln -s"),
             ("kernel front", of_root(), Good, ""),
-            ("kernel front", of_user(), Limited, "as root"),
+            ("kernel front", of_user(), Limited, "sudo floe mount"),
             ("kernel front", Facts { kernel: (6, 1), ..of_root() }, Limited, "6.12"),
             ("kernel front", Facts { has_erofs: false, ..of_root() }, Limited, "modprobe erofs"),
             ("real-time priority", of_user(), Limited, "rtprio"),
@@ -238,7 +293,7 @@ mod tests {
             ("locked memory", Facts { lockable_bytes: Some(8 << 20), ..of_user() }, Good, ""),
             ("memory pressure", Facts { has_pressure: false, ..of_root() }, Limited, "psi=1"),
             ("sandbox", Facts { has_landlock: false, ..of_root() }, Limited, "lsm=landlock"),
-            ("tracing", Facts { may_trace: false, ..of_user() }, Limited, "as root"),
+            ("tracing", Facts { may_trace: false, ..of_user() }, Limited, "sudo floe lab"),
             ("kernel", Facts { kernel: (4, 19), ..of_root() }, Missing, "5.4"),
         ];
         for (topic, facts, state, remedy) in rows {

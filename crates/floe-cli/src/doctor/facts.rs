@@ -1,12 +1,22 @@
 //! Collects facts about this machine without changing it.
 
-use std::{env, fs, io, path::Path};
+use std::{
+    env, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
-use floe_sandbox::held_capabilities;
+use floe_sandbox::{has_landlock, held_capabilities};
 use rustix::{
     fs::{Access, access},
-    process::{Resource, getrlimit},
+    io::Errno,
+    mount::{FsOpenFlags, fsopen},
+    process::{Resource, geteuid, getrlimit},
+    thread::{CapabilitySet, capability_is_in_bounding_set, no_new_privs},
 };
+
+/// The set-user-ID bit of a mode.
+const SET_USER_ID: u32 = 0o4000;
 
 /// Facts about this machine that can be found without changing it.
 #[derive(Clone, Debug, Default)]
@@ -15,14 +25,20 @@ pub(crate) struct Facts {
     pub(crate) kernel: (u32, u32),
     /// Whether this process has administrator rights: CAP_SYS_ADMIN in the first user namespace.
     pub(crate) is_administrator: bool,
-    /// Whether the process may mount in its own user namespace.
+    /// Whether the process may mount in its mount namespace.
     pub(crate) may_mount: bool,
+    /// Whether the process has CAP_SYS_ADMIN in its user namespace, and its mount namespace belongs to another one.
+    pub(crate) has_foreign_mounts: bool,
+    /// Whether the process is root, in its user namespace.
+    pub(crate) is_root: bool,
     /// Whether the process is in a user namespace that is not the first.
     pub(crate) is_in_user_namespace: bool,
     /// Why `/dev/fuse` cannot be opened.
     pub(crate) fuse: Option<io::ErrorKind>,
-    /// Whether `fusermount3`, or its predecessor, is in `PATH`.
-    pub(crate) has_fusermount: bool,
+    /// Whether the kernel has FUSE, built in or loaded.
+    pub(crate) has_fuse: bool,
+    /// Whether `fusermount3` can mount for this user.
+    pub(crate) fusermount: Fusermount,
     /// Whether `/etc/fuse.conf` lets users mount for others.
     pub(crate) allows_other: bool,
     /// Whether FUSE over io_uring is enabled; `None` if the kernel does not support it.
@@ -45,27 +61,48 @@ pub(crate) struct Facts {
     pub(crate) has_landlock: bool,
 }
 
+/// The program that mounts for users who may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Fusermount {
+    /// Neither it nor its predecessor is in `PATH`.
+    #[default]
+    Absent,
+    /// The set-user-ID bit is missing, or its owner is not root in this user namespace.
+    NotSetUserId,
+    /// This process starts no programs with more rights than its own: `no_new_privs` is set, or the bounding set lacks
+    /// CAP_SYS_ADMIN.
+    Restricted,
+    /// It can mount.
+    Usable,
+}
+
 impl Facts {
     /// Examines this machine.
     pub(crate) fn gather() -> Self {
         let held = held_capabilities();
         let holds = |capability: &str| held.iter().any(|name| name == capability);
         let is_in_user_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_everybody(&map));
-        let may_mount = holds("CAP_SYS_ADMIN");
+        // The fallback is for a sandbox that hides the system call.
+        let may_mount = may_mount().unwrap_or_else(|| holds("CAP_SYS_ADMIN"));
+        let has_file_system =
+            |name| fs::read_to_string("/proc/filesystems").is_ok_and(|text| has_last_word(&text, name));
         let locked = getrlimit(Resource::Memlock).current;
         let is_writable = |path: &str| access(path, Access::WRITE_OK).is_ok();
         Self {
             kernel: kernel_version(&rustix::system::uname().release().to_string_lossy()),
             is_administrator: may_mount && !is_in_user_namespace,
             may_mount,
+            has_foreign_mounts: holds("CAP_SYS_ADMIN") && !may_mount,
+            is_root: geteuid().is_root(),
             is_in_user_namespace,
             fuse: fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err().map(|error| error.kind()),
-            has_fusermount: ["fusermount3", "fusermount"].iter().any(|name| is_in_path(name)),
+            has_fuse: has_file_system("fuse"),
+            fusermount: Fusermount::find(),
             allows_other: fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| has_line(&text, "user_allow_other")),
             fuse_uring: fs::read_to_string("/sys/module/fuse/parameters/enable_uring")
                 .ok()
                 .map(|text| text.trim() == "Y"),
-            has_erofs: fs::read_to_string("/proc/filesystems").is_ok_and(|text| has_last_word(&text, "erofs")),
+            has_erofs: has_file_system("erofs"),
             may_use_real_time: holds("CAP_SYS_NICE")
                 || getrlimit(Resource::Rtprio).current.is_none_or(|priority| priority > 0),
             lockable_bytes: if holds("CAP_IPC_LOCK") { None } else { locked },
@@ -73,9 +110,31 @@ impl Facts {
             may_trace: is_writable("/sys/kernel/tracing/trace_marker"),
             has_unified_groups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             has_mount_helper: ["/sbin/mount.floe", "/usr/sbin/mount.floe"].iter().any(|path| Path::new(path).exists()),
-            has_landlock: fs::read_to_string("/sys/kernel/security/lsm")
-                .is_ok_and(|text| text.trim().split(',').any(|module| module == "landlock")),
+            has_landlock: has_landlock(),
         }
+    }
+}
+
+impl Fusermount {
+    fn find() -> Self {
+        let Some(path) = ["fusermount3", "fusermount"].iter().find_map(|name| in_path(name)) else {
+            return Self::Absent;
+        };
+        if !fs::metadata(path).is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & SET_USER_ID != 0) {
+            return Self::NotSetUserId;
+        }
+        let is_bounded = !capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN).unwrap_or(true);
+        if no_new_privs().unwrap_or(false) || is_bounded { Self::Restricted } else { Self::Usable }
+    }
+}
+
+/// Whether the process may mount; `None` if the kernel does not say. The kernel checks the right to mount before it looks
+/// at the flags, which are wrong, so that nothing is opened.
+fn may_mount() -> Option<bool> {
+    match fsopen("fuse", FsOpenFlags::from_bits_retain(u32::MAX)) {
+        Err(Errno::INVAL) => Some(true),
+        Err(Errno::PERM) => Some(false),
+        _ => None,
     }
 }
 
@@ -99,9 +158,9 @@ fn has_last_word(text: &str, word: &str) -> bool {
     text.lines().any(|line| line.split_whitespace().last() == Some(word))
 }
 
-fn is_in_path(name: &str) -> bool {
+fn in_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|directory| access(directory.join(name), Access::EXEC_OK).is_ok())
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|path| access(path, Access::EXEC_OK).is_ok())
 }
 
 #[cfg(test)]

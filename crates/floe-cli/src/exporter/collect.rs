@@ -1,66 +1,162 @@
 //! Collecting the metrics of all mounts.
+//!
+//! Users serve their own mounts, so another user's answer may be anything: it may be late, endless, or claim to be about other
+//! mounts. Each user therefore has a thread, time and memory of their own, and all samples are labelled with the user that the
+//! kernel reports.
 
-use std::{io, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use floe_fuse::MountTable;
 
+use super::of_user::{MountMetrics, ask_all};
 use crate::{
-    control::{Answer, Endpoint, Question},
-    status::{Exposition, Kind, Report, SCHEMA, add_report},
+    control::users,
+    status::{Exposition, Kind},
 };
 
-/// How long a mount may take to answer. Prometheus gives up after 10 seconds.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a collection may take. Prometheus gives up after 10 seconds.
+const COLLECTION_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// How many mounts are asked at once.
-const MOUNTS_AT_ONCE: usize = 64;
+/// How many users' mounts are asked at once.
+const USERS_AT_ONCE: usize = 32;
 
-/// The metrics of this user's mounts, or of the mounts of all users.
-///
-/// # Errors
-/// The mount table cannot be read.
-pub(crate) fn collect(of_every_user: bool) -> io::Result<Vec<u8>> {
-    let mut exposition = Exposition::default();
-    let endpoints = Endpoint::all(of_every_user);
-    for endpoints in endpoints.chunks(MOUNTS_AT_ONCE) {
-        let reports: Vec<_> = thread::scope(|scope| {
-            let asked: Vec<_> = endpoints.iter().map(|endpoint| scope.spawn(|| ask(endpoint))).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))).collect()
-        });
+/// The maximum length of all samples, in bytes.
+const SAMPLES_BYTES_MAX: usize = 64 << 20;
+
+/// Collects the metrics of this user's mounts, or of the mounts of all users.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    of_every_user: bool,
+    /// The users whose threads are at work. A user who has mounted a file system of their own over their directory for sockets
+    /// can make that last forever.
+    busy: Arc<Mutex<BTreeSet<u32>>>,
+}
+
+/// What the thread of a user reports.
+enum News {
+    Mount { user_id: u32, device: (u32, u32), metrics: Option<MountMetrics> },
+    Done,
+}
+
+/// Ends the work for a user.
+struct Turn {
+    user_id: u32,
+    busy: Arc<Mutex<BTreeSet<u32>>>,
+    news: mpsc::Sender<News>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user_id);
+        let _ = self.news.send(News::Done);
+    }
+}
+
+/// The mounts that were asked, each with its metrics if it answered.
+type Asked = BTreeMap<(u32, (u32, u32)), Option<MountMetrics>>;
+
+impl Collector {
+    pub(crate) fn new(of_every_user: bool) -> Self {
+        Self { of_every_user, busy: Arc::default() }
+    }
+
+    /// The metrics in the text format of Prometheus.
+    ///
+    /// # Errors
+    /// The mount table cannot be read.
+    pub(crate) fn collect(&self) -> io::Result<Vec<u8>> {
+        let own = rustix::process::geteuid().as_raw();
+        // Those of the system come first, and the ids that users have for their containers last.
+        let users = if self.of_every_user { users() } else { BTreeSet::from([own]) };
+        let asked = self.ask(&users, &Arc::new(MountTable::read()?));
         // After the answers, so that a mount that has ended meanwhile does not count as one that fails to answer.
         let table = MountTable::read()?;
-        for (endpoint, report) in endpoints.iter().zip(reports) {
-            let mounted = table.entries().iter().find(|entry| entry.device == endpoint.device && entry.is_served());
-            match (report, mounted) {
-                (Ok(report), _) => {
-                    add_up(&mut exposition, endpoint, &report.mountpoint, true)?;
-                    add_report(&mut exposition, &report)?;
+        let mut exposition = Exposition::default();
+        let (mut answered, known) = (BTreeSet::new(), asked.keys().copied().collect::<BTreeSet<_>>());
+        for ((user_id, device), metrics) in asked {
+            let Some(metrics) = metrics else { continue };
+            if exposition.samples_bytes() + metrics.exposition.samples_bytes() <= SAMPLES_BYTES_MAX {
+                answered.insert((user_id, device));
+                add_up(&mut exposition, user_id, device, &metrics.mountpoint, true)?;
+                exposition.append(metrics.exposition);
+            }
+        }
+        for entry in table.entries() {
+            let user_id = entry.user_id.unwrap_or(0);
+            let mount = (user_id, entry.device);
+            // The socket of a mount with another subtype tells that it is one of Floe.
+            let is_of_floe = entry.file_system == "fuse.floe" || entry.is_front() || known.contains(&mount);
+            if entry.is_served() && is_of_floe && users.contains(&user_id) && answered.insert(mount) {
+                add_up(&mut exposition, user_id, entry.device, &entry.mountpoint.to_string_lossy(), false)?;
+            }
+        }
+        let mut text = Vec::new();
+        exposition.write(&mut text)?;
+        Ok(text)
+    }
+
+    /// Asks the mounts of these users, as far as they answer in time.
+    fn ask(&self, users: &BTreeSet<u32>, table: &Arc<MountTable>) -> Asked {
+        let deadline = Instant::now() + COLLECTION_TIME_MAX;
+        let (sender, news) = mpsc::channel();
+        let mut waiting: VecDeque<u32> = users.iter().copied().collect();
+        let (mut working_count, mut asked) = (0, Asked::new());
+        loop {
+            while working_count < USERS_AT_ONCE
+                && let Some(user_id) = waiting.pop_front()
+            {
+                working_count += usize::from(self.start(user_id, Arc::clone(table), deadline, sender.clone()));
+            }
+            if working_count == 0 {
+                return asked;
+            }
+            match news.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(News::Mount { user_id, device, metrics }) => {
+                    // A mount has one socket; a second one with its number is left over, or is not the mount's.
+                    let known = asked.entry((user_id, device)).or_default();
+                    *known = known.take().or(metrics);
                 }
-                (Err(_), Some(entry)) => {
-                    add_up(&mut exposition, endpoint, &entry.mountpoint.to_string_lossy(), false)?;
-                }
-                // Left over from a mount that has ended.
-                (Err(_), None) => {}
+                Ok(News::Done) => working_count -= 1,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return asked,
             }
         }
     }
-    let mut text = Vec::new();
-    exposition.write(&mut text)?;
-    Ok(text)
-}
 
-fn ask(endpoint: &Endpoint) -> io::Result<Box<Report>> {
-    match endpoint.ask(&Question::Status, PATIENCE)? {
-        Answer::Status(report) if report.schema == SCHEMA => Ok(report),
-        _ => Err(io::Error::other("another version of Floe")),
+    /// Starts the thread for a user, unless the one of an earlier collection is still at work.
+    fn start(&self, user_id: u32, table: Arc<MountTable>, deadline: Instant, news: mpsc::Sender<News>) -> bool {
+        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(user_id) {
+            return false;
+        }
+        let turn = Turn { user_id, busy: Arc::clone(&self.busy), news };
+        let thread = thread::Builder::new().name(format!("floe-user-{user_id}"));
+        let started = thread.spawn(move || {
+            ask_all(user_id, &table, deadline, |device, metrics| {
+                let _ = turn.news.send(News::Mount { user_id, device, metrics });
+            });
+        });
+        started.is_ok()
     }
 }
 
 /// Adds whether a mount answers.
-fn add_up(exposition: &mut Exposition, endpoint: &Endpoint, mountpoint: &str, is_up: bool) -> io::Result<()> {
-    let device = format!("{}:{}", endpoint.device.0, endpoint.device.1);
-    let user = endpoint.user_id.to_string();
+fn add_up(
+    exposition: &mut Exposition,
+    user_id: u32,
+    device: (u32, u32),
+    mountpoint: &str,
+    is_up: bool,
+) -> io::Result<()> {
+    let labels = super::of_user::Labels::new(user_id, device);
     let help = "Whether the program that serves the mount answers.";
-    let mut out = exposition.of_mount(mountpoint, &device);
-    out.one("floe_mount_up", Kind::Gauge, help, &[("user", &user)], f64::from(u8::from(is_up)))
+    let mut out = exposition.of_mount(&labels.with(mountpoint));
+    out.one("floe_mount_up", Kind::Gauge, help, &[], f64::from(u8::from(is_up)))
 }

@@ -9,9 +9,13 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, Semaphore},
+    time::timeout,
+};
 
-use super::collect::collect;
+use super::collect::Collector;
 use crate::{output::remark, status::MEDIA_TYPE};
 
 /// The most connections at one time; others wait until one ends.
@@ -23,6 +27,13 @@ const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long to wait after a failure to accept, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a client may take to send a request, and how long its connection may wait for the next one: Prometheus connects
+/// anew.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Collects for one request at a time.
+type Metrics = Mutex<Arc<Collector>>;
+
 /// Serves metrics at an address until the process is killed.
 ///
 /// # Errors
@@ -33,16 +44,19 @@ pub(crate) fn serve(address: SocketAddr, of_every_user: bool) -> io::Result<Infa
         let listener = TcpListener::bind(address).await?;
         remark(format_args!("metrics are at http://{}/metrics\n", listener.local_addr()?));
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let metrics = Arc::new(Mutex::new(Arc::new(Collector::new(of_every_user))));
         loop {
             let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
+            let metrics = Arc::clone(&metrics);
             tokio::spawn(async move {
-                let service = service_fn(move |request| answer(request, of_every_user));
-                let connection =
-                    http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+                let service = service_fn(|request| answer(request, &metrics));
+                let mut builder = http1::Builder::new();
+                builder.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME_MAX);
+                let connection = builder.serve_connection(TokioIo::new(stream), service);
                 // A client that breaks off concerns nobody else.
                 let _ = timeout(CONNECTION_TIME_MAX, connection).await;
                 drop(permit);
@@ -51,9 +65,9 @@ pub(crate) fn serve(address: SocketAddr, of_every_user: bool) -> io::Result<Infa
     })
 }
 
-async fn answer(request: Request<Incoming>, of_every_user: bool) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, metrics: &Metrics) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, media_type, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => match metrics(of_every_user).await {
+        (&Method::GET | &Method::HEAD, "/metrics") => match collected(metrics).await {
             Ok(body) => (StatusCode::OK, MEDIA_TYPE, body),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n").into()),
         },
@@ -66,6 +80,9 @@ async fn answer(request: Request<Incoming>, of_every_user: bool) -> Result<Respo
     Ok(response)
 }
 
-async fn metrics(of_every_user: bool) -> io::Result<Vec<u8>> {
-    tokio::task::spawn_blocking(move || collect(of_every_user)).await.map_err(io::Error::other)?
+/// Collects the metrics. Requests take turns, so that many of them do not ask the mounts at once.
+async fn collected(metrics: &Metrics) -> io::Result<Vec<u8>> {
+    let collector = metrics.lock().await;
+    let used = Arc::clone(&collector);
+    tokio::task::spawn_blocking(move || used.collect()).await.map_err(io::Error::other)?
 }

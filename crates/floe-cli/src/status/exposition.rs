@@ -1,6 +1,9 @@
 //! The text exposition format of Prometheus, version 0.0.4.
 
-use std::io::{self, Write};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+};
 
 /// The media type of the format.
 pub(crate) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -22,6 +25,11 @@ pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 #[derive(Default)]
 pub(crate) struct Exposition {
     families: Vec<Family>,
+    /// The samples' names and labels, which may not repeat.
+    series: HashSet<String>,
+    /// The length of all samples, in bytes.
+    samples_bytes: usize,
+    samples_bytes_max: Option<usize>,
 }
 
 /// A metric with its samples.
@@ -32,9 +40,31 @@ struct Family {
 }
 
 impl Exposition {
-    /// Adds samples of the mount with this device number: mountpoints may repeat, in different mount namespaces.
-    pub(crate) fn of_mount<'a>(&'a mut self, mountpoint: &'a str, device: &'a str) -> MountSamples<'a> {
-        MountSamples { exposition: self, mountpoint, device }
+    /// No metrics, and a limit for the length of their samples in bytes.
+    pub(crate) fn with_limit(samples_bytes_max: usize) -> Self {
+        Self { samples_bytes_max: Some(samples_bytes_max), ..Self::default() }
+    }
+
+    /// Adds samples of a mount, which the labels identify.
+    pub(crate) fn of_mount(&mut self, labels: Labels<'_>) -> MountSamples<'_> {
+        let labels = labels.iter().map(|(label, text)| format!("{label}=\"{}\"", escaped(text)));
+        MountSamples { exposition: self, labels: labels.collect::<Vec<_>>().join(",") }
+    }
+
+    /// The length of all samples, in bytes.
+    pub(crate) fn samples_bytes(&self) -> usize {
+        self.samples_bytes
+    }
+
+    /// Adds the metrics of other mounts.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.samples_bytes += other.samples_bytes;
+        for family in other.families {
+            match self.families.iter_mut().find(|known| known.name == family.name) {
+                Some(known) => known.samples.extend(family.samples),
+                None => self.families.push(family),
+            }
+        }
     }
 
     /// Writes all of it.
@@ -59,11 +89,10 @@ impl Exposition {
     }
 }
 
-/// Adds samples, each labelled with the mountpoint and the device number of the mount.
+/// Adds samples of a mount, each with the labels of the mount.
 pub(crate) struct MountSamples<'a> {
     exposition: &'a mut Exposition,
-    mountpoint: &'a str,
-    device: &'a str,
+    labels: String,
 }
 
 impl MountSamples<'_> {
@@ -109,16 +138,24 @@ impl MountSamples<'_> {
     /// A sample whose name is that of its metric with a suffix, as histograms have them.
     ///
     /// # Errors
-    /// The metric has not begun.
+    /// The metric has not begun, the sample has been there, or the samples are longer than their limit.
     pub(crate) fn sample_of(&mut self, name: &str, suffix: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
-        let family = self.exposition.families.iter_mut().find(|family| family.name == name);
-        let samples = &mut family.ok_or_else(|| io::Error::other(format!("{name} has no header")))?.samples;
-        let (mountpoint, device) = (escaped(self.mountpoint), escaped(self.device));
-        write!(samples, "{name}{suffix}{{mountpoint=\"{mountpoint}\",device=\"{device}\"")?;
+        let mut series = format!("{name}{suffix}{{{}", self.labels);
         for (label, text) in labels {
-            write!(samples, ",{label}=\"{}\"", escaped(text))?;
+            series += &format!(",{label}=\"{}\"", escaped(text));
         }
-        writeln!(samples, "}} {value}")
+        series.push('}');
+        let Exposition { families, series: known, samples_bytes, samples_bytes_max } = &mut *self.exposition;
+        let family = families.iter_mut().find(|family| family.name == name);
+        let samples = &mut family.ok_or_else(|| io::Error::other(format!("{name} has no header")))?.samples;
+        let before = samples.len();
+        writeln!(samples, "{series} {value}")?;
+        *samples_bytes += samples.len() - before;
+        if samples_bytes_max.is_some_and(|limit| *samples_bytes > limit) {
+            return Err(io::Error::other("too many samples"));
+        }
+        // Prometheus would reject all metrics.
+        if known.insert(series) { Ok(()) } else { Err(io::Error::other(format!("{name} has a sample twice"))) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use floe::remote::{CauseCounts, ImageCounts};
 
 use super::{
-    exposition::{Exposition, Kind, MountSamples},
+    exposition::{Kind, MountSamples},
     report::{MetadataCacheReport, Report},
 };
 
@@ -15,9 +15,8 @@ const NS_PER_SECOND: f64 = 1e9;
 /// Adds the report of a mount.
 ///
 /// # Errors
-/// Memory is exhausted.
-pub(crate) fn add_report(exposition: &mut Exposition, report: &Report) -> io::Result<()> {
-    let out = &mut exposition.of_mount(&report.mountpoint, &report.device);
+/// The report has a sample twice, or the samples are longer than their limit.
+pub(crate) fn add_report(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let version =
         [("version", report.version.as_str()), ("image", &report.image.path), ("format", &report.image.format)];
     out.one("floe_mount_info", Kind::Gauge, "The mount and what serves it.", &version, 1.0)?;

@@ -24,13 +24,13 @@ const NOTHING: [&str; 0] = [];
 const USER: u32 = 65_534;
 
 /// An exporter that runs until this is dropped.
-struct Exporter {
+pub(crate) struct Exporter {
     child: Child,
     address: String,
 }
 
 impl Exporter {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the exporter starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("text");
@@ -50,7 +50,7 @@ impl Exporter {
         (status.to_owned(), headers.to_lowercase(), body.to_owned())
     }
 
-    fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         let (status, headers, body) = self.answer("GET /metrics");
         assert_eq!(status, "HTTP/1.1 200 OK");
         assert!(headers.contains("content-type: text/plain; version=0.0.4"), "{headers}");
@@ -66,14 +66,14 @@ impl Drop for Exporter {
 }
 
 /// The value of the sample of a metric whose labels contain all these texts.
-fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
+pub(crate) fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let mut lines = metrics.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     let line = lines.find(|line| labels.iter().all(|label| line.contains(label)))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 
 /// The label of a mountpoint.
-fn mountpoint(place: &Place) -> String {
+pub(crate) fn mountpoint(place: &Place) -> String {
     format!("mountpoint=\"{}\"", place.path.display())
 }
 

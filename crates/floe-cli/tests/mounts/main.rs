@@ -8,6 +8,7 @@ mod containers;
 mod devices;
 mod drop_in_mounts;
 mod exporter;
+mod exporter_trust;
 mod journal;
 mod misses;
 mod mounted;

@@ -1,13 +1,13 @@
 //! Every command of the documentation is run: the lines that begin with `$ ` in blocks of the kind `console`.
 //!
 //! The blocks of a page run one after the other in one directory, each until a command fails. `console,root` is a block
-//! that only root can run.
+//! that only root can run. Other blocks with commands or programs are listed with the reason why they are not run here.
 
 use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use floe_testkit::{
@@ -15,6 +15,43 @@ use floe_testkit::{
     skip::{self, Need},
     workspace_root,
 };
+
+use crate::support::program;
+
+/// The kinds of blocks that contain neither commands nor programs.
+const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
+
+/// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
+const NOT_RUN: [(&str, &str, &str); 17] = [
+    ("README.md", "cargo run --release", "builds and tests the project"),
+    ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
+    (
+        "README.md",
+        "let image = floe::Image::open",
+        "crates/floe/examples/embed.rs is compiled and run by the tests of floe",
+    ),
+    ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
+    ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
+    ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab.rs runs the lab"),
+    ("lab.md", "floe lab launch", "takes a minute; tests/lab.rs runs the lab"),
+    ("lab.md", "floe lab launch --image app.erofs", "takes a minute; tests/lab.rs runs the lab"),
+    ("lab.md", "floe lab launch --image py.erofs", "takes minutes; tests/lab.rs runs the lab"),
+    ("lab.md", "floe lab launch --image py64k.erofs", "takes minutes; tests/lab.rs runs the lab"),
+    ("lab.md", "floe lab launch --image /dev/shm/py64k.erofs", "takes minutes; tests/lab.rs runs the lab"),
+    ("library.md", "let image = floe::Image::open", "as in README.md"),
+    (
+        "library.md",
+        "apt install",
+        "packaging/try-release installs the packages; crates/capi/tests/installed.rs compiles read.c",
+    ),
+    ("library.md", "import floe", "python/tests does the same with the wheel"),
+    ("operations.md", "floe exporter", "does not end; tests/mounts/exporter.rs runs it"),
+    ("operations.md", "journalctl", "needs systemd; tests/mounts/journal.rs reads what is logged"),
+    ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
+];
+
+/// The blocks with commands for servers, which tests/remotes runs against real ones.
+const FOR_SERVERS: [(&str, &str); 2] = [("remote.md", "floe mount oci://"), ("remote.md", "floe mkfs --verity")];
 
 /// A block of commands in a page.
 struct Block {
@@ -45,7 +82,7 @@ fn blocks(page: &Path) -> Vec<Block> {
         }
     }
     for block in &mut blocks {
-        if block.script.contains("floe mount") || block.script.contains("floe record") {
+        if ["floe mount", "floe record", "floe demo"].iter().any(|command| block.script.contains(command)) {
             block.needs.push(Need::Fuse);
         }
     }
@@ -73,7 +110,7 @@ fn run(page: &Path, path: &str) -> Vec<String> {
         }
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &block.script]).current_dir(directory.path()).env("PATH", path);
-        let output = shell.stdin(Stdio::null()).output().expect("bash runs");
+        let output = program::run(&mut shell);
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
             complaints.push(format!("line {}: {}: {errors}", block.line, output.status));
@@ -94,6 +131,62 @@ fn commands_of_the_documentation_work() {
     let block_count: usize = pages.iter().map(|page| blocks(page).len()).sum();
     assert!(block_count >= 20, "the book has {block_count} blocks of commands");
     check_rows(&pages, |page| page.display().to_string(), |page| run(page, &path));
+}
+
+/// The blocks of a page, as kind and text. Blocks in lists are indented.
+fn fences(page: &Path) -> Vec<(String, String)> {
+    let text = fs::read_to_string(page).expect("a page");
+    let (mut fences, mut is_inside) = (Vec::<(String, String)>::new(), false);
+    for line in text.lines().map(str::trim_start) {
+        match (line.strip_prefix("```"), is_inside) {
+            (Some(kind), false) => fences.push((kind.to_owned(), String::new())),
+            (Some(_), true) => {}
+            (None, true) => {
+                if let Some((_, text)) = fences.last_mut() {
+                    *text += line;
+                    text.push('\n');
+                }
+                continue;
+            }
+            (None, false) => continue,
+        }
+        is_inside = !is_inside;
+    }
+    assert!(!is_inside, "{}: a block does not end", page.display());
+    fences
+}
+
+#[test]
+fn every_command_is_run_or_listed() {
+    let mut used = Vec::new();
+    for page in pages() {
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        let runnable = blocks(&page).len();
+        let fences = fences(&page);
+        let consoles = fences.iter().filter(|(kind, _)| matches!(kind.as_str(), "console" | "console,root"));
+        assert_eq!(consoles.count(), runnable, "{name}: an indented block is not run");
+        for (kind, text) in fences {
+            let kind = kind.as_str();
+            if WITHOUT_COMMANDS.contains(&kind) || matches!(kind, "console" | "console,root") {
+                continue;
+            }
+            assert!(!kind.is_empty(), "{name}: a block has no kind: {text}");
+            let listed = NOT_RUN.iter().map(|(page, beginning, _)| (*page, *beginning)).chain(FOR_SERVERS);
+            // The longest beginning, since one may begin with another.
+            let listed = listed.filter(|(page, beginning)| *page == name && text.starts_with(beginning));
+            let listed = listed.max_by_key(|(_, beginning)| beginning.len());
+            used.push(listed.unwrap_or_else(|| panic!("{name}: this is neither run nor listed:\n{text}")));
+        }
+    }
+    for listed in NOT_RUN.iter().map(|(page, beginning, _)| (*page, *beginning)).chain(FOR_SERVERS) {
+        assert!(used.contains(&listed), "{listed:?} is listed, but is not in the documentation");
+    }
+    for (_, _, reason) in NOT_RUN {
+        for path in reason.split([' ', ';']).filter(|word| word.contains("tests/") || word.contains("crates/")) {
+            let found = [workspace_root().join(path), Path::new(env!("CARGO_MANIFEST_DIR")).join(path)];
+            assert!(found.iter().any(|path| path.exists()), "{path} does not exist");
+        }
+    }
 }
 
 #[test]

@@ -1,61 +1,324 @@
-//! `floe doctor` in different surroundings.
+//! `floe doctor` in different surroundings: what it finds, and that the command it names mends it.
 
-use std::process::Command;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    check_rows, copy_program,
+    skip::{self, Need},
+};
+use serde_json::Value;
 
-/// The answer to the arguments of unshare(1), which makes the surroundings.
-fn doctor(surroundings: &[&str]) -> (bool, String) {
-    let floe = env!("CARGO_BIN_EXE_floe");
-    let mut command = match surroundings {
-        [] => Command::new(floe),
-        [program, arguments @ ..] => {
-            let mut command = Command::new(program);
-            command.args(arguments).arg(floe);
-            command
+use crate::support::program::run;
+
+/// Makes surroundings that only this process sees: an `/etc` and a `/usr` that can be changed, and a `/dev` with few devices.
+/// `$1` is a directory that all users can read; exit code 77 means that the machine does not let root do that.
+const SURROUNDINGS: &str = r#"
+set -e
+export PATH="$1:$PATH"
+mount -t tmpfs scratch "$1/scratch" || exit 77
+for directory in /etc /usr /sbin; do
+    test -L $directory && continue
+    upper=$1/scratch$directory/upper work=$1/scratch$directory/work
+    mkdir -p "$upper" "$work"
+    mount -t overlay overlay -o "lowerdir=$directory,upperdir=$upper,workdir=$work" $directory || exit 77
+done
+mkdir -p /etc/security/limits.d
+rm -f /etc/fuse.conf /sbin/mount.floe /usr/sbin/mount.floe
+mount -t tmpfs dev /dev || exit 77
+mknod -m 666 /dev/null c 1 3
+"#;
+
+/// Becomes a user without rights.
+const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+
+/// What the surroundings are changed with before the doctor runs.
+const DEVICE: &str = "mknod -m 666 /dev/fuse c 10 229";
+
+/// How the command in a remedy is used.
+#[derive(Clone, Copy)]
+enum Mending {
+    /// It cannot be tried here.
+    Untried,
+    /// It is run as root of the machine.
+    Run,
+    /// The doctor is run by it.
+    Prefix,
+}
+
+/// A situation, and what the doctor says of it.
+struct Row {
+    name: &'static str,
+    /// Commands in the surroundings, as root.
+    setup: &'static str,
+    /// The program that starts the doctor, with other rights.
+    rights: &'static str,
+    /// What `PATH` has: a folder of [`folders`].
+    programs: &'static str,
+    /// Whether mounting works.
+    works: bool,
+    topic: &'static str,
+    state: &'static str,
+    finding: &'static str,
+    remedy: &'static str,
+    mending: Mending,
+}
+
+const ROOT: Row = Row {
+    name: "root",
+    setup: DEVICE,
+    rights: "",
+    programs: "without",
+    works: true,
+    topic: "mount permission",
+    state: "good",
+    finding: "this process can mount",
+    remedy: "",
+    mending: Mending::Untried,
+};
+
+const USER: Row =
+    Row { name: "a user", rights: AS_USER, programs: "with", finding: "fusermount3 mounts for this user", ..ROOT };
+
+/// A user's own namespaces, as a rootless container has them.
+const ROOTLESS: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --map-root-user --mount";
+
+fn rows() -> Vec<Row> {
+    vec![
+        ROOT,
+        Row { name: "root, the device", topic: "/dev/fuse", finding: "can be opened", ..ROOT },
+        Row {
+            name: "root, no device",
+            setup: "",
+            works: false,
+            topic: "/dev/fuse",
+            state: "missing",
+            finding: "does not exist",
+            remedy: "mknod -m 666 /dev/fuse c 10 229 (as root)",
+            mending: Mending::Run,
+            ..ROOT
+        },
+        Row {
+            name: "root, no helper",
+            topic: "mount -t floe",
+            state: "limited",
+            finding: "mount(8) finds no helper",
+            remedy: "ln -s \"$(command -v floe)\" /sbin/mount.floe (as root)",
+            mending: Mending::Run,
+            ..ROOT
+        },
+        Row {
+            name: "root without the right to mount",
+            rights: "setpriv --bounding-set -sys_admin --inh-caps -sys_admin",
+            works: false,
+            state: "missing",
+            finding: "root may not mount here",
+            remedy: "--cap-add SYS_ADMIN",
+            ..ROOT
+        },
+        USER,
+        Row {
+            name: "a user, other users",
+            topic: "other users",
+            state: "limited",
+            finding: "can access only root's mounts",
+            remedy: "echo user_allow_other >> /etc/fuse.conf (as root)",
+            mending: Mending::Run,
+            ..USER
+        },
+        Row {
+            name: "a user, the front",
+            topic: "kernel front",
+            state: "limited",
+            finding: "only the machine's root",
+            remedy: "sudo floe mount",
+            ..USER
+        },
+        Row {
+            name: "a user, real-time priority",
+            rights: "prlimit --rtprio=0 setpriv --reuid 65534 --regid 65534 --clear-groups",
+            topic: "real-time priority",
+            state: "limited",
+            finding: "decoders wait for a CPU",
+            remedy: "echo '* - rtprio 1' >> /etc/security/limits.d/floe.conf (as root)",
+            ..USER
+        },
+        Row {
+            name: "a user, locked memory",
+            rights: "prlimit --memlock=65536 setpriv --reuid 65534 --regid 65534 --clear-groups",
+            topic: "locked memory",
+            state: "limited",
+            finding: "this process may lock 64 KiB; the page reserve has 4096 KiB",
+            remedy: "echo '* - memlock 65536' >> /etc/security/limits.d/floe.conf (as root)",
+            ..USER
+        },
+        Row {
+            name: "a user, a closed device",
+            setup: "mknod -m 600 /dev/fuse c 10 229",
+            works: false,
+            topic: "/dev/fuse",
+            state: "missing",
+            finding: "this process may not open it",
+            remedy: "chmod 666 /dev/fuse (as root of the machine)",
+            mending: Mending::Run,
+            ..USER
+        },
+        Row {
+            name: "a user without fusermount3",
+            programs: "without",
+            works: false,
+            state: "missing",
+            finding: "fusermount3 is not installed",
+            remedy: "apt install fuse3",
+            ..USER
+        },
+        Row {
+            name: "a user, fusermount3 without rights",
+            programs: "plain",
+            works: false,
+            state: "missing",
+            finding: "fusermount3 is not set-user-ID root",
+            remedy: "chmod u+s \"$(command -v fusermount3)\" (as root)",
+            mending: Mending::Run,
+            ..USER
+        },
+        Row {
+            name: "a user who cannot gain rights",
+            rights: "setpriv --no-new-privs --reuid 65534 --regid 65534 --clear-groups",
+            works: false,
+            state: "missing",
+            finding: "cannot give fusermount3 the right",
+            remedy: "without no-new-privileges",
+            ..USER
+        },
+        Row {
+            name: "a user in a container without the right to mount",
+            rights: "setpriv --bounding-set -sys_admin --reuid 65534 --regid 65534 --clear-groups",
+            works: false,
+            state: "missing",
+            finding: "cannot give fusermount3 the right",
+            remedy: "--cap-add SYS_ADMIN",
+            ..USER
+        },
+        Row { name: "a rootless container", rights: ROOTLESS, finding: "this process can mount", ..USER },
+        Row {
+            name: "a rootless container, the front",
+            rights: ROOTLESS,
+            topic: "kernel front",
+            state: "limited",
+            finding: "only the machine's root",
+            remedy: "sudo floe mount (outside the container)",
+            ..USER
+        },
+        Row {
+            name: "a rootless container, no device",
+            setup: "",
+            rights: ROOTLESS,
+            works: false,
+            topic: "/dev/fuse",
+            state: "missing",
+            finding: "does not exist in this container",
+            remedy: "start the container with --device /dev/fuse",
+            ..USER
+        },
+        Row {
+            name: "a user namespace with another one's mounts",
+            rights: "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --map-root-user",
+            works: false,
+            state: "missing",
+            finding: "the mount namespace belongs to another user namespace",
+            remedy: "unshare --mount (in this user namespace)",
+            mending: Mending::Prefix,
+            ..USER
+        },
+    ]
+}
+
+/// A directory with a copy of the program, and three folders of programs: without fusermount3, with one that has no rights,
+/// and with one that has.
+fn folders() -> tempfile::TempDir {
+    let place = tempfile::tempdir().expect("a directory");
+    let mode = |path: PathBuf, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("ours");
+    mode(place.path().to_owned(), 0o755);
+    copy_program(env!("CARGO_BIN_EXE_floe"), place.path().join("floe"));
+    for (folder, bits) in [("without", None), ("plain", Some(0o755)), ("with", Some(0o4755))] {
+        let folder = place.path().join(folder);
+        fs::create_dir(&folder).expect("ours");
+        if let Some(bits) = bits {
+            fs::write(folder.join("fusermount3"), "").expect("ours");
+            mode(folder.join("fusermount3"), bits);
         }
+    }
+    fs::create_dir(place.path().join("scratch")).expect("ours");
+    place
+}
+
+/// What the doctor says, and whether mounting works; `None` if the machine does not let root make surroundings.
+fn doctor(place: &Path, row: &Row, mended: &str, prefix: &str) -> Option<(bool, Vec<Value>)> {
+    let Row { setup, rights, programs, .. } = row;
+    let script = format!(
+        "{SURROUNDINGS}{setup}\nexport PATH=\"$1/{programs}:$PATH\"\n{mended}\n\
+         exec {rights} {prefix} env PATH=\"$1/{programs}\" \"$1/floe\" doctor --json"
+    );
+    let mut command = Command::new("unshare");
+    let output = run(command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).arg(place));
+    if output.status.code() == Some(77) {
+        return None;
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)) && errors.is_empty(), "{}: {errors}", output.status);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let advice = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")));
+    Some((output.status.success(), advice.collect()))
+}
+
+/// What is wrong with the answer in one situation.
+fn complaints(place: &Path, row: &Row) -> Vec<String> {
+    let Some((works, advice)) = doctor(place, row, "", "") else {
+        skip::skipped("root may not mount overlays here");
+        return Vec::new();
     };
-    let output = command.arg("doctor").output().expect("it runs");
-    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    let about = |advice: &[Value]| advice.iter().find(|advice| advice["topic"] == row.topic).cloned();
+    let mut complaints = Vec::new();
+    let found = about(&advice).unwrap_or_default();
+    let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+    let is_right = text("state") == row.state
+        && text("finding").contains(row.finding)
+        && text("remedy").contains(row.remedy)
+        && (text("state") == "good") == text("remedy").is_empty();
+    if !is_right || works != row.works {
+        complaints.push(format!("works: {works}; {found}"));
+    }
+    let remedy = text("remedy");
+    let mended = match row.mending {
+        Mending::Untried => return complaints,
+        Mending::Run => doctor(place, row, command_in(&remedy, " (as root"), ""),
+        Mending::Prefix => doctor(place, row, "", command_in(&remedy, " (in this")),
+    };
+    let Some((works, advice)) = mended else { return complaints };
+    let found = about(&advice).unwrap_or_default();
+    if !works || found["state"] != "good" {
+        complaints.push(format!("after '{remedy}': works: {works}; {found}"));
+    }
+    complaints
 }
 
-/// What is said about a topic.
-fn line<'a>(answer: &'a str, topic: &str) -> &'a str {
-    answer.lines().find(|line| line.contains(topic)).unwrap_or_else(|| panic!("nothing about {topic}: {answer}"))
+/// The command in a remedy, before the words that say where it is run.
+fn command_in<'a>(remedy: &'a str, end: &str) -> &'a str {
+    remedy.split(end).next().unwrap_or_default()
 }
 
 #[test]
-fn root_may_mount() {
+fn each_fault_has_advice_that_mends_it() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    let (works, answer) = doctor(&[]);
-    assert!(works, "{answer}");
-    assert!(line(&answer, "/dev/fuse").starts_with("ok"), "{answer}");
-    assert!(line(&answer, "mount permission").contains("this process can mount"), "{answer}");
-}
-
-#[test]
-fn a_user_namespace_is_told_from_the_machine() {
-    if !skip::ready(&[Need::Root, Need::Fuse]) {
-        return;
-    }
-    let (works, answer) = doctor(&["unshare", "--user", "--map-root-user", "--mount"]);
-    assert!(works, "{answer}");
-    assert!(line(&answer, "kernel front").starts_with("limited"), "{answer}");
-}
-
-#[test]
-fn a_machine_without_the_device_is_told_what_to_do() {
-    if !skip::ready(&[Need::Root]) {
-        return;
-    }
-    // A /dev in which nothing is, seen by this process alone.
-    let script = "mount -t tmpfs none /dev && exec \"$0\" \"$@\"";
-    let (works, answer) = doctor(&["unshare", "--mount", "sh", "-c", script]);
-    assert!(!works, "{answer}");
-    assert!(line(&answer, "/dev/fuse").starts_with("MISSING"), "{answer}");
-    assert!(answer.contains("modprobe fuse"), "{answer}");
+    let place = folders();
+    check_rows(&rows(), |row| row.name.to_owned(), |row| complaints(place.path(), row));
 }
 
 #[test]
