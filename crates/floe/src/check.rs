@@ -17,7 +17,11 @@ use std::{
 use floe_engine::{Engine, EngineOptions, WorkerMode};
 use floe_image::{Finding, Severity};
 
-use crate::{Format, ImageFiles, OpenError, OpenOptions, devices::check_flat, memory_limit::threads_within_limit};
+use crate::{
+    Format, ImageFiles, OpenError, OpenOptions,
+    devices::check_flat,
+    memory_limit::{check_thread_start, threads_within_limit},
+};
 use block_reader::CheckedBytes;
 
 /// Options of a check.
@@ -159,7 +163,8 @@ impl Run<'_> {
         thread::scope(|scope| {
             for index in 0..threads_within_limit(self.options.jobs) {
                 let run = || work(&mut CheckedBytes::new(&self.engine, &self.tally));
-                let started = thread::Builder::new().name(format!("floe-check-{index}")).spawn_scoped(scope, run);
+                let builder = thread::Builder::new().name(format!("floe-check-{index}"));
+                let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
                 // With fewer threads than requested, the check takes longer.
                 if index == 0 {
                     started?;

@@ -22,7 +22,10 @@ use std::{
     thread,
 };
 
-use crate::{Attr, Image, Nid, memory_limit::threads_within_limit};
+use crate::{
+    Attr, Image, Nid,
+    memory_limit::{check_thread_start, threads_within_limit},
+};
 
 use descriptors::Descriptors;
 use ledger::Ledger;
@@ -159,7 +162,8 @@ pub fn extract(
                     worker.run(task);
                 }
             };
-            let started = thread::Builder::new().name(format!("floe-extract-{index}")).spawn_scoped(scope, run);
+            let builder = thread::Builder::new().name(format!("floe-extract-{index}"));
+            let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
             if let Err(error) = started
                 && index == 0
             {

@@ -1,7 +1,7 @@
 //! The memory that this process may use.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -14,6 +14,21 @@ const THREAD_BYTES: u64 = 32 << 20;
 pub(crate) fn threads_within_limit(wanted: usize) -> usize {
     let room = address_space_left().map_or(u64::MAX, |left| left / THREAD_BYTES);
     wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+}
+
+/// The address space that a thread needs to start: its stack, and what the runtime maps for it.
+const THREAD_START_BYTES: u64 = 3 << 20;
+
+/// Checks that a thread can start. The runtime ends the process if the limit of the address space allows the stack of a
+/// thread, but not the stack of its signal handlers.
+///
+/// # Errors
+/// `OutOfMemory`.
+pub(crate) fn check_thread_start() -> io::Result<()> {
+    match address_space_left() {
+        Some(left) if left < THREAD_START_BYTES => Err(io::ErrorKind::OutOfMemory.into()),
+        _ => Ok(()),
+    }
 }
 
 /// How many more bytes of address space this process may take; `None` if `RLIMIT_AS` does not limit it.
