@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod batch;
 pub(crate) mod detached;
 pub(crate) mod job;
+mod launch;
 mod output_sys;
 pub(crate) mod plan;
 mod read_around;

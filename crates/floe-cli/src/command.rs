@@ -22,3 +22,4 @@ pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tune;
 pub(crate) mod umount;
+pub(crate) mod upgrade;

@@ -113,11 +113,25 @@ pub(crate) struct Opened {
 pub(crate) fn open(
     path: &Path,
     options: &OpenOptions,
-    mut policy: Policy,
+    policy: Policy,
     mode: Mode,
 ) -> Result<Result<Opened, OpenError>, Fail> {
     // The fetching process is started first: it needs the network, and a confined process cannot start another.
     let remote = remote::start(path, &options.remote)?;
+    open_from(remote, path, options, policy, mode)
+}
+
+/// As [`open`], with the process that fetches the image, if it is remote.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_from(
+    remote: Option<Arc<RemoteProcess>>,
+    path: &Path,
+    options: &OpenOptions,
+    mut policy: Policy,
+    mode: Mode,
+) -> Result<Result<Opened, OpenError>, Fail> {
     if remote.is_none() {
         policy.allow_opening(path, Access::Read);
     }

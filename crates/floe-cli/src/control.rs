@@ -5,12 +5,14 @@
 
 mod client;
 mod endpoint;
+mod line;
 mod message;
 mod server;
 mod socket_path;
 
 pub(crate) use client::{AnswerLimits, Mounted};
 pub(crate) use endpoint::Endpoint;
+pub(crate) use line::{ANSWER_BYTES_MAX, read_answer, read_question, write_line};
 pub(crate) use message::{Answer, Question};
-pub(crate) use server::{Prepared, Server};
+pub(crate) use server::{Prepared, Server, Service};
 pub(crate) use socket_path::users;

@@ -7,9 +7,13 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::process::CommandExt,
+    path::Path,
     process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use rustix::stdio::{dup2_stderr, dup2_stdout};
@@ -18,6 +22,9 @@ use crate::{fail::Fail, output::remark};
 
 /// The environment variable that identifies the background process.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
+
+/// How long the standard error of a program that works may stay open.
+const REMARK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The role of this process.
 pub(crate) enum Role {
@@ -67,6 +74,41 @@ pub(crate) fn start() -> Result<Role, Fail> {
     }
     remark(line);
     Ok(Role::Foreground(0))
+}
+
+/// Starts a program that serves a mount in the background, and waits until it works. Returns what the program has written to
+/// standard error.
+///
+/// # Errors
+/// The program cannot be started or fails; the message is its own, if it has one.
+pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
+    let program = Path::new(command.get_program()).to_owned();
+    let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.display()));
+    command.env(VARIABLE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let (sender, remarks) = mpsc::channel();
+    if let Some(mut errors) = child.stderr.take() {
+        let relay = move || {
+            let mut text = Vec::new();
+            let _ = errors.read_to_end(&mut text);
+            let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
+        };
+        thread::Builder::new().spawn(relay).map_err(failed)?;
+    }
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(failed)?;
+    }
+    let status = if line.is_empty() { Some(child.wait().map_err(failed)?) } else { None };
+    let remarks = remarks.recv_timeout(REMARK_PATIENCE).unwrap_or_default();
+    match status {
+        None => Ok(remarks),
+        Some(status) => {
+            let reason = remarks.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
+            let silent = || format!("{} ended early: {status}", program.display());
+            Err(Fail::failed(reason.map_or_else(silent, str::to_owned)))
+        }
+    }
 }
 
 /// Whether this process is the background process.

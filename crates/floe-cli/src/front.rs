@@ -6,7 +6,7 @@ use floe::{Image, Reader};
 use floe_engine::Blocking;
 use floe_front::VirtualImage;
 use floe_fuse::{Access, FrontImage, FrontRange, Mount, MountError, MountOptions, Mountpoint};
-use floe_image::{ByteRange, FileSystem};
+use floe_image::{ByteRange, FileSystem, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::owners::Owners;
@@ -121,6 +121,11 @@ impl FrontImage for Rendered {
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {
         let parts = self.0.files_in(range).ok()??;
         Some(parts.into_iter().map(|part| FrontRange { nid: part.nid, range: part.range }).collect())
+    }
+
+    fn originals_in(&self, range: ByteRange) -> Vec<(Nid, ByteRange)> {
+        let parts = self.0.files_in(range).ok().flatten().unwrap_or_default();
+        parts.into_iter().map(|part| (part.original, part.range)).collect()
     }
 
     fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {

@@ -11,7 +11,8 @@ use floe_fuse::{Keeper, Kept, Mountpoint};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
-    confinement, control::Prepared, fail::Fail, front::Front, mount_options::Settings, mount_users::MountUsers,
+    confinement, control::Prepared, fail::Fail, front::Front, launch::ProfileChoice, mount_options::Settings,
+    mount_users::MountUsers,
 };
 
 /// Resources from outside the sandbox, acquired before the process is confined.
@@ -35,11 +36,13 @@ impl MountNeeds {
         settings: &mut Settings,
         notify_pipe: Option<&Path>,
     ) -> Result<Self, Fail> {
-        let Settings { open, mount: options, front, sandbox: mode, .. } = settings;
+        let Settings { open, mount: options, front, sandbox: mode, profile, learn, .. } = settings;
         let control = Prepared::new();
         // fusermount3 removes the mount of a killed process, but not a front.
         let is_removed_by_keeper = options.auto_unmount && *front != Front::Fuse;
-        if *mode == Mode::Off && !is_removed_by_keeper {
+        // The keeper looks up names ahead of a launch.
+        let is_launch_wanted = *learn || matches!(profile, ProfileChoice::File(_));
+        if *mode == Mode::Off && !is_removed_by_keeper && !is_launch_wanted {
             return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
         }
         let directory = match mountpoint {

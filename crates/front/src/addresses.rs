@@ -1,4 +1,4 @@
-//! Which addresses the data of a file has.
+//! The addresses of data in the virtual image.
 
 use std::{
     collections::HashMap,
@@ -7,30 +7,31 @@ use std::{
 
 use crate::geometry::{DATA_BLOCK, META_BLOCK};
 
-/// How much longer the table of runs gets at once: by this part of what it is, so that a copy of it never takes much memory.
+/// The table of runs grows by this part of its size at a time, so that its unused capacity stays small.
 const GROWTH_DIVISOR: usize = 4;
 
-/// The metadata block of runs that nothing has.
+/// The metadata block of runs that belong to no data.
 pub(crate) const NOTHING: u64 = u64::MAX;
 
-/// How many blocks behind the last that is given may be read, and then are nothing's: what the kernel reads ahead.
+/// The maximum number of unassigned blocks that one read can consume: the kernel's readahead goes beyond the last assigned
+/// block, and what it read there stays in its page cache.
 const NOTHING_BLOCKS_MAX: u32 = 512;
 
-/// Data that wants addresses.
+/// Data that needs addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
-    /// Which of the data that one metadata block names: the number of a slot in it, or of a chunk.
+    /// The index of the data within its metadata block: the number of a slot, or of a chunk.
     pub(crate) item: u32,
-    /// How many blocks it has; at least 1.
+    /// The number of blocks; at least 1.
     pub(crate) block_count: u64,
 }
 
 /// Data that has addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
-    /// The metadata block that names it.
+    /// The metadata block that refers to it.
     pub(crate) metadata_block: u64,
-    /// Which of the data that this block names.
+    /// The index of the data within that block.
     pub(crate) item: u32,
     /// Its first block.
     pub(crate) start: u32,
@@ -38,10 +39,10 @@ pub(crate) struct Run {
     pub(crate) end: u32,
 }
 
-/// Gives addresses to data when a metadata block that names it is first rendered, for good: a run of blocks for each, one
-/// behind the other.
+/// Assigns addresses to data when the metadata block that refers to it is rendered for the first time. Assignments are
+/// permanent: consecutive runs of blocks, in the order of the first rendering.
 ///
-/// It takes 8 bytes for each run, and some 40 for each metadata block that names any.
+/// It takes 8 bytes per run, and about 40 per metadata block that refers to data.
 #[derive(Default)]
 pub(crate) struct Addresses {
     given: RwLock<Given>,
@@ -51,7 +52,7 @@ struct Given {
     /// The first block that is free.
     free: u32,
     runs: Vec<StoredRun>,
-    /// By their first runs, and so by the addresses of these.
+    /// Sorted by their first runs, and therefore by address.
     groups: Vec<Group>,
     group_of: HashMap<u64, u32>,
 }
@@ -75,8 +76,8 @@ struct Group {
 }
 
 impl Addresses {
-    /// The first blocks of what `metadata_block` names, in the order of `wanted`; the same each time. `None` where there was
-    /// no room when it was first asked.
+    /// The first blocks of the data that `metadata_block` refers to, in the order of `wanted`; the same at each call. `None`
+    /// if there was no room at the first call.
     pub(crate) fn assign(&self, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
         if wanted.is_empty() {
             return Some(Vec::new());
@@ -92,7 +93,7 @@ impl Addresses {
         given.starts(metadata_block).flatten()
     }
 
-    /// The first blocks of what `metadata_block` names, with the numbers of it; empty where it was not rendered yet.
+    /// The runs of the data that `metadata_block` refers to; empty if it was not rendered yet.
     pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
         let Some(group) = given.group_of.get(&metadata_block).and_then(|group| given.groups.get(*group as usize))
@@ -103,12 +104,12 @@ impl Addresses {
         (first..first + group.run_count as usize).filter_map(|run| given.run(group, run)).collect()
     }
 
-    /// Gives the blocks from `start` to `end` to nothing, for good, as they are read before anything has them: what is read
-    /// there stays in the kernel's page cache. `false` where so much cannot be given away.
+    /// Marks the unassigned blocks from `start` to `end` as never to be assigned, because the kernel reads them and keeps what
+    /// it read in its page cache. Returns `false` if there are too many of them.
     pub(crate) fn give_to_nothing(&self, start: u32, end: u32) -> bool {
         let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
         if start < given.free {
-            // Something has been given them meanwhile.
+            // They were assigned meanwhile.
             return true;
         }
         let end = end.min(given.free.saturating_add(NOTHING_BLOCKS_MAX)).min(META_BLOCK);
@@ -118,7 +119,7 @@ impl Addresses {
         end > start
     }
 
-    /// The data that has `block`, if any has.
+    /// The data at `block`, if there is any.
     pub(crate) fn find(&self, block: u32) -> Option<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
         if block >= given.free {
@@ -131,7 +132,7 @@ impl Addresses {
 }
 
 impl Given {
-    /// The first blocks of a group; the inner `None` where it has none, since there was no room.
+    /// The first blocks of a group; the inner `None` if there was no room for it.
     fn starts(&self, metadata_block: u64) -> Option<Option<Vec<u32>>> {
         let group = self.groups.get(*self.group_of.get(&metadata_block)? as usize)?;
         let first = group.first_run as usize;
@@ -145,7 +146,7 @@ impl Given {
         Some(Run { metadata_block: group.metadata_block, item, start, end })
     }
 
-    /// Gives the blocks from the first free one to `end` to nothing.
+    /// Marks the blocks from the first free one to `end` as never to be assigned.
     fn add_nothing(&mut self, end: u32) {
         let extends_last = self.groups.last().is_some_and(|group| group.metadata_block == NOTHING);
         if !extends_last {

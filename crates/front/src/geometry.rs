@@ -1,4 +1,4 @@
-//! Where things stand in the virtual image.
+//! The layout of the virtual image.
 
 use floe_erofs::format::INODE_SLOT_SIZE;
 
@@ -15,47 +15,47 @@ pub(crate) const META_BLOCK: u32 = 0x7fff_f000;
 /// The first byte of the metadata area.
 pub(crate) const META_START: u64 = (META_BLOCK as u64) << BLOCK_LOG2;
 
-/// The first block of what a directory that cannot be read is rendered as: an entry that no program accepts, and then
+/// The first block of the placeholder for directories that cannot be read: an entry that no program accepts, and then
 /// blocks that cannot be read.
 pub(crate) const BROKEN_DIRECTORY_BLOCK: u32 = 128;
 
-/// The size of such a directory. With three blocks, every lookup begins in the second.
+/// The size of that placeholder. With three blocks, every lookup begins in the second.
 pub(crate) const BROKEN_DIRECTORY_BYTES: u64 = 3 * BLOCK_BYTES;
 
-/// A block that can never be read, as are all behind it up to [`DATA_BLOCK`].
+/// This block and all that follow it up to [`DATA_BLOCK`] can never be read.
 pub(crate) const DEAD_BLOCK: u32 = 192;
 
-/// The first block that is given to data.
+/// The first block for data.
 pub(crate) const DATA_BLOCK: u32 = 256;
 
-/// How much room an inode has for itself: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
+/// The maximum size of an inode with what is behind it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;
 
-/// The inode numbers of an image may need at most so much of the metadata area.
+/// The maximum size of the metadata area.
 const META_BYTES_MAX: u64 = 1 << 62;
 
-/// How inodes stand in the metadata area: in one area for each class, each inode at a stride of the class, in the order of
-/// the original's inode numbers.
+/// The class of an inode. The metadata area has one area per class, in which inodes are placed at the stride of the class in
+/// the order of the original's inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     /// The root, alone, so that its number has the 16 bits that a superblock has room for.
     Root,
-    /// What stands for inodes that cannot be read.
+    /// The placeholder for inodes that cannot be read.
     BrokenFile,
-    /// Nothing but the inode.
+    /// The inode alone.
     Dense,
-    /// An inode with what fits behind it: a few attributes, the target of a symbolic link.
+    /// An inode with little data behind it: a few attributes, the target of a symbolic link.
     Medium,
     /// An inode with a block of its own: a directory, a large file, a file with holes.
     Page,
-    /// What stands for directories that cannot be read.
+    /// Placeholders for directories that cannot be read.
     BrokenDirectory,
-    /// An inode with much behind it.
+    /// An inode with much data behind it.
     Huge,
 }
 
 impl Class {
-    /// How far inodes of this class stand from each other, in bytes: a divisor or a multiple of [`BLOCK_BYTES`].
+    /// The distance between inodes of this class in bytes: a divisor or a multiple of [`BLOCK_BYTES`].
     pub(crate) const fn stride(self) -> u64 {
         match self {
             Self::Dense | Self::BrokenDirectory => 64,
@@ -66,11 +66,11 @@ impl Class {
     }
 }
 
-/// The room of one inode.
+/// The place of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot {
     pub(crate) class: Class,
-    /// The inode number in the original; 0 for what is there once.
+    /// The inode number in the original; 0 for a class with one inode.
     pub(crate) number: u64,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The areas for an image whose inode numbers go up to `number_max`; `None` where they go too far.
+    /// The areas for an image whose largest inode number is `number_max`; `None` if that is too large.
     pub(crate) fn new(number_max: u64) -> Option<Self> {
         let count = number_max.checked_add(1)?;
         let mut start = 0u64;
@@ -122,18 +122,18 @@ impl Geometry {
         META_START + self.areas.iter().map(|area| area.end).max().unwrap_or(0)
     }
 
-    /// The nid of an inode that begins `within` bytes behind the beginning of `slot`.
+    /// The nid of an inode at `within` bytes from the start of `slot`.
     pub(crate) fn nid(&self, slot: Slot, within: u64) -> u64 {
         (self.offset(slot) + within) / INODE_SLOT_SIZE
     }
 
-    /// Where `slot` begins.
+    /// The offset of `slot`.
     pub(crate) fn offset(&self, slot: Slot) -> u64 {
         let start = self.areas.iter().find(|area| area.class == slot.class).map_or(0, |area| area.start);
         start + slot.number * slot.class.stride()
     }
 
-    /// The slot that byte `offset` is in, and how far behind its beginning that is; `None` past the last.
+    /// The slot that contains byte `offset`, and the distance from the start of the slot; `None` past the last.
     pub(crate) fn slot_at(&self, offset: u64) -> Option<(Slot, u64)> {
         let area = self.areas.iter().find(|area| area.start <= offset && offset < area.end)?;
         let (past, stride) = (offset - area.start, area.class.stride());

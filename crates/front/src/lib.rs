@@ -11,53 +11,54 @@
 //! | bytes | what |
 //! | --- | --- |
 //! | block 0 | the superblock: label, UUID, time, number of inodes and size of the original; checksum; feature CHUNKED_FILE alone |
-//! | blocks 128 to 255 | what stands for directories and data that cannot be read |
-//! | from block 256 on | data: a run of blocks for each file, directory or long symbolic link that has no room elsewhere |
-//! | block 0x7ffff000 | the metadata area: one area after the other, as below |
+//! | blocks 128 to 255 | placeholders for directories and data that cannot be read |
+//! | from block 256 on | data: a run of blocks for each file, directory or long symbolic link that does not fit behind its inode |
+//! | from block 0x7ffff000 on | the metadata area, which consists of the areas below, in this order |
 //!
-//! | area | bytes for each inode | which inodes |
+//! | area | bytes per inode | inodes |
 //! | --- | --- | --- |
 //! | root | 8 MiB | the root: nid 36 |
-//! | broken file | 4096 | one inode for all that cannot be read |
-//! | dense | 64 | files up to 16 MiB, devices, fifos and sockets, without attributes |
-//! | medium | 256 | the same with attributes that fit; symbolic links that fit |
-//! | page | 4096 | directories, small ones with their entries behind the inode; larger files; short maps of files with holes |
+//! | broken file | 4096 | one placeholder for all inodes that cannot be read |
+//! | dense | 64 | files up to 16 MiB, devices, fifos and sockets, without extended attributes |
+//! | medium | 256 | the same with extended attributes that fit; symbolic links that fit |
+//! | page | 4096 | directories (small ones with their entries behind the inode), larger files, files with holes and a short chunk map |
 //! | broken directory | 64 | directories that cannot be read, by their own numbers |
-//! | huge | 8 MiB | what has more behind the inode: attributes up to 256 KiB, maps of up to two million chunks |
+//! | huge | 8 MiB | inodes with more data behind them: extended attributes up to 256 KiB, maps of up to two million chunks |
 //!
-//! In each area an inode stands at its original inode number ([`floe_image::Attr::inode_number`]) times the bytes for each.
-//! So a nid follows from the original alone. It is the same in each mount, no table of inodes is kept, and opening an image
-//! reads its root and nothing else. `st_ino` is the virtual nid: twice the original's number for a plain file.
+//! The offset of an inode in its area is its original inode number ([`floe_image::Attr::inode_number`]) times the bytes per
+//! inode. So a nid depends on the original alone: it is the same in each mount, there is no table of inodes, and opening an
+//! image reads only its root. `st_ino` is the virtual nid: twice the original's number for a plain file.
 //!
-//! Inodes are extended ones. All attributes stand behind the inode. Files are flat and plain; files with holes are in chunks,
-//! as large as the alignment of the holes. Names have the order of their bytes: where the original has directory blocks of 4 KiB
-//! with both dots, a virtual block has the same names, and the directory has the original's size. Other directories are packed
-//! anew; the index of their blocks takes 8 bytes for each.
+//! All inodes are extended inodes with inline attributes. Files use the layout FLAT_PLAIN; files with holes are chunk-based,
+//! with chunks as large as the alignment of the holes. Directory entries are sorted by the bytes of their names. Where the
+//! original has directory blocks of 4 KiB with `.` and `..`, each virtual block has the same names, and the directory has the
+//! original's size. Other directories are packed anew, which needs an index of 8 bytes per block in memory.
 //!
 //! # Addresses of data
 //!
-//! Data gets its addresses when the metadata block that names it is first rendered, for good. The table of them only grows: 8
-//! bytes for each run, and some 40 for each metadata block that names one. What has no addresses yet cannot be read: a page of
-//! it would stay in the kernel's page cache as it was. An image whose data needs more than 8 TiB of addresses has files
-//! that cannot be read. EROFS has 48-bit addresses since Linux 6.15, but mounts from files since 6.12; no image has needed them.
+//! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them. The table
+//! of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. Addresses that belong to no
+//! data yet cannot be read, because the kernel's page cache would keep what was read there. An image whose data needs more
+//! than 8 TiB of addresses has files that cannot be read: EROFS has 48-bit addresses since Linux 6.15, but file-backed mounts
+//! since 6.12, and no image has needed more so far.
 //!
-//! A metadata block is a function of the original and of those addresses, so it is the same whenever it is rendered. It
-//! also has slots of inodes that no directory names, whose bytes may be anything in an EROFS original. They are rendered
-//! alike, and nothing reads them; a limit on the files that share blocks bounds the addresses they can waste.
+//! A metadata block is a function of the original and of these addresses, so each rendering gives the same bytes. A block also
+//! has slots for inode numbers that no directory refers to; in an EROFS original their bytes can be anything. They are rendered
+//! like the others, and nothing reads them. A limit on the size of files in shared blocks bounds the addresses that they waste.
 //!
 //! # Originals that break their format
 //!
 //! The kernel writes a line to its log when it reads an inode or a directory block that cannot be read or breaks the format.
-//! So neither is rendered where the fault is the original's, and programs get `EIO` from something else:
+//! So where the original is broken, a valid placeholder is rendered, with which programs get `EIO` in another way:
 //!
-//! - An inode that cannot be read is the broken file: mode 0, and reads fail.
-//! - Attributes that cannot be read stand in a block of their own that cannot be read.
-//! - A directory that cannot be read has three blocks. A listing begins in the first, whose only name has a slash, for which
-//!   the kernel's `getdents` gives `EIO`. A lookup begins in the second, which cannot be read.
-//! - Where only a later block is broken, the block before it ends with such a name, and that block cannot be read.
-//! - A directory in a directory that is not its parent is broken, so there are no cycles.
+//! - An inode that cannot be read becomes the broken file: its mode is 0, and reads fail.
+//! - Extended attributes that cannot be read are in a block of their own, and reading that block fails.
+//! - A directory that cannot be read has three blocks. A listing begins in the first, whose only name contains a slash; the
+//!   kernel's `getdents` answers such a name with `EIO`. A lookup begins in the second, and reading that block fails.
+//! - Where only a later block is broken, the block before it ends with such a name, and reading the broken block fails.
+//! - A directory that is listed in a directory other than its parent counts as broken, so there are no cycles.
 //!
-//! What may succeed later, such as a read of the source that failed, fails the read of the block.
+//! A failure that may be temporary, such as an I/O error of the source, fails the read of the block instead.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -42,6 +42,8 @@ pub struct Origin {
 pub struct FrontPart {
     /// The file's inode number in the virtual image.
     pub nid: u64,
+    /// Its inode in the original.
+    pub original: Nid,
     /// The bytes of that file.
     pub range: ByteRange,
 }
@@ -146,7 +148,7 @@ impl VirtualImage {
             let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
-                parts.push(FrontPart { nid: placed.front_nid, range: part });
+                parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part });
             }
             position = end;
         }

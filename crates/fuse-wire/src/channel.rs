@@ -3,7 +3,13 @@
 use std::{
     io::{self, IoSlice},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
 };
 
 use rustix::{
@@ -22,7 +28,14 @@ use crate::{
 /// A descriptor of a connection to the kernel, which may have several. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct Channel {
-    device: Arc<OwnedFd>,
+    device: Arc<Device>,
+}
+
+#[derive(Debug)]
+struct Device {
+    descriptor: OwnedFd,
+    /// The number of replies that the kernel still expects.
+    unanswered: AtomicUsize,
 }
 
 /// A buffer for requests. A thread reuses it for one request after the other.
@@ -39,6 +52,8 @@ pub enum Receipt<'buffer> {
     Request(Received<'buffer>),
     /// No request is pending. Only non-blocking channels return this.
     Nothing,
+    /// A signal interrupted the wait. No request was taken.
+    Interrupted,
     /// The file system was unmounted; no more requests will come.
     Unmounted,
 }
@@ -55,7 +70,13 @@ pub struct Received<'buffer> {
 impl Channel {
     /// Creates a channel over an open descriptor of the device.
     pub fn new(device: OwnedFd) -> Self {
-        Self { device: Arc::new(device) }
+        Self { device: Arc::new(Device { descriptor: device, unanswered: AtomicUsize::new(0) }) }
+    }
+
+    /// The number of requests received on this channel and its clones, but not on channels that joined it, whose replies were
+    /// not sent yet.
+    pub fn unanswered(&self) -> usize {
+        self.device.unanswered.load(Acquire)
     }
 
     /// Opens another descriptor of the same connection, which blocks for requests. A request received on it must be
@@ -64,18 +85,15 @@ impl Channel {
     /// # Errors
     /// The device cannot be opened again, or is not mounted.
     pub fn join(&self) -> io::Result<Self> {
-        device_sys::join(self.device.as_fd(), OFlags::empty()).map(Self::new)
+        device_sys::join(self.as_fd(), OFlags::empty()).map(Self::new)
     }
 
     /// Like [`Channel::join`], but [`Channel::receive`] on the new descriptor does not block.
     ///
     /// # Errors
-    /// As for [`Channel::join`].
-    ///
-    /// # Errors
     /// As [`Channel::join`].
     pub fn join_without_waiting(&self) -> io::Result<Self> {
-        device_sys::join(self.device.as_fd(), OFlags::NONBLOCK).map(Self::new)
+        device_sys::join(self.as_fd(), OFlags::NONBLOCK).map(Self::new)
     }
 
     /// Waits for the next request.
@@ -85,10 +103,11 @@ impl Channel {
     pub fn receive<'buffer>(&self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut *buffer.bytes);
         let len = loop {
-            match rustix::io::read(&*self.device, &mut *bytes) {
+            match rustix::io::read(&self.device.descriptor, &mut *bytes) {
                 Ok(len) => break len,
-                // ENOENT: the caller was killed before its request was read.
-                Err(Errno::NOENT | Errno::INTR) => {}
+                // The caller was killed before its request was read.
+                Err(Errno::NOENT) => {}
+                Err(Errno::INTR) => return Ok(Receipt::Interrupted),
                 Err(Errno::AGAIN) => return Ok(Receipt::Nothing),
                 Err(Errno::NODEV) => return Ok(Receipt::Unmounted),
                 Err(error) => return Err(error.into()),
@@ -108,20 +127,23 @@ impl Channel {
     /// # Errors
     /// The kernel has no memory.
     pub fn events(&self) -> io::Result<PollFlags> {
-        self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+        Ok(rustix::io::retry_on_intr(|| self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))?)
     }
 
-    /// Waits until [`Channel::receive`] would return something other than [`Receipt::Nothing`].
+    /// Waits until [`Channel::receive`] would return something other than [`Receipt::Nothing`], or until a signal arrives.
     ///
     /// # Errors
     /// As [`Channel::events`].
     pub fn wait(&self) -> io::Result<()> {
-        self.poll(None).map(drop)
+        match self.poll(None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    fn poll(&self, time: Option<&Timespec>) -> io::Result<PollFlags> {
-        let mut descriptors = [PollFd::new(&self.device, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| poll(&mut descriptors, time))?;
+    fn poll(&self, time: Option<&Timespec>) -> Result<PollFlags, Errno> {
+        let mut descriptors = [PollFd::new(&self.device.descriptor, PollFlags::IN)];
+        poll(&mut descriptors, time)?;
         Ok(descriptors[0].revents())
     }
 
@@ -129,15 +151,25 @@ impl Channel {
         Reply::new(self.clone(), header.unique, Opcode(header.opcode).wants_reply())
     }
 
+    /// Notes that the kernel expects one more reply.
+    pub(crate) fn note_request(&self) {
+        self.device.unanswered.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that the kernel got a reply.
+    pub(crate) fn note_reply(&self) {
+        self.device.unanswered.fetch_sub(1, Release);
+    }
+
     /// Sends one message, gathered from pieces.
     pub(crate) fn send(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
-        rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, pieces)).map(drop)
+        rustix::io::retry_on_intr(|| rustix::io::writev(&self.device.descriptor, pieces)).map(drop)
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.device.as_fd()
+        self.device.descriptor.as_fd()
     }
 }
 

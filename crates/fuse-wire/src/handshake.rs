@@ -62,6 +62,7 @@ impl Channel {
             let Received { request, reply } = match self.receive(&mut buffer)? {
                 Receipt::Request(received) => received,
                 Receipt::Nothing => return Err(io::ErrorKind::WouldBlock.into()),
+                Receipt::Interrupted => continue,
                 Receipt::Unmounted => {
                     return Err(io::Error::new(io::ErrorKind::NotConnected, "the file system was unmounted"));
                 }

@@ -21,12 +21,17 @@ pub struct Reply {
     unique: u64,
     /// Whether the kernel still expects the reply.
     is_owed: bool,
+    /// Whether the request has a reply at all.
+    is_counted: bool,
 }
 
 impl Reply {
     /// Creates the reply to a request with the number `unique`, received on `channel`.
     pub(crate) fn new(channel: Channel, unique: u64, is_owed: bool) -> Self {
-        Self { channel, unique, is_owed }
+        if is_owed {
+            channel.note_request();
+        }
+        Self { channel, unique, is_owed, is_counted: is_owed }
     }
 
     /// The number of the request.
@@ -94,5 +99,8 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         self.send_error(Errno::IO);
+        if self.is_counted {
+            self.channel.note_reply();
+        }
     }
 }

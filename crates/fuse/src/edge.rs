@@ -12,19 +12,19 @@ use std::{
 
 use floe_engine::Reader;
 use floe_fuse_wire::{
-    Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
+    Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
     abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
-use floe_image::{Error, FileSystem};
+use floe_image::{ByteRange, Error, FileSystem};
 use zerocopy::IntoBytes;
 
 use crate::{
-    Access, MountOptions, RequestKind,
+    Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::directory,
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
     requests::deadline::{Deadlines, Watched},
-    session_pool::SessionPool,
+    session_pool::{SessionPool, gate::Gate},
 };
 
 use self::negotiation::{Circumstances, NeedlessOpens};
@@ -50,7 +50,7 @@ pub(crate) struct FuseEdge {
 }
 
 impl FuseEdge {
-    /// An edge over a reader.
+    /// An edge over a reader. With `is_closed`, it takes no requests until its gate is opened.
     ///
     /// # Errors
     /// The root cannot be read.
@@ -59,12 +59,13 @@ impl FuseEdge {
         options: &MountOptions,
         checks_permissions: bool,
         deadlines: Arc<Deadlines>,
+        is_closed: bool,
     ) -> Result<Self, Error> {
         let file_system = Arc::clone(reader.file_system());
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
         let has_acls = has_xattrs && file_system.info().format != "squashfs";
-        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines));
+        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines), is_closed);
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
             reader,
@@ -84,14 +85,24 @@ impl FuseEdge {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
     }
 
+    /// Keeps the session threads from taking requests.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        self.threads.gate()
+    }
+
     /// Comes to terms with the kernel.
     ///
     /// # Errors
     /// The kernel is too old, or the mount went away.
-    pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<()> {
+    pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<Agreement> {
         let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.circumstances))?;
+        self.resume(agreement);
+        Ok(agreement)
+    }
+
+    /// Continues on the terms that another process has agreed upon with the kernel.
+    pub(crate) fn resume(&mut self, agreement: Agreement) {
         self.needless = NeedlessOpens::new(&agreement, &self.options);
-        Ok(())
     }
 
     /// Answers requests until the file system is unmounted. The calling thread is the session thread with this index.
@@ -100,14 +111,22 @@ impl FuseEdge {
     /// The connection failed or was aborted.
     pub(crate) fn serve(&self, channel: &Channel, thread: usize) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        let gate = self.threads.gate();
+        gate.enter(thread);
         loop {
-            match channel.receive(&mut buffer)? {
+            gate.pass(thread);
+            let mut receipt = channel.receive(&mut buffer);
+            if matches!(receipt, Ok(Receipt::Nothing)) {
+                // Another program may have opened the device so that it does not wait.
+                receipt = channel.wait().map(|()| Receipt::Interrupted);
+            }
+            gate.leave(thread);
+            match receipt? {
                 Receipt::Request(Received { request: Ok(Request { header, operation }), reply }) => {
                     self.dispatch(Asked { edge: self, thread, header, reply }, operation);
                 }
                 Receipt::Request(Received { request: Err(_), reply }) => reply.refuse(Errno::IO),
-                // Another program may have opened the device so that it does not wait.
-                Receipt::Nothing => channel.wait()?,
+                Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }
@@ -116,7 +135,7 @@ impl FuseEdge {
     fn dispatch(&self, asked: Asked<'_>, operation: Operation<'_>) {
         let counts = &self.served.counts;
         if let Some(kind) = RequestKind::of(Opcode(asked.header.opcode)) {
-            counts.note(kind);
+            counts.note(kind, asked.header.pid);
         }
         if !self.lets_in(&asked.header, &operation) {
             return asked.reply.refuse(Errno::ACCESS);
@@ -140,9 +159,10 @@ impl FuseEdge {
             Operation::Ioctl(ioctl, _) => asked.ioctl(&ioctl),
             // A node's number tells its inode, so nothing is to be forgotten; and the kernel waits for no reply.
             Operation::Forget(_) | Operation::BatchForget(_) => {}
-            Operation::Release(_) | Operation::Releasedir(_) | Operation::Flush(_) | Operation::Destroy => {
-                asked.reply.done();
-            }
+            Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => asked.reply.done(),
+            // Without opens, the kernel knows no NOFLUSH. Told that there is nothing to flush, it stops asking: otherwise each
+            // close would need the server, even the closes of a process that is about to become the server.
+            Operation::Flush(_) => asked.reply.refuse(Errno::NOSYS),
             Operation::Other(opcode) if changes(opcode) => asked.reply.refuse(Errno::ROFS),
             // The kernel stops asking for what it is told does not exist.
             _ => asked.reply.refuse(Errno::NOSYS),
@@ -199,12 +219,21 @@ struct Asked<'edge> {
 }
 
 impl Asked<'_> {
+    /// Who is to be told what this request touches.
+    fn touches(&self) -> Option<&TouchSink> {
+        self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
+    }
+
     fn lookup(self, name: &[u8]) {
         let (parent, name, caller) = (self.header.nodeid, name.to_vec(), self.header.pid);
         let served = Arc::clone(&self.edge.served);
+        let touched = self.touches().map(|sink| (Arc::clone(sink), name.clone()));
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
         self.answer(find, move |reply, entry| {
             served.note_lookup(caller, parent, &entry);
+            if let Some((sink, name)) = touched.filter(|(_, name)| name != b".") {
+                sink(served.touch(parent, &name, &entry));
+            }
             reply.with(&entry);
         });
     }
@@ -216,6 +245,9 @@ impl Asked<'_> {
 
     fn readlink(self) {
         let node = self.header.nodeid;
+        if let Some(sink) = self.touches() {
+            sink(Touch::Link(self.edge.served.nid(node)));
+        }
         let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node))?);
         self.answer(target, |reply, target| reply.bytes(&target));
     }
@@ -230,6 +262,9 @@ impl Asked<'_> {
         let (offset, len) = (read.offset, read.size);
         if let Some(reads) = &edge.options.reads {
             reads(nid, offset, len);
+        }
+        if let Some(sink) = self.touches() {
+            sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
         }
         let _turn = edge.threads.begin(self.thread, self.header.pid);
         let watched = edge.deadlines.watch(self.thread, self.reply);
@@ -251,6 +286,7 @@ impl Asked<'_> {
 
     fn readdir(self, read: &ReadIn) {
         let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        self.note_listing(offset);
         let names = move |served: &Served, file_system: &dyn FileSystem| {
             Ok(directory::names(file_system, served.nid(node), offset, len_max)?)
         };
@@ -259,6 +295,7 @@ impl Asked<'_> {
 
     fn readdirplus(self, read: &ReadIn) {
         let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
+        self.note_listing(offset);
         let (reader, served, lister) = (self.edge.reader.clone(), Arc::clone(&self.edge.served), self.header.pid);
         let directory = served.nid(node);
         let allowed = served.allowance(lister, directory);
@@ -271,6 +308,12 @@ impl Asked<'_> {
             served.listings.end(lister, allowed, listed.left);
             reply.bytes(listed.entries.as_bytes());
         });
+    }
+
+    fn note_listing(&self, offset: u64) {
+        if let Some(sink) = self.touches().filter(|_| offset == 0) {
+            sink(Touch::List(self.edge.served.nid(self.header.nodeid)));
+        }
     }
 
     fn statfs(self) {

@@ -17,14 +17,19 @@ mod requests;
 mod session_pool;
 
 pub use edge::front_pages::FrontImage;
-pub use mount::{Ended, Mount};
+pub use mount::{
+    Ended, Mount,
+    handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
+};
 pub use mounting::{
     error::MountError,
     front::FrontRefusal,
     front_readahead::FrontRange,
     keeper::{Keeper, Kept, UsersOf},
+    launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
     mountpoint::Mountpoint,
-    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir},
+    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
+    passed_sys::passed_descriptors,
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };

@@ -1,5 +1,7 @@
 //! Mounts: mounted images that are being served.
 
+pub(crate) mod handover;
+
 use std::{
     io,
     num::NonZero,
@@ -15,11 +17,12 @@ use std::{
 };
 
 use floe_engine::{Reader, Sink};
-use floe_fuse_wire::{self as wire, Channel, Notifier};
+use floe_fuse_wire::{self as wire, Agreement, Channel, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
-    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Unmounter,
+    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
+    Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
     edge::FuseEdge,
@@ -31,7 +34,10 @@ use crate::{
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
     requests::deadline::Deadlines,
+    session_pool::gate::Gate,
 };
+
+use self::handover::{Handover, Inherited, PausedMount};
 
 /// The interval at which the watchdog refuses requests while all session threads are stuck.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,6 +55,8 @@ pub enum Ended {
     Unmounted,
     /// The mount was unmounted, but threads stuck in the source of the image did not end.
     Stuck,
+    /// Another process serves the mount now.
+    HandedOver,
     /// The connection to the kernel failed.
     Failed(io::Error),
 }
@@ -61,7 +69,8 @@ pub struct Mount {
     ended: Mutex<Receiver<Ended>>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
-    _auto_unmount: Option<AutoUnmount>,
+    /// None for a front, and if another program mounts.
+    handover: Option<Handover>,
 }
 
 impl Mount {
@@ -73,8 +82,8 @@ impl Mount {
         let thread_count = NonZero::get(options.threads);
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
         let checks_permissions = options.checks_permissions && matches!(mountpoint, Mountpoint::Directory(_));
-        let edge =
-            FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let edge = FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines), false)
+            .map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
         let (connected, directory) = match mountpoint {
@@ -88,12 +97,14 @@ impl Mount {
             Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
         };
         let Connected { device, auto_unmount } = connected;
+        let is_on_directory = directory.is_some();
         let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
-        let result = serve(edge, device, deadlines, options, &unmounter, |pages| Box::new(pages));
+        let result = serve(edge, Link::new(device), deadlines, options, &unmounter, |pages| Box::new(pages));
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
-        let ended = result?;
+        let mut session = result?;
+        let handover = is_on_directory.then(|| session.handover(auto_unmount, &unmounter));
         let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
             (Some(bytes), Some(device)) => match &options.keeper {
                 Some(keeper) => keeper.set_read_ahead().err(),
@@ -102,7 +113,32 @@ impl Mount {
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: auto_unmount })
+        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover })
+    }
+
+    /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
+    /// once [`PausedMount::serve`] is called; until then the other process may serve it.
+    ///
+    /// # Errors
+    /// The root of the image cannot be read, or no threads can be started. The mount is left as it is.
+    pub fn resume(reader: Reader, inherited: Inherited, options: &MountOptions) -> Result<PausedMount, MountError> {
+        let Inherited { devices, auto_unmount, directory, terms } = inherited;
+        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
+        let edge = FuseEdge::new(reader, options, options.checks_permissions, Arc::clone(&deadlines), true)
+            .map_err(MountError::Image)?;
+        let (_, served, connection) = edge.parts();
+        let counts = served.counts.clone();
+        if let Some(keeper) = &options.keeper {
+            keeper.adopt(&directory)?;
+        }
+        let unmounter = Unmounter::new(Some(directory), Arc::downgrade(&connection), options.keeper.clone());
+        let link = Link::inherited(devices, terms.agreement(), options)?;
+        let channel = link.channel.clone();
+        let spare = link.spare.clone();
+        let mut session = serve(edge, link, deadlines, options, &unmounter, |pages| Box::new(pages))?;
+        let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
+        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover };
+        Ok(PausedMount::new(mount, channel, spare))
     }
 
     /// Mounts the kernel's EROFS on `directory`, in front of `image`, a file in the root of `reader`. The image is served over
@@ -117,6 +153,7 @@ impl Mount {
         image: Arc<dyn FrontImage>,
     ) -> Result<Self, MountError> {
         let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
+        let touches = options.touches.clone();
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
             access: Some(Access::All),
@@ -130,11 +167,16 @@ impl Mount {
                 if let Some(reads) = &reads {
                     reads(nid, offset, len);
                 }
+                if let Some(touches) = &touches {
+                    let parts = noted_image.originals_in(ByteRange::new(offset, len.into()));
+                    parts.into_iter().for_each(|(nid, range)| touches(Touch::Read(nid, range)));
+                }
             })),
+            touches: None,
             ..options.clone()
         };
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
-        let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
         let (device, hidden) = match keeper {
@@ -149,7 +191,7 @@ impl Mount {
         let asking: Arc<OnceLock<FrontReadahead>> = Arc::default();
         let readahead = Arc::clone(&asking);
         let pages = move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, readahead }) };
-        let ended = serve(edge, device, deadlines, serving, &unmounter, pages)?;
+        let ended = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?.ended;
         let readahead = match hidden {
             Hidden::Own(hidden) => {
                 let readahead = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
@@ -167,7 +209,7 @@ impl Mount {
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, _auto_unmount: None })
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None })
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -185,7 +227,12 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Waits until the mount is unmounted.
+    /// Returns a handle that hands this mount over to another process. `None` for a front, and if another program mounts.
+    pub fn handover(&self) -> Option<Handover> {
+        self.handover.clone()
+    }
+
+    /// Waits until the mount is unmounted or handed over.
     pub fn wait(self) -> Ended {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or(Ended::Stuck)
     }
@@ -213,17 +260,69 @@ impl Drop for Mount {
     }
 }
 
-/// Negotiates with the kernel, and starts the session threads and the watchdog.
+/// The descriptors of a connection to the kernel.
+struct Link {
+    channel: Channel,
+    /// Further ones, of session threads with their own descriptors.
+    of_threads: Vec<Channel>,
+    /// Further ones, without a use.
+    spare: Vec<Channel>,
+    /// The terms, if another process has agreed upon them.
+    agreement: Option<Agreement>,
+}
+
+impl Link {
+    /// A new connection.
+    fn new(device: OwnedFd) -> Self {
+        Self { channel: Channel::new(device), of_threads: Vec::new(), spare: Vec::new(), agreement: None }
+    }
+
+    /// The connection of another process.
+    fn inherited(devices: Vec<OwnedFd>, agreement: Agreement, options: &MountOptions) -> Result<Self, MountError> {
+        let mut channels = devices.into_iter().map(Channel::new);
+        let none = || MountError::Handshake(io::Error::other("no descriptor of /dev/fuse was passed on"));
+        let channel = channels.next().ok_or_else(none)?;
+        let thread_count = if options.clone_fd { NonZero::get(options.threads) } else { 0 };
+        let of_threads = channels.by_ref().take(thread_count).collect();
+        Ok(Self { channel, of_threads, spare: channels.collect(), agreement: Some(agreement) })
+    }
+}
+
+/// What is left of a session for the mount once its threads run.
+struct Running {
+    ended: Receiver<Ended>,
+    sender: Sender<Ended>,
+    gate: Arc<Gate>,
+    channels: Vec<Channel>,
+    agreement: Agreement,
+}
+
+impl Running {
+    fn handover(&mut self, auto_unmount: Option<AutoUnmount>, unmounter: &Unmounter) -> Handover {
+        let channels = std::mem::take(&mut self.channels);
+        let (gate, sender) = (Arc::clone(&self.gate), self.sender.clone());
+        Handover::new(gate, channels, self.agreement, auto_unmount.map(Arc::new), unmounter.clone(), sender)
+    }
+}
+
+/// Negotiates with the kernel, unless that was done before, and starts the session threads and the watchdog.
 fn serve(
     mut edge: FuseEdge,
-    device: OwnedFd,
+    link: Link,
     deadlines: Arc<Deadlines>,
     options: &MountOptions,
     unmounter: &Unmounter,
     page_cache: impl FnOnce(KernelPages) -> Box<dyn Sink>,
-) -> Result<Receiver<Ended>, MountError> {
-    let channel = Channel::new(device);
-    edge.negotiate(&channel).map_err(MountError::Handshake)?;
+) -> Result<Running, MountError> {
+    let Link { channel, mut of_threads, agreement, .. } = link;
+    let agreement = match agreement {
+        Some(agreement) => {
+            edge.resume(agreement);
+            agreement
+        }
+        None => edge.negotiate(&channel).map_err(MountError::Handshake)?,
+    };
+    let gate = Arc::clone(edge.gate());
     let (reader, served, pending) = edge.parts();
     let counts = served.counts.clone();
     let file_system = Arc::clone(reader.file_system());
@@ -235,9 +334,9 @@ fn serve(
     }
     let (ended, receiver) = mpsc::channel();
     let (session_ended, session_end) = mpsc::channel();
-    let (watchdog_unmounter, watchdog_ended) = (unmounter.clone(), ended.clone());
+    let (watchdog_unmounter, watchdog_ended, watched_gate) = (unmounter.clone(), ended.clone(), Arc::clone(&gate));
     let work = move || {
-        if watch(&deadlines, &counts, rescue, &session_end) == SessionEnd::Stuck {
+        if watch(&deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
             // An aborted connection leaves a dead mount, which must still be unmounted.
             if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                 watchdog_unmounter.note_end();
@@ -250,18 +349,20 @@ fn serve(
         edge,
         failure: Mutex::new(None),
         unmounter: unmounter.clone(),
-        ended,
+        ended: ended.clone(),
         _watched: session_ended,
     });
-    for thread in 0..NonZero::get(options.threads) {
-        let channel = match options.clone_fd {
-            true => channel.join().map_err(MountError::Handshake)?,
-            false => channel.clone(),
-        };
+    let thread_count = NonZero::get(options.threads);
+    while options.clone_fd && of_threads.len() < thread_count {
+        of_threads.push(channel.join().map_err(MountError::Handshake)?);
+    }
+    for thread in 0..thread_count {
+        let channel = of_threads.get(thread).unwrap_or(&channel).clone();
         let session = Arc::clone(&session);
         spawn(format!("floe-fuse/{thread}"), move || session.serve(&channel, thread))?;
     }
-    Ok(receiver)
+    let channels = std::iter::once(channel).chain(of_threads).collect();
+    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement })
 }
 
 /// The shared state of the session threads. The last thread drops it, which signals the end of the session.
@@ -309,6 +410,7 @@ fn watch(
     deadlines: &Deadlines,
     counts: &RequestCounts,
     rescue: Option<Rescue>,
+    gate: &Gate,
     session_end: &Receiver<()>,
 ) -> SessionEnd {
     let tick = deadlines.tick_interval();
@@ -332,7 +434,7 @@ fn watch(
             if since_disconnected >= END_PATIENCE {
                 return SessionEnd::Stuck;
             }
-        } else if deadlines.all_threads_are_stuck() {
+        } else if deadlines.all_threads_are_stuck() && !gate.is_closed() {
             rescue.refuse_pending();
         }
     }

@@ -1,13 +1,15 @@
 //! The session threads: which of them listen for requests, rest, block on the source, or poll for the next request.
 
 mod busy_polling;
+pub(crate) mod gate;
+mod interrupt_sys;
 mod listeners;
 
 use std::sync::Arc;
 
 use floe_engine::{Reader, Working};
 
-use self::{busy_polling::BusyPolling, listeners::Listeners};
+use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
 use crate::{
     MountOptions,
     connection::{pending::Pending, serving_thread},
@@ -22,11 +24,13 @@ pub(crate) struct SessionPool {
     pending: Arc<Pending>,
     busy_polling: BusyPolling,
     listeners: Arc<Listeners>,
+    gate: Arc<Gate>,
 }
 
 impl SessionPool {
-    /// Creates the pool of a mount of `reader`. Half of its threads may block on the source at the same time.
-    pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>) -> Self {
+    /// Creates the pool of a mount of `reader`. Half of its threads may block on the source at the same time. If it
+    /// `is_closed`, its threads take no requests until the gate is opened.
+    pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>, is_closed: bool) -> Self {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
         let busy_polling =
@@ -35,12 +39,18 @@ impl SessionPool {
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
         let promoting = Arc::clone(&listeners);
         reader.engine().permit_blocking(thread_count / 2, move || promoting.promote());
-        Self { reader, deadlines, pending, busy_polling, listeners }
+        let gate = Arc::new(Gate::new(thread_count, is_closed));
+        Self { reader, deadlines, pending, busy_polling, listeners, gate }
     }
 
     /// Shows whether requests wait for a thread.
     pub(crate) fn pending(&self) -> &Arc<Pending> {
         &self.pending
+    }
+
+    /// Keeps the threads from taking requests.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// Begins a request of the thread `caller` that session thread `thread` has taken. Session threads decode cheap

@@ -1,6 +1,6 @@
 //! Applies a launch profile: the order of files and the launch list.
 
-use floe_erofs::write::launch_list;
+use floe_erofs::write::{launch_list, launch_profile};
 use floe_image::Nid;
 
 use crate::{
@@ -38,12 +38,12 @@ impl<'a> Launch<'a> {
         ranks
     }
 
-    /// The launch list in its on-disk form, for inodes with these nids.
+    /// The launch list and the profile in their on-disk form, for inodes with these nids.
     pub(crate) fn list(&self, nids: &[u64]) -> Vec<u8> {
         let ranges = self.profile.ranges().iter().zip(&self.places);
         let ranges: Vec<_> =
             ranges.filter_map(|(range, place)| place.map(|place| (Nid(nids[place]), range.range))).collect();
-        launch_list(&ranges)
+        [launch_list(&ranges), launch_profile(self.profile.to_text().as_bytes())].concat()
     }
 
     /// How many ranges refer to files that the image lacks.

@@ -75,6 +75,6 @@ pub use image_file::remove_unfinished;
 pub use layout::{Layout, Metabox};
 pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};
 pub use overlay::OverlayMarks;
-pub use profile::{Profile, ProfileRange};
+pub use profile::{NameUsage, Profile, ProfileName, ProfileRange, ProfileStep, RecordedStep};
 pub use progress::{NoProgress, Phase, Progress};
 pub use summary::Summary;

@@ -1,18 +1,21 @@
 //! Launch profiles.
 
-use std::fmt::Write;
+mod text;
+
+use std::{collections::HashSet, io::Read};
 
 use floe_image::ByteRange;
 
 use crate::error::{Error, Result};
 
-/// The first line of a profile.
-const FIRST_LINE: &str = "# floe profile 1";
-
-/// The ranges that a launch read, in order.
+/// What a launch did, in order: the ranges that it read, and the names that it needed besides.
+///
+/// A range implies that its file and the directories above it were looked up; these have no names of their own unless
+/// they were needed long before the range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
     ranges: Vec<ProfileRange>,
+    names: Vec<ProfileName>,
 }
 
 /// A range of file bytes that the launch read.
@@ -24,117 +27,206 @@ pub struct ProfileRange {
     pub range: ByteRange,
 }
 
+/// A name that the launch needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProfileName {
+    /// The path within the image, with a leading slash.
+    pub path: Vec<u8>,
+    /// What the launch did with it.
+    pub usage: NameUsage,
+    /// The number of ranges that the launch had read before.
+    ranges_before: usize,
+}
+
+/// What a launch did with a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NameUsage {
+    /// It looked the name up and found it.
+    Found,
+    /// It looked the name up, and there is none.
+    Missing,
+    /// It read the target of a symbolic link.
+    Link,
+    /// It listed a directory.
+    List,
+}
+
+/// One step of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProfileStep<'a> {
+    /// It read a range.
+    Range(&'a ProfileRange),
+    /// It needed a name.
+    Name(&'a ProfileName),
+}
+
+/// One step of a launch, to be recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RecordedStep {
+    /// It read a range.
+    Range(ProfileRange),
+    /// It used the name with this path.
+    Name(Vec<u8>, NameUsage),
+}
+
 impl Profile {
+    /// The maximum length of the text of a profile, in bytes.
+    pub const TEXT_BYTES_MAX: u64 = 16 << 20;
+
+    /// The maximum number of steps.
+    pub const STEPS_MAX: usize = 1 << 18;
+
     /// Creates a profile of these ranges and merges contiguous ones.
     pub fn new(ranges: impl IntoIterator<Item = ProfileRange>) -> Self {
-        let mut merged: Vec<ProfileRange> = Vec::new();
-        for next in ranges {
-            match merged.last_mut() {
-                Some(last) if last.path == next.path && last.range.end() == next.range.offset() => {
-                    last.range = ByteRange::between(last.range.offset(), next.range.end());
+        Self::of_steps(ranges.into_iter().map(RecordedStep::Range))
+    }
+
+    /// Creates a profile of these steps. It merges contiguous ranges, and leaves out repeated names and names that the
+    /// next range implies. Steps beyond [`Profile::STEPS_MAX`] are dropped.
+    pub fn of_steps(steps: impl IntoIterator<Item = RecordedStep>) -> Self {
+        let mut profile = Self::default();
+        let mut known = HashSet::new();
+        // Names that the next range may imply.
+        let mut waiting: Vec<(Vec<u8>, NameUsage)> = Vec::new();
+        for step in steps {
+            if profile.ranges.len() + profile.names.len() + waiting.len() >= Self::STEPS_MAX {
+                break;
+            }
+            match step {
+                RecordedStep::Name(path, usage) => {
+                    if known.insert((path.clone(), usage)) {
+                        waiting.push((path, usage));
+                    }
                 }
-                _ => merged.push(next),
+                RecordedStep::Range(range) => {
+                    waiting.retain(|(path, usage)| *usage != NameUsage::Found || !leads_to(path, &range.path));
+                    profile.take_names(&mut waiting);
+                    profile.take_range(range);
+                }
             }
         }
-        Self { ranges: merged }
+        profile.take_names(&mut waiting);
+        profile
     }
 
-    /// Parses the text form of [`Profile::to_text`].
+    /// Reads the text form of [`Profile::to_text`].
     ///
     /// # Errors
-    /// The text is invalid; the error names the line and the fault.
-    pub fn parse(text: &str) -> Result<Self> {
-        let mut lines = text.lines().zip(1..);
-        if lines.next().is_none_or(|(line, _)| line != FIRST_LINE) {
-            return Err(Error::Option(format!("the first line of the profile must be '{FIRST_LINE}'")));
+    /// The text cannot be read, is longer than [`Profile::TEXT_BYTES_MAX`] or invalid; the error names the line and the
+    /// fault.
+    pub fn read(from: impl Read) -> Result<Self> {
+        let mut text = Vec::new();
+        let read = from.take(Self::TEXT_BYTES_MAX + 1).read_to_end(&mut text);
+        read.map_err(|error| Error::Option(error.to_string()))?;
+        if text.len() as u64 > Self::TEXT_BYTES_MAX {
+            return Err(Error::Option(format!("a profile has at most {} MiB", Self::TEXT_BYTES_MAX >> 20)));
         }
-        let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
-        let ranges = lines.map(|(line, number)| {
-            let broken = || Error::Option(format!("line {number} of the profile must be 'OFFSET LENGTH /PATH'"));
-            range(line).ok_or_else(broken)
-        });
-        Ok(Self { ranges: ranges.collect::<Result<_>>()? })
-    }
-
-    /// The profile as text: a line for each range; bytes of a path that are not printable ASCII appear as `\\xNN`.
-    pub fn to_text(&self) -> String {
-        let mut text = format!("{FIRST_LINE}\n");
-        for ProfileRange { path, range } in &self.ranges {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{} {} {}", range.offset(), range.len(), path.escape_ascii());
-        }
-        text
+        let text = str::from_utf8(&text).map_err(|_| Error::Option("the profile is not text".to_owned()))?;
+        Self::parse(text)
     }
 
     /// The ranges in order.
     pub fn ranges(&self) -> &[ProfileRange] {
         &self.ranges
     }
-}
 
-fn range(line: &str) -> Option<ProfileRange> {
-    let mut fields = line.splitn(3, ' ');
-    let (offset, len): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    offset.checked_add(len)?;
-    let path = unescaped(fields.next()?)?;
-    path.starts_with(b"/").then_some(ProfileRange { path, range: ByteRange::new(offset, len) })
-}
-
-/// The inverse of `escape_ascii`.
-fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        bytes.push(match rest.next()? {
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'x' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            other @ (b'\\' | b'\'' | b'"') => other,
-            _ => return None,
-        });
+    /// The names in order.
+    pub fn names(&self) -> &[ProfileName] {
+        &self.names
     }
-    Some(bytes)
+
+    /// Ranges and names in order.
+    pub fn steps(&self) -> impl Iterator<Item = ProfileStep<'_>> {
+        let mut names = self.names.iter().peekable();
+        let mut ranges = self.ranges.iter().enumerate().peekable();
+        std::iter::from_fn(move || {
+            let range = ranges.peek().map_or(usize::MAX, |(index, _)| *index);
+            match names.next_if(|name| name.ranges_before <= range) {
+                Some(name) => Some(ProfileStep::Name(name)),
+                None => ranges.next().map(|(_, range)| ProfileStep::Range(range)),
+            }
+        })
+    }
+
+    /// Whether the launch did nothing.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.names.is_empty()
+    }
+
+    fn take_names(&mut self, names: &mut Vec<(Vec<u8>, NameUsage)>) {
+        let ranges_before = self.ranges.len();
+        self.names.extend(names.drain(..).map(|(path, usage)| ProfileName { path, usage, ranges_before }));
+    }
+
+    fn take_range(&mut self, next: ProfileRange) {
+        let is_next = |last: &ProfileRange| last.path == next.path && last.range.end() == next.range.offset();
+        let follows_a_name = self.names.last().is_some_and(|name| name.ranges_before == self.ranges.len());
+        match self.ranges.last_mut().filter(|last| !follows_a_name && is_next(last)) {
+            Some(last) => last.range = ByteRange::between(last.range.offset(), next.range.end()),
+            None => self.ranges.push(next),
+        }
+    }
+}
+
+/// Whether `path` is that of the file or of a directory above it.
+fn leads_to(path: &[u8], file: &[u8]) -> bool {
+    file.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn range(path: &[u8], offset: u64, len: u64) -> ProfileRange {
+        ProfileRange { path: path.to_vec(), range: ByteRange::new(offset, len) }
+    }
+
     #[test]
-    fn profiles_survive_their_text() {
-        let range = |path: &[u8], offset, len| ProfileRange { path: path.to_vec(), range: ByteRange::new(offset, len) };
+    fn contiguous_ranges_are_merged() {
         let profile = Profile::new([
             range(b"/bin/a", 0, 4096),
             range(b"/bin/a", 4096, 4096),
-            range(b"/with space\n\\\xff'", 7, 1),
+            range(b"/bin/b", 7, 1),
             range(b"/bin/a", 8192, 10),
         ]);
         assert_eq!(profile.ranges().len(), 3);
         assert_eq!(profile.ranges()[0].range, ByteRange::new(0, 8192));
-        assert_eq!(Profile::parse(&profile.to_text()).expect("it is one"), profile);
     }
 
     #[test]
-    fn broken_profiles_are_refused() {
-        for (text, words) in [
-            ("", "first line"),
-            ("0 1 /a\n", "first line"),
-            ("# floe profile 1\n0 1 a\n", "line 2"),
-            ("# floe profile 1\n\n0 1\n", "line 3"),
-            ("# floe profile 1\nx 1 /a\n", "line 2"),
-            ("# floe profile 1\n18446744073709551615 1 /a\n", "line 2"),
-            ("# floe profile 1\n0 1 /a\\xg0\n", "line 2"),
-        ] {
-            let said = Profile::parse(text).err().map(|error| error.to_string());
-            assert!(said.as_ref().is_some_and(|said| said.contains(words)), "{text:?}: {said:?}");
-        }
+    fn names_that_the_next_range_implies_are_left_out() {
+        let name = |path: &[u8], usage| RecordedStep::Name(path.to_vec(), usage);
+        let profile = Profile::of_steps([
+            name(b"/lib", NameUsage::Found),
+            name(b"/lib/x", NameUsage::Missing),
+            name(b"/lib/later", NameUsage::Found),
+            name(b"/lib/a", NameUsage::Found),
+            RecordedStep::Range(range(b"/lib/a", 0, 10)),
+            name(b"/lib/x", NameUsage::Missing),
+            name(b"/lib", NameUsage::List),
+            RecordedStep::Range(range(b"/lib/later", 0, 10)),
+        ]);
+        let steps: Vec<_> = profile
+            .steps()
+            .map(|step| match step {
+                ProfileStep::Range(range) => (range.path.as_slice(), None),
+                ProfileStep::Name(name) => (name.path.as_slice(), Some(name.usage)),
+            })
+            .collect();
+        let expected: [(&[u8], _); 5] = [
+            (b"/lib/x", Some(NameUsage::Missing)),
+            (b"/lib/later", Some(NameUsage::Found)),
+            (b"/lib/a", None),
+            (b"/lib", Some(NameUsage::List)),
+            (b"/lib/later", None),
+        ];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn endless_text_is_refused_before_it_fills_memory() {
+        let error = Profile::read(std::io::repeat(b'#')).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_some_and(|error| error.contains("at most 16 MiB")), "{error:?}");
+        assert!(Profile::read(&b"\xff\xfe"[..]).is_err());
     }
 }

@@ -117,6 +117,9 @@ fn rights(place: &OwnedFd, access: Access) -> BitFlags<AccessFs> {
         Access::Write => make_bitflags!(AccessFs::{WriteFile}),
         Access::ReadWrite => make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | IoctlDev}),
         Access::Sockets => make_bitflags!(AccessFs::{MakeSock | RemoveFile}),
+        Access::Files => {
+            make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile})
+        }
         Access::RemoveDirectories => make_bitflags!(AccessFs::{RemoveDir}),
         Access::Tree => AccessFs::from_all(ABI_USED) & !AccessFs::Execute & !AccessFs::IoctlDev,
     };

@@ -36,6 +36,8 @@ pub enum Access {
     ReadWrite,
     /// Rename and remove sockets.
     Sockets,
+    /// Create, read, write, rename and remove regular files.
+    Files,
     /// Remove empty directories.
     RemoveDirectories,
     /// Create, change, link and remove files of all types.

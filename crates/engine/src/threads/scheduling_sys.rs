@@ -53,6 +53,11 @@ pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
     attempts.iter().copied().find(|attempt| apply(thread, *attempt).is_ok()).unwrap_or(Priority::Normal)
 }
 
+/// Schedules the calling thread with `priority`, or with the closest alternative that is permitted. Returns the result.
+pub fn schedule_this_thread(priority: Priority) -> Priority {
+    schedule(ThreadId::current(), priority)
+}
+
 /// Moves a thread to time sharing at a nice level.
 pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
     let _ = set_real_time(thread, None);

@@ -9,6 +9,11 @@ pub const LAUNCH_LIST_VERSION: u32 = 1;
 /// The maximum number of records.
 pub const LAUNCH_LIST_COUNT_MAX: u32 = 65_536;
 
+/// The magic number of the launch profile that may follow a launch list.
+pub const LAUNCH_PROFILE_MAGIC: [u8; 8] = *b"FloeProf";
+/// The maximum length of the text of a launch profile in an image, in bytes.
+pub const LAUNCH_PROFILE_BYTES_MAX: u32 = 4 << 20;
+
 raw_structs! {
     /// The header of a launch list.
     pub struct LaunchListHeader: 24 {
@@ -32,5 +37,15 @@ raw_structs! {
         pub offset: u64,
         /// The length in bytes.
         pub len: u64,
+    }
+
+    /// The header of a launch profile, which follows the records of a launch list.
+    pub struct LaunchProfileHeader: 16 {
+        /// [`LAUNCH_PROFILE_MAGIC`].
+        pub magic: [u8; 8],
+        /// The length of the text that follows, in bytes.
+        pub len: u32,
+        /// The crc32c of the text.
+        pub checksum: u32,
     }
 }

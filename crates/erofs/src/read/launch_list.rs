@@ -1,9 +1,21 @@
-//! Reads the launch list (docs/format/erofs.md, Launch list).
+//! Reads the launch list and the launch profile (docs/format/erofs.md, Launch list).
 
 use floe_image::{BlockReader, ByteRange, Bytes, DeviceId, Nid, Result};
 
 use super::Erofs;
-use crate::format::{LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LaunchListHeader, LaunchRecord};
+use crate::format::{
+    LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LAUNCH_PROFILE_BYTES_MAX, LAUNCH_PROFILE_MAGIC,
+    LaunchListHeader, LaunchProfileHeader, LaunchRecord,
+};
+
+/// The bytes after the last block of an image, read one after the other.
+struct Tail<'a> {
+    erofs: &'a Erofs,
+    position: u64,
+}
+
+/// The records of a launch list, and what follows them.
+type ListAndTail<'a> = (Vec<(Nid, ByteRange)>, Tail<'a>);
 
 impl Erofs {
     /// What a recorded launch reads first, in order; empty if the image has no launch list. The list is a hint: its
@@ -12,37 +24,68 @@ impl Erofs {
     /// # Errors
     /// The image cannot be read.
     pub fn launch_list(&self) -> Result<Vec<(Nid, ByteRange)>> {
-        let volume = self.volume();
-        let superblock = &volume.superblock;
+        Ok(self.list_and_tail()?.map(|(ranges, _)| ranges).unwrap_or_default())
+    }
+
+    /// The text of the profile from which the launch list was made; `None` if the image has none. The text is a hint and
+    /// not validated.
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    pub fn launch_profile(&self) -> Result<Option<Vec<u8>>> {
+        let Some((_, mut tail)) = self.list_and_tail()? else { return Ok(None) };
+        let header = tail.take(LaunchProfileHeader::SIZE)?.and_then(|bytes| LaunchProfileHeader::from_prefix(&bytes));
+        let is_known = |header: &LaunchProfileHeader| {
+            header.magic == LAUNCH_PROFILE_MAGIC && header.len <= LAUNCH_PROFILE_BYTES_MAX
+        };
+        let Some(header) = header.filter(is_known) else { return Ok(None) };
+        let mut text = Vec::new();
+        let len = usize::try_from(header.len).unwrap_or(0);
+        while text.len() < len {
+            let piece = len.saturating_sub(text.len()).min(<dyn BlockReader>::STORED_LEN_MAX);
+            let Some(bytes) = tail.take(piece)? else { return Ok(None) };
+            text.extend_from_slice(&bytes);
+        }
+        Ok((crc32c::crc32c(&text) == header.checksum).then_some(text))
+    }
+
+    /// The launch list, and what follows it.
+    fn list_and_tail(&self) -> Result<Option<ListAndTail<'_>>> {
+        let superblock = &self.volume().superblock;
         let start = superblock.block_count.checked_shl(superblock.block_size.log2().into());
         let start = start.filter(|start| start >> superblock.block_size.log2() == superblock.block_count);
-        let Some(start) = start else { return Ok(Vec::new()) };
-        let mut position = start;
-        let mut take = |len: usize| -> Result<Option<Bytes>> {
-            let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len));
-            let Some(end) = end.filter(|end| *end <= volume.image_len) else { return Ok(None) };
-            let bytes = volume.reader.stored(DeviceId(0), position, len)?;
-            position = end;
-            Ok(Some(bytes))
-        };
-        let header = take(LaunchListHeader::SIZE)?.and_then(|bytes| LaunchListHeader::from_prefix(&bytes));
+        let Some(position) = start else { return Ok(None) };
+        let mut tail = Tail { erofs: self, position };
+        let header = tail.take(LaunchListHeader::SIZE)?.and_then(|bytes| LaunchListHeader::from_prefix(&bytes));
         let is_known = |header: &LaunchListHeader| {
             header.magic == LAUNCH_LIST_MAGIC
                 && header.version == LAUNCH_LIST_VERSION
                 && header.count <= LAUNCH_LIST_COUNT_MAX
         };
-        let Some(header) = header.filter(is_known) else { return Ok(Vec::new()) };
+        let Some(header) = header.filter(is_known) else { return Ok(None) };
         let mut left = usize::try_from(header.count).unwrap_or(0).saturating_mul(LaunchRecord::SIZE);
         let (mut ranges, mut checksum) = (Vec::new(), 0);
         while left > 0 {
             let len = left.min(PIECE_RECORDS * LaunchRecord::SIZE);
-            let Some(bytes) = take(len)? else { return Ok(Vec::new()) };
+            let Some(bytes) = tail.take(len)? else { return Ok(None) };
             checksum = crc32c::crc32c_append(checksum, &bytes);
             let records = bytes.chunks_exact(LaunchRecord::SIZE).filter_map(LaunchRecord::from_prefix);
             ranges.extend(records.map(|record| (Nid(record.nid), ByteRange::new(record.offset, record.len))));
             left = left.saturating_sub(len);
         }
-        Ok(if checksum == header.checksum { ranges } else { Vec::new() })
+        Ok((checksum == header.checksum).then_some((ranges, tail)))
+    }
+}
+
+impl Tail<'_> {
+    /// The next bytes; `None` if the image ends before.
+    fn take(&mut self, len: usize) -> Result<Option<Bytes>> {
+        let volume = self.erofs.volume();
+        let end = u64::try_from(len).ok().and_then(|len| self.position.checked_add(len));
+        let Some(end) = end.filter(|end| *end <= volume.image_len) else { return Ok(None) };
+        let bytes = volume.reader.stored(DeviceId(0), self.position, len)?;
+        self.position = end;
+        Ok(Some(bytes))
     }
 }
 

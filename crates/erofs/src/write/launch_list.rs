@@ -2,7 +2,22 @@
 
 use floe_image::{ByteRange, Nid};
 
-use crate::format::{LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LaunchListHeader, LaunchRecord};
+use crate::format::{
+    LAUNCH_LIST_COUNT_MAX, LAUNCH_LIST_MAGIC, LAUNCH_LIST_VERSION, LAUNCH_PROFILE_BYTES_MAX, LAUNCH_PROFILE_MAGIC,
+    LaunchListHeader, LaunchProfileHeader, LaunchRecord,
+};
+
+/// The text of a profile in the form that follows the launch list; nothing if it is longer than an image may have it.
+pub fn launch_profile(text: &[u8]) -> Vec<u8> {
+    match u32::try_from(text.len()).ok().filter(|len| *len <= LAUNCH_PROFILE_BYTES_MAX) {
+        Some(len) => {
+            let checksum = crc32c::crc32c(text);
+            let header = LaunchProfileHeader { magic: LAUNCH_PROFILE_MAGIC, len, checksum };
+            [header.to_bytes().as_slice(), text].concat()
+        }
+        None => Vec::new(),
+    }
+}
 
 /// The list in the form that follows the last block; ranges beyond the limit are dropped.
 pub fn launch_list(ranges: &[(Nid, ByteRange)]) -> Vec<u8> {

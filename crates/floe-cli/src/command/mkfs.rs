@@ -271,8 +271,8 @@ fn source(path: &Path) -> Source {
 
 /// Reads a profile of floe record.
 fn profile(path: &Path) -> Result<Profile, Fail> {
-    let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    Profile::parse(&text).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
+    let file = fs::File::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+    Profile::read(file).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
 }
 
 impl Arguments {

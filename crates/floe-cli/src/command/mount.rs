@@ -1,6 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
 use std::{
+    fs::File,
     io::{self, Write},
     mem,
     num::NonZero,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Keeper, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Keeper, Mount, Mountpoint, UnmountError, Unmounter};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -26,8 +27,10 @@ use crate::{
     ending_signals::unless_ignored,
     exit::Exit,
     fail::Fail,
-    front::Fronted,
+    front::{FrontReport, Fronted},
+    handover::{Giver, Invocation, ServiceManager, State, StateFile, Taken, identity, is_upgrade},
     idle::unmount_when_idle,
+    launch::{LaunchPlan, Mounted, ProfileChoice},
     mount_log::MountLog,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
@@ -61,6 +64,9 @@ pub(crate) struct Arguments {
     cache: Option<u64>,
     #[arg(long, value_name = "N", help = mount_options::about("threads"))]
     threads: Option<NonZero<usize>>,
+    /// Record the first launch, and replay it in later mounts
+    #[arg(long)]
+    learn: bool,
     /// Admit other users (the default for root)
     #[arg(long)]
     allow_other: bool,
@@ -132,6 +138,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if arguments.allow_other {
         settings.mount.access = Some(Access::All);
     }
+    settings.learn |= arguments.learn;
     settings.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
         settings.open.device_directory = arguments.device_directory;
@@ -149,7 +156,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
-    let report = match order.in_background.then(daemon::start).transpose()? {
+    let in_background = order.in_background || is_upgrade();
+    let report = match in_background.then(daemon::start).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
         Some(Role::Foreground(code)) => return Ok(code),
@@ -158,15 +166,33 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
-    let Order { image: path, directory, mut settings, idle, notify_pipe, .. } = order;
-    let mountpoint = Mountpoint::find(&directory)?;
-    let (shown_path, shown) = (absolute(&path), absolute(&directory));
+    let Order { image: path, directory, mut settings, idle, notify_pipe, in_background } = order;
+    // The service manager knows a process in the foreground only.
+    let manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
+    let invocation = Invocation::of_this_process(manager.is_some());
+    let mut taken = Taken::find(&directory, manager.as_ref())?;
+    // A mount that is taken over may have no server until it is: nothing here may access it.
+    let (mountpoint, shown) = match &taken {
+        Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
+        None => (Mountpoint::find(&directory)?, absolute(&directory)),
+    };
+    if let Some(taken) = &taken {
+        settings.tune(&taken.state.tuned);
+        // The launch was before.
+        (settings.profile, settings.learn) = (ProfileChoice::Off, false);
+    }
+    let shown_path = absolute(&path);
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     let log = MountLog::open(&shown_path, &shown, report.is_some());
     settings.mount.faults = Some(log.faults());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
+    let tuned = taken.as_ref().map(|taken| taken.state.tuned.clone()).unwrap_or_default();
+    let state_file = match taken.as_mut().and_then(Taken::take_state_file) {
+        None if manager.is_some() => StateFile::create().ok(),
+        file => file,
+    };
     let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
@@ -175,8 +201,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
     crate::compromised::on_a_read(&mut settings.mount);
-    let policy = mem::take(&mut needs.policy);
-    let Opened { files, enforced, remote } = confinement::open(&path, &settings.open, policy, settings.sandbox)??;
+    let mut policy = mem::take(&mut needs.policy);
+    let remote = remote::start(&path, &settings.open.remote)?;
+    let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
+    let Opened { files, enforced, remote } =
+        confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
     let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
@@ -184,7 +213,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on, signals are queued until the mount exists, so that no signal leaves a mount without a process.
     let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
-    let Fronted { mount, reader, report: front } = settings.front.mount(&image, mountpoint, &settings.mount)?;
+    let Fronted { mount, reader, report: front } = match taken {
+        None => settings.front.mount(&image, mountpoint, &settings.mount)?,
+        Some(taken) => {
+            let (reader, report) = (image.reader().clone(), taken.state.front.clone());
+            Fronted { mount: taken.mount(&image, &settings.mount)?, reader, report }
+        }
+    };
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
@@ -196,6 +231,17 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let unmounter = mount.unmounter();
     unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
     let device = unmounter.device();
+    let giver = device.and_then(|device| giver(&mount, &image, device, &front, &shown, tuned, state_file));
+    if let (Some(manager), Some((giver, _))) = (&manager, &giver) {
+        giver.store(manager);
+    }
+    let launches = launch.start(Mounted {
+        image: image.clone(),
+        reader: reader.clone(),
+        front: front.clone(),
+        keeper: needs.keeper.clone(),
+        requests: mount.request_counts(),
+    });
     let source = Arc::new(status::Source {
         image: image.clone(),
         reader,
@@ -206,13 +252,16 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         settings,
         front,
         requests: mount.request_counts(),
+        launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
         remote,
+        invocation,
+        giver,
     });
     let control = device.zip(needs.control.take()).map(|(device, prepared)| {
         let source = Arc::clone(&source);
-        control::Server::start(prepared?, device, move |question| source.answer(question))
+        control::Server::start(prepared?, device, source)
     });
     if let Some(Err(error)) = &control {
         eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
@@ -222,9 +271,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
     log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
-    // Prefetch only improves speed, so the mount neither waits for this thread nor fails if it cannot be started.
-    let ahead = image.clone();
-    let _ = thread::Builder::new().name("floe-launch".to_owned()).spawn(move || ahead.read_ahead_of_launch());
+    if let Some(manager) = &manager {
+        manager.ready();
+    }
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
@@ -232,12 +281,22 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         notify(&pipe, true);
     }
     let ended = mount.wait();
+    launches.end();
+    if matches!(ended, Ended::HandedOver) {
+        // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
+        log.event(&format!("{} is served by another process", shown.display()));
+        drop(needs);
+        process::exit(Exit::Done.code().into());
+    }
+    if let Some(manager) = &manager {
+        manager.forget();
+    }
     drop(control);
     if let Some(account) = account {
         account.write(&source)?;
     }
     match ended {
-        Ended::Unmounted => {
+        Ended::Unmounted | Ended::HandedOver => {
             log.event(&format!("{} is unmounted", shown.display()));
             Ok(Exit::Done)
         }
@@ -249,6 +308,23 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         }
         Ended::Failed(error) => Err(Fail::failed(format!("lost the connection to the kernel: {error}"))),
     }
+}
+
+/// What hands the mount over, with the state that the next process needs. `None` for a front.
+fn giver(
+    mount: &Mount,
+    image: &Image,
+    device: (u32, u32),
+    front: &FrontReport,
+    directory: &Path,
+    tuned: Vec<String>,
+    file: Option<File>,
+) -> Option<(Giver, Arc<StateFile>)> {
+    let handover = mount.handover()?;
+    let mut state = State::new(identity(image).ok()?, directory, device, handover.terms(), front.clone());
+    state.tuned = tuned;
+    let state = Arc::new(StateFile::new(state, file).ok()?);
+    Some((Giver::new(handover, Arc::clone(&state)), state))
 }
 
 fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Option<Report>) -> io::Result<()> {
@@ -265,6 +341,10 @@ fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Optio
 /// Reports the result to a process that reads from the pipe, as squashfuse does. Without such a process, the message is
 /// dropped.
 pub(crate) fn notify(pipe: &Path, works: bool) {
+    if is_upgrade() {
+        // The reader got its message long ago; opening the pipe would wait for another one.
+        return;
+    }
     if let Ok(mut pipe) = std::fs::OpenOptions::new().write(true).open(pipe) {
         let _ = pipe.write_all(if works { b"s" } else { b"f" });
     }

@@ -3,37 +3,32 @@
 mod launch;
 
 use std::{
-    collections::{HashMap, HashSet},
     ffi::OsString,
     fs,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::ExitStatus,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use clap::Args;
-use floe::{ByteRange, Image, Nid};
-use floe_fuse::{Access, Detach, Mount, MountEntry, MountTable, Mountpoint};
-use floe_mkfs::{Profile, ProfileRange};
+use floe_fuse::{Access, Detach, Mount, MountEntry, MountTable, Mountpoint, Readdir};
 
 use self::launch::Launch;
 use crate::{
     exit::Exit,
     fail::Fail,
+    launch::Recorder,
     mount_options::{Settings, Strictness},
     remote,
 };
 
-/// The maximum number of recorded reads.
-const READS_MAX: usize = 1 << 20;
-
-/// Record which parts of an image a command reads, in order
+/// Record which names and parts of an image a command needs, in order
 ///
 /// While the command runs, the image is mounted once more over DIR with empty caches, so that each first read is
 /// visible. Afterwards DIR is as before. SIGINT, SIGTERM and SIGHUP are passed to the command, which ends servers, and
 /// the reads so far are recorded. After 5 seconds, or at a second signal, the command is killed. `floe mkfs --profile`
-/// places the recorded parts at the front of an image.
+/// places the recorded parts at the front of an image, and `floe mount -o profile=` goes ahead of the next launch.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
@@ -61,9 +56,6 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// The kernel's reads, with each byte of a file only once.
-type Reads = Arc<Mutex<Vec<(Nid, ByteRange)>>>;
-
 /// Runs the command.
 ///
 /// # Errors
@@ -90,17 +82,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     // Prefetch would hide reads of the launch.
     settings.open.engine.read_around = false;
     let image = remote::open_image(&path, &settings.open)?;
-    let reads = Reads::default();
-    let sink = Arc::clone(&reads);
+    let recorder = Arc::new(Recorder::default());
+    let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
     options.source = remote::without_credentials(&path).to_string_lossy().into_owned();
     options.read_ahead_bytes = Some(0);
-    options.reads = Some(Arc::new(move |nid, offset, len| {
-        let mut reads = sink.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.len() < READS_MAX {
-            reads.push((nid, ByteRange::new(offset, len.into())));
-        }
-    }));
+    // Attributes in listings would hide which names the launch looks up.
+    options.readdir = Readdir::Plain;
+    options.touches = Some(Arc::new(move |touch| sink.note(touch)));
     // This comes before the mount, so that no signal leaves a mount without a process.
     let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
@@ -116,15 +105,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     }
     drop(mount);
     let status = status?;
-    let reads = std::mem::take(&mut *reads.lock().unwrap_or_else(PoisonError::into_inner));
-    let profile = profile(&image, &reads)?;
+    let profile = recorder.take_profile(&image)?;
     let written = fs::write(&arguments.output, profile.to_text());
     written.map_err(|error| Fail::failed(format!("{}: {error}", arguments.output.display())))?;
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
     eprintln!(
-        "floe: {} ranges with {} KiB are in {}; floe mkfs --profile places them first",
+        "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places them first, and floe mount \
+         -o profile= replays them",
         profile.ranges().len(),
         bytes >> 10,
+        profile.names().len(),
         arguments.output.display()
     );
     Ok(code_of(status))
@@ -145,27 +135,4 @@ fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(Exit::Failed.code())
-}
-
-/// The profile: the reads, with the paths of the files.
-fn profile(image: &Image, reads: &[(Nid, ByteRange)]) -> Result<Profile, Fail> {
-    let mut wanted: HashSet<Nid> = reads.iter().map(|(nid, _)| *nid).collect();
-    let mut paths = HashMap::new();
-    let mut sizes = HashMap::new();
-    let mut walk = image.walk();
-    while !wanted.is_empty()
-        && let Some(entry) = walk.next()
-    {
-        let entry = entry.map_err(|failed| Fail::failed(format!("the image: {}", failed.error)))?;
-        if wanted.remove(&entry.attr.nid) {
-            sizes.insert(entry.attr.nid, entry.attr.size);
-            paths.insert(entry.attr.nid, entry.path);
-        }
-    }
-    let ranges = reads.iter().filter_map(|(nid, range)| {
-        let range = range.intersection(ByteRange::new(0, *sizes.get(nid)?));
-        let path = paths.get(nid)?.clone();
-        (!range.is_empty()).then_some(ProfileRange { path, range })
-    });
-    Ok(Profile::new(ranges))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::{
         fs::{FileTypeExt, MetadataExt},
         net::UnixStream,
@@ -20,7 +20,7 @@ use rustix::{
     process::geteuid,
 };
 
-use super::{Answer, Question, socket_path};
+use super::{ANSWER_BYTES_MAX, Answer, Question, socket_path, write_line};
 use crate::fail::Fail;
 
 /// A mount of Floe, as a client addresses it.
@@ -71,7 +71,11 @@ impl Mounted {
         }
     }
 
-    fn connect(&self) -> Result<UnixStream, Fail> {
+    /// Connects to the process that serves the mount.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(crate) fn connect(&self) -> Result<UnixStream, Fail> {
         let candidates = socket_path::candidates(self.user_id, self.device);
         let connection = candidates.iter().find_map(|path| connect(path, self.user_id, AnswerLimits::OWN.time).ok());
         connection.ok_or_else(|| {
@@ -92,7 +96,7 @@ pub(crate) struct AnswerLimits {
 
 impl AnswerLimits {
     /// The limits for a mount of the same user.
-    const OWN: Self = Self { time: Duration::from_secs(10), bytes: 4 << 20 };
+    const OWN: Self = Self { time: Duration::from_secs(10), bytes: ANSWER_BYTES_MAX as usize };
 }
 
 /// Connects to the socket of a mount of this user.
@@ -124,10 +128,8 @@ pub(super) fn converse(connection: &UnixStream, question: &Question, limits: Ans
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
         left => Ok(Some(left)),
     };
-    let mut line = serde_json::to_vec(question)?;
-    line.push(b'\n');
     connection.set_write_timeout(left()?)?;
-    (&mut &*connection).write_all(&line)?;
+    write_line(connection, question)?;
     let (mut answer, mut piece) = (Vec::new(), vec![0; 64 << 10]);
     while !answer.ends_with(b"\n") {
         // A program that sends a byte now and then does not extend the time.

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{mount_options::ShownOption, status::Report};
+use crate::{
+    handover::{Invocation, State},
+    mount_options::ShownOption,
+    status::Report,
+};
 
 /// A question to a mount.
 #[derive(Serialize, Deserialize, Debug)]
@@ -14,6 +18,15 @@ pub(crate) enum Question {
     Options,
     /// A change of options, each as `key=value`.
     Tune(Vec<String>),
+    /// How the serving process was started.
+    Invocation,
+    /// The state and the descriptors of the mount, for a process that takes it over. More questions follow on the same
+    /// connection: [`Question::Stop`], then [`Question::Serves`].
+    HandOver,
+    /// The other process is ready: this one stops taking requests.
+    Stop,
+    /// The other process serves the mount from now on.
+    Serves,
 }
 
 /// The answer to a [`Question`].
@@ -24,6 +37,19 @@ pub(crate) enum Answer {
     Status(Box<Report>),
     /// The current options.
     Options(Vec<ShownOption>),
+    /// How the serving process was started.
+    Invocation(Invocation),
+    /// The state of a mount for its next process. The message carries descriptors: those of the device, then these.
+    State {
+        /// The state.
+        state: Box<State>,
+        /// Whether there is the socket of fusermount3.
+        has_auto_unmount: bool,
+        /// Whether there is the memory file with the state.
+        has_state_file: bool,
+    },
+    /// The process takes no more requests.
+    Stopped,
     /// A refusal with its reason: one line.
     Refused(String),
 }

@@ -2,28 +2,39 @@
 
 use std::{
     fs::{self, Permissions},
-    io::{self, BufRead, BufReader, Read, Write},
+    io,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
-use super::{Answer, Question, socket_path};
-
-/// The maximum length of a question, in bytes.
-const QUESTION_BYTES_MAX: u64 = 64 << 10;
+use super::{
+    Answer, Question,
+    line::{QUESTION_BYTES_MAX, read_line},
+    socket_path, write_line,
+};
 
 /// How long a client may take to send a question, and to receive the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause after a connection could not be accepted, usually because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a mount does for its clients.
+pub(crate) trait Service: Send + Sync {
+    /// Answers a question.
+    fn answer(&self, question: Question) -> Answer;
+
+    /// Hands the mount over to the process at the other end of the connection. Runs on its own thread.
+    fn hand_over(&self, connection: UnixStream);
+}
 
 /// A listening socket without its final name. The mount whose number names the socket does not exist yet; once it does,
 /// this process can no longer create sockets.
@@ -76,16 +87,12 @@ impl Server {
     ///
     /// # Errors
     /// The socket cannot be renamed, or no thread can be started.
-    pub(crate) fn start(
-        prepared: Prepared,
-        device: (u32, u32),
-        answer: impl Fn(Question) -> Answer + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(prepared: Prepared, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
         let Prepared { mut server, listener } = prepared;
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;
         server.path = path;
-        thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &answer))?;
+        thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &service))?;
         Ok(server)
     }
 }
@@ -100,32 +107,34 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &UnixListener, answer: &dyn Fn(Question) -> Answer) {
+fn serve(listener: &UnixListener, service: &Arc<dyn Service>) {
     for connection in listener.incoming() {
         match connection {
             // A client that disconnects or sends nonsense does not affect other clients.
-            Ok(connection) => drop(converse(&connection, answer)),
+            Ok(connection) => drop(converse(connection, service)),
             Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-fn converse(connection: &UnixStream, answer: &dyn Fn(Question) -> Answer) -> io::Result<()> {
+fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()> {
     connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
     connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
     // Reads the question even of a client that will be refused: closing the socket with unread data would cut the
     // answer off.
-    let mut line = String::new();
-    BufReader::new(connection.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
-    let user = socket_peercred(connection)?.uid;
+    let line = read_line(&connection, QUESTION_BYTES_MAX)?;
+    let user = socket_peercred(&connection)?.uid;
     let answer = match serde_json::from_str(&line) {
         // Root collects metrics of all users.
-        Ok(Question::Status) if user.is_root() => answer(Question::Status),
+        Ok(Question::Status) if user.is_root() => service.answer(Question::Status),
         _ if user != geteuid() => Answer::Refused("only the user who mounted the image can query it".to_owned()),
-        Ok(question) => answer(question),
+        Ok(Question::HandOver) => {
+            let service = Arc::clone(service);
+            let thread = thread::Builder::new().name("floe-handover".to_owned());
+            return thread.spawn(move || service.hand_over(connection)).map(drop);
+        }
+        Ok(question) => service.answer(question),
         Err(_) => Answer::Refused(format!("floe {} does not support this request", env!("CARGO_PKG_VERSION"))),
     };
-    let mut line = serde_json::to_vec(&answer)?;
-    line.push(b'\n');
-    (&mut &*connection).write_all(&line)
+    write_line(&connection, &answer)
 }

@@ -33,6 +33,16 @@ impl Settings {
         options
     }
 
+    /// Applies changes that a user made to a running mount with another version of the program. Changes that this version
+    /// does not support are left out.
+    pub(crate) fn tune(&mut self, changes: &[String]) {
+        for change in changes {
+            if let Ok(engine) = self.tuned(std::slice::from_ref(change)) {
+                self.open.engine = engine;
+            }
+        }
+    }
+
     /// The options of the engine after `changes`, each of the form `key=value`.
     ///
     /// # Errors

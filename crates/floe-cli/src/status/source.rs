@@ -1,6 +1,6 @@
 //! Collects the report about a mount.
 
-use std::{collections::BTreeMap, path::PathBuf, process, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, os::unix::net::UnixStream, path::PathBuf, process, sync::Arc, time::Instant};
 
 use floe::{Image, Reader, remote::RemoteProcess};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
@@ -12,14 +12,20 @@ use super::report::{
     PagePoolReport, ReadAroundReport, RemoteReport, Report, SCHEMA, SandboxReport, ThreadReport, WorkReport,
 };
 use crate::{
-    control::{Answer, Question},
+    control::{Answer, Question, Service, write_line},
     front::FrontReport,
+    handover::{Giver, Invocation, StateFile},
+    launch::Launches,
     mount_options::Settings,
     shown::json_name,
 };
 
 /// The size of a page of the pool, in bytes.
 const PAGE_BYTES: u64 = 4096;
+
+/// Why a mount with a front is not handed over.
+const CANNOT_HAND_OVER: &str =
+    "only mounts with front=fuse can be taken over by another process: unmount it, and mount it again";
 
 /// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [
@@ -60,15 +66,18 @@ pub(crate) struct Source {
     pub(crate) settings: Settings,
     pub(crate) front: FrontReport,
     pub(crate) requests: RequestCounts,
+    pub(crate) launches: Arc<Launches>,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
     /// The process that fetches the image, if it is remote.
     pub(crate) remote: Option<Arc<RemoteProcess>>,
+    pub(crate) invocation: Invocation,
+    /// Hands the mount over, with its state; `None` for mounts that cannot be handed over.
+    pub(crate) giver: Option<(Giver, Arc<StateFile>)>,
 }
 
-impl Source {
-    /// Answers a question from the control socket.
-    pub(crate) fn answer(&self, question: Question) -> Answer {
+impl Service for Source {
+    fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.report())),
             Question::Options => Answer::Options(self.settings().shown()),
@@ -76,9 +85,22 @@ impl Source {
                 Ok(()) => Answer::Options(self.settings().shown()),
                 Err(reason) => Answer::Refused(reason),
             },
+            Question::Invocation if self.giver.is_none() => Answer::Refused(CANNOT_HAND_OVER.to_owned()),
+            Question::Invocation => Answer::Invocation(self.invocation.clone()),
+            Question::HandOver | Question::Stop | Question::Serves => Answer::Refused("not now".to_owned()),
         }
     }
 
+    fn hand_over(&self, connection: UnixStream) {
+        // If the other process fails, this one goes on, and the other one says why.
+        let _ = match &self.giver {
+            Some((giver, _)) => giver.give(&connection),
+            None => write_line(&connection, &Answer::Refused(CANNOT_HAND_OVER.to_owned())),
+        };
+    }
+}
+
+impl Source {
     /// The current report.
     pub(crate) fn report(&self) -> Report {
         let engine = self.engine();
@@ -103,6 +125,7 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             front: self.front.clone(),
+            launch: self.launches.report(),
             options: self.settings().shown(),
             remote: self.remote.as_deref().map(remote_of),
             sandbox: SandboxReport {
@@ -184,7 +207,11 @@ impl Source {
 
     fn tune(&self, changes: &[String]) -> Result<(), String> {
         let wanted = self.settings().tuned(changes)?;
-        self.engine().tune(&wanted).map_err(|error| error.to_string())
+        self.engine().tune(&wanted).map_err(|error| error.to_string())?;
+        if let Some((_, state)) = &self.giver {
+            state.note_tuned(changes);
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::report::{LatencyReport, MetadataCacheReport, RemoteReport, Report, SandboxReport};
-use crate::shown::Shown;
+use crate::{launch::LaunchReport, shown::Shown};
 
 /// Writes the report.
 ///
@@ -34,6 +34,7 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     if !report.front.kind.is_empty() {
         writeln!(writer, "front        {} ({})", shown(&report.front.kind), shown(&report.front.reason))?;
     }
+    write_launch(writer, &report.launch)?;
     if let Some(remote) = &report.remote {
         write_remote(writer, remote)?;
     }
@@ -145,6 +146,32 @@ fn write_wrapped(writer: &mut dyn Write, name: &str, words: &[String]) -> io::Re
         write!(writer, "none")?;
     }
     writeln!(writer)
+}
+
+fn write_launch(writer: &mut dyn Write, launch: &LaunchReport) -> io::Result<()> {
+    if ["", "none", "off"].contains(&launch.state.as_str()) && launch.reason.is_empty() {
+        return Ok(());
+    }
+    let shown = |name: &str| Shown(name.as_bytes()).to_string();
+    let reason = if launch.reason.is_empty() { String::new() } else { format!(": {}", shown(&launch.reason)) };
+    writeln!(writer, "launch       {}{reason}", shown(&launch.state))?;
+    if launch.steps == 0 {
+        return Ok(());
+    }
+    writeln!(
+        writer,
+        "  profile    {} of {} steps; ahead of the launch: {} names, {} missing ones, {} failed, {} ranges of {}; {} steps \
+         skipped, {} files outside",
+        shown(&launch.source),
+        launch.steps,
+        launch.found_names,
+        launch.missing_names,
+        launch.failed_names,
+        launch.ranges,
+        bytes(launch.range_bytes),
+        launch.skipped_steps,
+        launch.outside_files
+    )
 }
 
 fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()> {

@@ -29,6 +29,12 @@ const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
     block_cache.spill_file_blocks block_cache.spill_file_bytes block_cache.spill_file_hits block_cache.used_bytes
     decoders.budget_bytes decoders.used_bytes decoders.used_bytes_max decoders.waits device
+    launch.failed_names launch.found_names launch.missing_names launch.outside_files launch.range_bytes
+    launch.ranges launch.reason launch.skipped_steps launch.source launch.state launch.steps
+    launch.requests.forget launch.requests.getattr launch.requests.getxattr launch.requests.listxattr
+    launch.requests.lookup launch.requests.lseek launch.requests.open launch.requests.opendir
+    launch.requests.read launch.requests.readdir launch.requests.readdirplus launch.requests.readlink
+    launch.requests.statfs
     faults.corrupt faults.no_memory faults.other faults.overdue faults.source faults.unsupported front.kind front.reason remote image.devices image.format image.offset_bytes image.path latency[].buckets[].count
     latency[].buckets[].up_to_ns latency[].count latency[].max_ns latency[].mean_ns latency[].p50_ns
     latency[].p999_ns latency[].p99_ns latency[].stage latency[].total_ns lz4.decodes lz4.temporary_pages

@@ -70,6 +70,7 @@ impl Sample {
             match self.channel.receive(&mut buffer)? {
                 Receipt::Request(Received { request, reply }) => self.answer(request.expect("a sound request"), reply),
                 Receipt::Nothing => self.channel.wait()?,
+                Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }

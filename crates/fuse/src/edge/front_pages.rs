@@ -16,6 +16,10 @@ pub trait FrontImage: Send + Sync {
     /// told.
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>>;
 
+    /// The inodes of the original whose data are in a range of the image, with the ranges of their data; empty where the
+    /// range is no file data, or cannot be told. Does not wait.
+    fn originals_in(&self, range: ByteRange) -> Vec<(Nid, ByteRange)>;
+
     /// Notes that the kernel reads a range of the image; returns the ranges of metadata that it is likely to read next. The
     /// iterator may wait; this call does not.
     fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>>;

@@ -9,7 +9,7 @@ use floe_fuse_wire::{
 use floe_image::{Attr, Error, FileSystem, FileType, Nid, SeekTarget};
 
 use crate::{
-    Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts,
+    Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts, Touch,
     caller::is_administrator,
     inodes::attributes::{AttributeView, kind},
     inodes::errno::errno_of,
@@ -148,6 +148,18 @@ impl Served {
     pub(crate) fn note_lookup(&self, caller: u32, parent: u64, entry: &EntryOut) {
         if self.readdir == Readdir::Adaptive && entry.nodeid != 0 {
             self.listings.looked_up(caller, self.nid(parent), kind(FileType::Directory) == entry.attr.mode >> 12);
+        }
+    }
+
+    /// What the reply to a lookup tells of a launch.
+    pub(crate) fn touch<'name>(&self, parent: u64, name: &'name [u8], entry: &EntryOut) -> Touch<'name> {
+        let parent = self.nid(parent);
+        match entry.nodeid {
+            0 => Touch::Missing { parent, name },
+            node => {
+                let is_directory = kind(FileType::Directory) == entry.attr.mode >> 12;
+                Touch::Found { parent, name, nid: self.nid(node), is_directory }
+            }
         }
     }
 

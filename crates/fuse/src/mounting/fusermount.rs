@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     io::{self, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -34,6 +34,12 @@ impl AutoUnmount {
     /// The socket, for another process to keep.
     pub(crate) fn into_socket(self) -> OwnedFd {
         self.socket
+    }
+}
+
+impl AsFd for AutoUnmount {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -6,10 +6,11 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread,
 };
 
+use floe_engine::{Priority, schedule_this_thread};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -25,6 +26,7 @@ use crate::{
     mounting::front::HiddenMount,
     mounting::front_readahead::{FrontReadahead, FrontReader},
     mounting::fusermount::AutoUnmount,
+    mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause, priority_from_number, priority_to_number},
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
 };
@@ -35,7 +37,7 @@ const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// Says who uses a mount.
 pub type UsersOf = fn(&Path) -> String;
 
-/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts one
+/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts or adopts one
 /// directory, once, and unmounts what it mounted, and ends with the process that it is for.
 pub struct Keeper {
     /// One question and its answer at a time; `None` once it has ended.
@@ -64,12 +66,16 @@ enum Question {
     MountHidden,
     /// The kernel's EROFS in front of that.
     MountFront,
+    /// What another process has mounted on the directory.
+    Adopt,
     Unmount,
     UnmountLazily,
     ReadAhead,
     Users,
     /// Whether the thread with this id administers the machine.
     IsAdministrator(u32),
+    /// A thread that walks ahead of a launch, with this priority.
+    Walk(u32),
 }
 
 /// What it answers: a kind, an errno or 0, and a text.
@@ -129,6 +135,13 @@ impl Keeper {
         }
     }
 
+    /// Takes charge of what another process has mounted on the directory, instead of mounting.
+    pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
+        let refused = |error| MountError::Refused { path: directory.to_owned(), error };
+        let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
+        if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
+    }
+
     /// Makes a mount that is in no tree; its descriptor of the device.
     pub(crate) fn hide(&self) -> Result<OwnedFd, MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
@@ -179,6 +192,21 @@ impl Keeper {
     /// Whether the thread with this id administers the machine.
     pub(crate) fn is_administrator(&self, thread: u32) -> bool {
         self.ask(Question::IsAdministrator(thread)).is_ok_and(|(answer, _)| answer.kind == DONE)
+    }
+
+    /// Starts the thread that walks ahead of a launch, with the best of these priorities that is permitted. There is one for
+    /// each mount.
+    ///
+    /// # Errors
+    /// Nothing is mounted, or the keeper is gone.
+    pub fn walk(&self, priority: Priority) -> io::Result<LaunchWalk> {
+        let (answer, descriptors) = self.ask(Question::Walk(priority_to_number(priority)))?;
+        let thread = answer.text.parse().unwrap_or(0);
+        match (answer.kind, descriptors.into_iter().next()) {
+            (DONE, Some(socket)) => Ok(LaunchWalk::new(socket, thread)),
+            (DONE, None) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            _ => Err(answer.error()),
+        }
     }
 
     /// Who uses the mount.
@@ -247,9 +275,31 @@ struct Held {
     mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     is_front: bool,
+    /// Stops the walk ahead of a launch.
+    walk: Option<Arc<WalkPause>>,
+}
+
+impl Held {
+    /// Starts a walker. Gives the other end of its socket and the id of its thread.
+    fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
+        let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
+        let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
+        self.walk = Some(walker.pause());
+        let (sender, receiver) = mpsc::sync_channel(1);
+        thread::Builder::new().name(LaunchWalker::THREAD.to_owned()).spawn(move || {
+            schedule_this_thread(priority);
+            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+            walker.run();
+        })?;
+        let thread = receiver.recv().map_err(io::Error::other)?;
+        Ok((socket, thread))
+    }
 }
 
 fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<OwnedFd>) {
+    if let (Question::Unmount | Question::UnmountLazily, Some(walk)) = (question, &held.walk) {
+        walk.stop();
+    }
     let unmount = |detach| match held.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
         None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
         Some(result) => Answer::of_unmount(result),
@@ -265,6 +315,13 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 }
                 Err(error) => Answer::of_mount_error(error),
             },
+        },
+        Question::Adopt => match kept.directory.filter(|_| held.mounted.is_none()) {
+            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+            Some(directory) => {
+                held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                Answer::done()
+            }
         },
         Question::MountHidden if held.hidden.is_some() || held.mounted.is_some() => {
             Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
@@ -309,6 +366,13 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
             let text = kept.directory.map(kept.users_of).unwrap_or_default();
             Answer { text, ..Answer::done() }
         }
+        Question::Walk(priority) => {
+            let directory = kept.directory.ok_or_else(|| io::ErrorKind::NotConnected.into());
+            match directory.and_then(|directory| held.walk(directory, priority_from_number(priority))) {
+                Ok((socket, thread)) => return (Answer { text: thread.to_string(), ..Answer::done() }, vec![socket]),
+                Err(error) => Answer::failed(4, &error),
+            }
+        }
         Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
         Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
     };
@@ -340,6 +404,8 @@ impl Question {
             Self::IsAdministrator(thread) => (6, thread),
             Self::MountHidden => (7, 0),
             Self::MountFront => (8, 0),
+            Self::Walk(priority) => (9, priority),
+            Self::Adopt => (10, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -357,6 +423,8 @@ impl Question {
             6 => Self::IsAdministrator(argument),
             7 => Self::MountHidden,
             8 => Self::MountFront,
+            9 => Self::Walk(argument),
+            10 => Self::Adopt,
             _ => return None,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
-use floe_image::{Error, Nid};
+use floe_image::{ByteRange, Error, Nid};
 
 use crate::Keeper;
 
@@ -11,6 +11,38 @@ pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// Is told of every read that the kernel sends: the inode, the first byte, and how many.
 pub type ReadSink = Arc<dyn Fn(Nid, u64, u32) + Send + Sync>;
+
+/// A request of the kernel, as far as it tells what a launch needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch<'a> {
+    /// A name was looked up and found.
+    Found {
+        /// The directory.
+        parent: Nid,
+        /// The name in it.
+        name: &'a [u8],
+        /// Its inode.
+        nid: Nid,
+        /// Whether that is a directory.
+        is_directory: bool,
+    },
+    /// A name was looked up, and there is none.
+    Missing {
+        /// The directory.
+        parent: Nid,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// The target of a symbolic link was read.
+    Link(Nid),
+    /// A directory was listed from its beginning.
+    List(Nid),
+    /// A range of a file was read.
+    Read(Nid, ByteRange),
+}
+
+/// Is told of every touch by other threads than the one that walks ahead of a launch.
+pub type TouchSink = Arc<dyn Fn(Touch<'_>) + Send + Sync>;
 
 /// How an image is mounted.
 #[derive(Clone)]
@@ -54,6 +86,8 @@ pub struct MountOptions {
     pub faults: Option<FaultSink>,
     /// Is told what is read.
     pub reads: Option<ReadSink>,
+    /// Is told what is touched. With the kernel's EROFS in front, reads alone are seen.
+    pub touches: Option<TouchSink>,
     /// Mounts and unmounts, where this process gives up the right to.
     pub keeper: Option<Arc<Keeper>>,
 }
@@ -136,6 +170,7 @@ impl Default for MountOptions {
             kernel_options: Vec::new(),
             faults: None,
             reads: None,
+            touches: None,
             keeper: None,
         }
     }

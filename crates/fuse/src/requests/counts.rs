@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use floe_fuse_wire::Opcode;
@@ -130,6 +130,10 @@ pub struct RequestCounts {
 struct Counts {
     requests: [AtomicU64; RequestKind::ALL.len()],
     faults: [AtomicU64; FaultKind::ALL.len()],
+    /// The thread that walks ahead of a launch; 0 if there is none.
+    walker: AtomicU32,
+    /// Its requests.
+    walked: [AtomicU64; RequestKind::ALL.len()],
 }
 
 impl RequestCounts {
@@ -143,8 +147,26 @@ impl RequestCounts {
         self.counts.faults[kind as usize].load(Relaxed)
     }
 
-    pub(crate) fn note(&self, kind: RequestKind) {
+    /// The number of them that the thread made that walks ahead of a launch.
+    pub fn walked_of(&self, kind: RequestKind) -> u64 {
+        self.counts.walked[kind as usize].load(Relaxed)
+    }
+
+    /// Names the thread that walks ahead of a launch. Its requests are counted separately too, and are no touches.
+    pub fn set_walker(&self, thread: u32) {
+        self.counts.walker.store(thread, Relaxed);
+    }
+
+    /// Whether this thread walks ahead of a launch.
+    pub(crate) fn is_walker(&self, thread: u32) -> bool {
+        thread != 0 && self.counts.walker.load(Relaxed) == thread
+    }
+
+    pub(crate) fn note(&self, kind: RequestKind, caller: u32) {
         self.counts.requests[kind as usize].fetch_add(1, Relaxed);
+        if self.is_walker(caller) {
+            self.counts.walked[kind as usize].fetch_add(1, Relaxed);
+        }
     }
 
     pub(crate) fn note_error(&self, error: &Error) {

@@ -62,8 +62,8 @@ impl ImageSource for NotingSource {
 
 fn reads_of(profile: &Path) -> Result<Vec<Read>, Fail> {
     let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", profile.display()));
-    let text = fs::read_to_string(profile).map_err(|error| failed(&error))?;
-    let profile = Profile::parse(&text).map_err(|error| failed(&error))?;
+    let file = fs::File::open(profile).map_err(|error| failed(&error))?;
+    let profile = Profile::read(file).map_err(|error| failed(&error))?;
     Ok(profile.ranges().iter().map(|range| (range.path.clone(), range.range)).collect())
 }
 

@@ -4,7 +4,10 @@ use floe::Offset;
 use floe_fuse::{Access, Readdir};
 use floe_sandbox::Mode;
 
-use crate::mount_options::row::{OptionRow, Value, bytes, put, row, text};
+use crate::{
+    launch::ProfileChoice,
+    mount_options::row::{OptionRow, Value, bytes, put, row, text},
+};
 
 pub(super) const IMAGE: &[OptionRow] = &[
     row(
@@ -59,6 +62,32 @@ pub(super) const MOUNT: &[OptionRow] = &[
         }
         .to_owned()
     }),
+    row(
+        "profile",
+        text("FILE|image|off", |to, value| {
+            to.profile = match value {
+                "image" => ProfileChoice::Image,
+                "off" => ProfileChoice::Off,
+                "" => return Err("name a file, or image or off".to_owned()),
+                file => ProfileChoice::File(file.into()),
+            };
+            Ok(())
+        }),
+        "replay the launch that floe record wrote to this file; image: the one that floe mkfs --profile put into the image",
+    )
+    .default("image")
+    .shown(|now| match &now.profile {
+        ProfileChoice::Image => "image".to_owned(),
+        ProfileChoice::File(path) => path.to_string_lossy().into_owned(),
+        ProfileChoice::Off => "off".to_owned(),
+    }),
+    row(
+        "learn",
+        Value::OnOff(|to, is_on| to.learn = is_on),
+        "record the first launch, and replay it in later mounts; kept in launches in the cache directory",
+    )
+    .default("off")
+    .shown(|now| if now.learn { "on" } else { "off" }.to_owned()),
     row(
         "auto-unmount",
         Value::Flag(|to| to.mount.auto_unmount = true),

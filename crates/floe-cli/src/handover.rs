@@ -1,0 +1,17 @@
+//! Replaces the process that serves a mount: by `floe upgrade`, or by a service manager after a crash.
+//!
+//! The kernel's connection outlives the process that holds `/dev/fuse`, as long as another process holds a copy of the
+//! descriptor. `floe upgrade` starts a process that gets copies over the control socket; a service manager keeps copies in
+//! its descriptor store and passes them to the process that it starts again. Both also get the [`State`].
+
+mod giver;
+mod service_manager;
+mod state;
+mod state_file;
+mod taken;
+
+pub(crate) use giver::Giver;
+pub(crate) use service_manager::ServiceManager;
+pub(crate) use state::{Invocation, State, identity};
+pub(crate) use state_file::StateFile;
+pub(crate) use taken::{Taken, is_upgrade, start_successor};

@@ -1,0 +1,108 @@
+//! The process that hands its mount over.
+
+use std::{
+    io::{self, IoSlice, Write},
+    mem::MaybeUninit,
+    net::Shutdown,
+    os::fd::BorrowedFd,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::Duration,
+};
+
+use floe_fuse::Handover;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::{
+    ServiceManager, StateFile,
+    service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
+};
+use crate::control::{Answer, Question, read_question, write_line};
+
+/// How long the other process may take to open the image, which may be remote.
+const OPENING_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long the other process may take to start once this one has stopped.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long requests in progress may take if the kernel can resend them, and if it cannot.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+const FULL_DRAIN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The maximal number of descriptors in a message: `SCM_MAX_FD`.
+pub(super) const DESCRIPTORS_MAX: usize = 253;
+
+/// A mount that can be handed over.
+#[derive(Debug)]
+pub(crate) struct Giver {
+    handover: Handover,
+    state: Arc<StateFile>,
+}
+
+impl Giver {
+    pub(crate) fn new(handover: Handover, state: Arc<StateFile>) -> Self {
+        Self { handover, state }
+    }
+
+    /// Hands the mount over to the process at the other end of a connection, which has asked for it. If that process fails,
+    /// this one goes on.
+    ///
+    /// # Errors
+    /// The other process broke off the conversation.
+    pub(crate) fn give(&self, connection: &UnixStream) -> io::Result<()> {
+        connection.set_write_timeout(Some(START_PATIENCE))?;
+        self.send_state(connection)?;
+        connection.set_read_timeout(Some(OPENING_PATIENCE))?;
+        let Question::Stop = read_question(connection)? else { return Err(io::ErrorKind::InvalidData.into()) };
+        let can_resend = self.handover.terms().can_resend();
+        let paused = match self.handover.pause(if can_resend { DRAIN_PATIENCE } else { FULL_DRAIN_PATIENCE }) {
+            Ok(paused) => paused,
+            Err(reason) => return write_line(connection, &Answer::Refused(reason.to_string())),
+        };
+        write_line(connection, &Answer::Stopped)?;
+        connection.set_read_timeout(Some(START_PATIENCE))?;
+        let first = read_question(connection);
+        // From here on, the other process cannot say that it serves, so exactly one of the two serves.
+        let _ = connection.shutdown(Shutdown::Read);
+        match first.or_else(|_| read_question(connection))? {
+            Question::Serves => paused.finish(),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        Ok(())
+    }
+
+    /// Stores the descriptors and the state for a restart after a crash. Without the kernel's ability to resend requests, a
+    /// crash loses those in progress, so nothing is stored.
+    pub(crate) fn store(&self, manager: &ServiceManager) {
+        if let Some(state) = self.state.descriptor().filter(|_| self.handover.terms().can_resend()) {
+            manager.store(STATE, &[state]);
+            manager.store(DEVICE, &self.handover.devices());
+            manager.store(AUTO_UNMOUNT, self.handover.auto_unmount().as_slice());
+        }
+    }
+
+    /// Sends the state, and with it the descriptors: those of the device, and the further ones that the answer counts.
+    fn send_state(&self, connection: &UnixStream) -> io::Result<()> {
+        let mut descriptors: Vec<BorrowedFd<'_>> = self.handover.devices();
+        let (auto_unmount, state_file) = (self.handover.auto_unmount(), self.state.descriptor());
+        descriptors.extend(auto_unmount.into_iter().chain(state_file));
+        let answer = Answer::State {
+            state: Box::new(self.state.state()),
+            has_auto_unmount: auto_unmount.is_some(),
+            has_state_file: state_file.is_some(),
+        };
+        if descriptors.len() > DESCRIPTORS_MAX {
+            let answer = Answer::Refused("it has too many threads with descriptors of their own (clone-fd)".to_owned());
+            return write_line(connection, &answer);
+        }
+        let mut line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let sent = rustix::io::retry_on_intr(|| {
+            sendmsg(connection, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)
+        })?;
+        (&mut &*connection).write_all(line.get(sent..).unwrap_or_default())
+    }
+}

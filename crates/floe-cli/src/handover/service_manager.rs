@@ -1,0 +1,78 @@
+//! Messages to the service manager (sd_notify(3)), which keeps descriptors for a restart.
+
+use std::{
+    env,
+    io::IoSlice,
+    mem::MaybeUninit,
+    os::fd::BorrowedFd,
+    os::linux::net::SocketAddrExt,
+    os::unix::{
+        ffi::OsStrExt,
+        net::{SocketAddr, UnixDatagram},
+    },
+};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// The environment variable with the address of the service manager's socket.
+const VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// The names of the descriptors in the store.
+pub(super) const DEVICE: &str = "floe-device";
+pub(super) const AUTO_UNMOUNT: &str = "floe-auto-unmount";
+pub(super) const STATE: &str = "floe-state";
+
+/// A service manager that waits for messages of this process.
+#[derive(Debug)]
+pub(crate) struct ServiceManager {
+    socket: UnixDatagram,
+}
+
+impl ServiceManager {
+    /// Connects to the service manager, if there is one. A confined process can no longer do this.
+    pub(crate) fn connect() -> Option<Self> {
+        let name = env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+            _ => SocketAddr::from_pathname(&name),
+        };
+        let socket = UnixDatagram::unbound().ok()?;
+        socket.connect_addr(&address.ok()?).ok()?;
+        Some(Self { socket })
+    }
+
+    /// Whether a service manager waits for messages of this process.
+    pub(crate) fn is_present() -> bool {
+        env::var_os(VARIABLE).is_some_and(|name| !name.is_empty())
+    }
+
+    /// Reports that the mount works, and that this process is the service's main process.
+    pub(crate) fn ready(&self) {
+        self.send(&format!("READY=1\nMAINPID={}", std::process::id()), &[]);
+    }
+
+    /// Stores what a process needs that is to continue after a crash of this one.
+    pub(super) fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) {
+        for descriptor in descriptors {
+            self.send(&format!("FDSTORE=1\nFDNAME={name}"), &[*descriptor]);
+        }
+    }
+
+    /// Removes everything from the store.
+    pub(crate) fn forget(&self) {
+        for name in [DEVICE, AUTO_UNMOUNT, STATE] {
+            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[]);
+        }
+    }
+
+    /// Sends a message. One that the service manager does not take is lost.
+    fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let message = [IoSlice::new(message.as_bytes())];
+        let _ = rustix::io::retry_on_intr(|| sendmsg(&self.socket, &message, &mut control, SendFlags::NOSIGNAL));
+    }
+}

@@ -1,0 +1,210 @@
+//! The process that takes a mount over.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::File,
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    os::unix::{net::UnixStream, process::CommandExt},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use floe::Image;
+use floe_fuse::{Inherited, Mount, MountOptions, MountTable, passed_descriptors};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::{
+    Invocation, ServiceManager, State, StateFile,
+    giver::DESCRIPTORS_MAX,
+    service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
+    state::identity,
+    state_file::file_of,
+};
+use crate::{
+    control::{ANSWER_BYTES_MAX, Answer, Mounted, Question, read_answer, write_line},
+    daemon,
+    fail::Fail,
+};
+
+/// The environment variable that tells a process to take over the mount on its directory from the process that serves it.
+const VARIABLE: &str = "FLOE_UPGRADES";
+
+/// How long the serving process may take for each answer. It waits for requests in progress before the last one.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A mount that this process takes over.
+pub(crate) struct Taken {
+    pub(crate) state: State,
+    inherited: Inherited,
+    state_file: Option<File>,
+    /// The process that serves it, unless that has crashed.
+    from: Option<UnixStream>,
+}
+
+/// Whether this process was started by `floe upgrade`.
+pub(crate) fn is_upgrade() -> bool {
+    env::var_os(VARIABLE).is_some()
+}
+
+/// Starts `program` in place of the process that was started with `invocation`, and waits until it serves the mount. Returns
+/// what it wrote to standard error.
+///
+/// # Errors
+/// The program fails; the other process serves the mount as before.
+pub(crate) fn start_successor(program: &Path, invocation: &Invocation) -> Result<String, Fail> {
+    let mut arguments = invocation.arguments.clone().into_iter();
+    let mut command = Command::new(program);
+    command.arg0(arguments.next().unwrap_or_else(|| OsString::from("floe"))).args(arguments);
+    command.current_dir(&invocation.working_directory).env(VARIABLE, "1");
+    daemon::launch(command)
+}
+
+impl Taken {
+    /// Finds the mount on `directory` that this process is to take over, if there is one: from the process that serves it
+    /// now, or from the service manager. Never accesses the mount, which may have no server.
+    ///
+    /// # Errors
+    /// The process that serves the mount refuses.
+    pub(crate) fn find(directory: &Path, manager: Option<&ServiceManager>) -> Result<Option<Self>, Fail> {
+        if is_upgrade() {
+            return Self::from_process(directory).map(Some);
+        }
+        let passed = passed_descriptors();
+        if passed.is_empty() {
+            return Ok(None);
+        }
+        let taken = Self::from_passed(passed).filter(|taken| taken.is_mounted_on(directory));
+        if let (None, Some(manager)) = (&taken, manager) {
+            // The mount was unmounted, or is another one.
+            manager.forget();
+        }
+        Ok(taken)
+    }
+
+    fn from_process(directory: &Path) -> Result<Self, Fail> {
+        let mounted = Mounted::find(directory)?;
+        let shown = directory.display();
+        let failed = |error: io::Error| Fail::failed(format!("cannot take over {shown}: {error}"));
+        let connection = mounted.connect()?;
+        connection.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        connection.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        write_line(&connection, &Question::HandOver).map_err(failed)?;
+        let (answer, descriptors) = receive(&connection).map_err(failed)?;
+        let (state, has_auto_unmount, has_state_file) = match answer {
+            Answer::State { state, has_auto_unmount, has_state_file } => (*state, has_auto_unmount, has_state_file),
+            Answer::Refused(reason) => return Err(Fail::failed(format!("{shown}: {reason}"))),
+            _ => return Err(another_version(directory)),
+        };
+        if !state.is_understood() {
+            return Err(another_version(directory));
+        }
+        let mut devices = descriptors;
+        let state_file = if has_state_file { devices.pop() } else { None };
+        let auto_unmount = if has_auto_unmount { devices.pop() } else { None };
+        Ok(Self::new(state, devices, auto_unmount, state_file.map(file_of), Some(connection)))
+    }
+
+    fn from_passed(passed: Vec<(String, OwnedFd)>) -> Option<Self> {
+        let (mut devices, mut auto_unmount, mut state_file) = (Vec::new(), None, None);
+        for (name, descriptor) in passed {
+            match name.as_str() {
+                DEVICE => devices.push(descriptor),
+                AUTO_UNMOUNT => auto_unmount = Some(descriptor),
+                STATE => state_file = Some(file_of(descriptor)),
+                _ => {}
+            }
+        }
+        let state = StateFile::read(state_file.as_ref()?).ok().filter(State::is_understood)?;
+        (!devices.is_empty()).then(|| Self::new(state, devices, auto_unmount, state_file, None))
+    }
+
+    fn new(
+        state: State,
+        devices: Vec<OwnedFd>,
+        auto_unmount: Option<OwnedFd>,
+        state_file: Option<File>,
+        from: Option<UnixStream>,
+    ) -> Self {
+        let (directory, terms) = (PathBuf::from(&state.directory), state.terms());
+        Self { state, inherited: Inherited { devices, auto_unmount, directory, terms }, state_file, from }
+    }
+
+    fn is_mounted_on(&self, directory: &Path) -> bool {
+        let table = MountTable::read().unwrap_or_default();
+        let is_same = |path: &Path| path == self.inherited.directory;
+        table.find(directory).is_ok_and(|entry| entry.is_some_and(|entry| is_same(&entry.mountpoint)))
+            && self.inherited.is_mounted(self.state.device)
+    }
+
+    /// The directory of the mount: absolute and without links.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.inherited.directory.clone()
+    }
+
+    /// The memory file with the state.
+    pub(crate) fn take_state_file(&mut self) -> Option<File> {
+        self.state_file.take()
+    }
+
+    /// Takes the mount over: lets the other process stop, and starts to serve.
+    ///
+    /// # Errors
+    /// The image is another one, or the other process does not stop. The mount is left to that process.
+    pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
+        let directory = self.directory();
+        let shown = directory.display();
+        let identity = identity(image).map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
+        if identity != self.state.image {
+            return Err(Fail::failed(format!(
+                "the image has changed since it was mounted on {shown}: run floe umount {shown}, and mount it again"
+            )));
+        }
+        let paused = Mount::resume(image.reader().clone(), self.inherited, options)?;
+        let failed = |error: io::Error| Fail::failed(format!("cannot take over {shown}: {error}"));
+        if let Some(connection) = self.from {
+            write_line(&connection, &Question::Stop).map_err(failed)?;
+            match read_answer(&connection).map_err(failed)? {
+                Answer::Stopped => {}
+                Answer::Refused(reason) => return Err(Fail::failed(format!("{shown}: {reason}"))),
+                _ => return Err(another_version(&directory)),
+            }
+            write_line(&connection, &Question::Serves).map_err(failed)?;
+        }
+        paused.serve().map_err(failed)
+    }
+}
+
+fn another_version(directory: &Path) -> Fail {
+    let shown = directory.display();
+    Fail::failed(format!(
+        "{shown} is served by a version of Floe that cannot be taken over: unmount and mount it again"
+    ))
+}
+
+/// The first answer, with the descriptors that come with it.
+fn receive(connection: &UnixStream) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    while line.last() != Some(&b'\n') {
+        let mut bytes = [0; 4096];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        if received.bytes == 0 || line.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend_from_slice(&bytes[..received.bytes]);
+    }
+    let answer = serde_json::from_slice(&line);
+    Ok((answer.map_err(|_| io::Error::other("the answer is from another version of Floe"))?, descriptors))
+}

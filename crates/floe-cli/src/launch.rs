@@ -1,0 +1,218 @@
+//! Launches of a mount: a recorded one is replayed ahead of the programs, or a new one is recorded.
+
+mod judge;
+mod learned;
+mod learning;
+mod recorder;
+mod replay;
+mod report;
+
+use std::{fs::File, path::PathBuf, sync::Arc, thread, time::Duration};
+
+use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
+use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
+use floe_mkfs::Profile;
+use floe_sandbox::Policy;
+
+use self::{
+    judge::Judge,
+    learned::LearnedPlace,
+    learning::Learning,
+    replay::Replay,
+    report::{LaunchState, Progress},
+};
+pub(crate) use self::{recorder::Recorder, report::LaunchReport};
+use crate::{fail::Fail, front::FrontReport, mount_options::Settings};
+
+/// The launch that a mount replays.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum ProfileChoice {
+    /// The one in the image, if it has one.
+    #[default]
+    Image,
+    /// The one in a file.
+    File(PathBuf),
+    /// None.
+    Off,
+}
+
+/// What a mount will do about launches. It is made before the process is confined.
+pub(crate) struct LaunchPlan {
+    task: Task,
+    progress: Arc<Progress>,
+}
+
+enum Task {
+    /// Nothing.
+    Nothing,
+    /// Replay the launch of this profile, or of the one in the image.
+    Replay(Option<Profile>, Arc<Judge>),
+    /// Record the first launch.
+    Learn(Learning),
+}
+
+/// What a mounted image is served with.
+pub(crate) struct Mounted {
+    pub(crate) image: Image,
+    /// The reader that serves the mount.
+    pub(crate) reader: Reader,
+    pub(crate) front: FrontReport,
+    pub(crate) keeper: Option<Arc<Keeper>>,
+    pub(crate) requests: RequestCounts,
+}
+
+/// The launches of a running mount.
+pub(crate) struct Launches {
+    progress: Arc<Progress>,
+    requests: RequestCounts,
+    judge: Option<Arc<Judge>>,
+    learning: Option<Arc<Learning>>,
+    image: Image,
+}
+
+impl LaunchPlan {
+    /// Reads the profile or prepares to record one, and adds what that takes to `settings` and `policy`.
+    ///
+    /// # Errors
+    /// The profile that the user named cannot be read, or there is no place for one that is learned.
+    pub(crate) fn prepare(
+        image: &std::path::Path,
+        settings: &mut Settings,
+        remote: Option<&RemoteProcess>,
+        policy: &mut Policy,
+    ) -> Result<Self, Fail> {
+        let progress = Arc::new(Progress::default());
+        let nothing = |state, reason: &str| {
+            progress.set(state, reason);
+            Ok(Self { task: Task::Nothing, progress: Arc::clone(&progress) })
+        };
+        if settings.learn && settings.profile != ProfileChoice::Image {
+            return Err(Fail::usage("learn finds its profile by itself: omit profile="));
+        }
+        if settings.mount.access == Some(Access::OwnerAndRoot) {
+            return nothing(LaunchState::Unavailable, "with allow_root, the kernel keeps no names");
+        }
+        let profile = match &settings.profile {
+            ProfileChoice::Off => return nothing(LaunchState::Off, ""),
+            ProfileChoice::Image if !settings.learn => None,
+            ProfileChoice::File(path) => {
+                let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.display()));
+                let file = File::open(path).map_err(|error| failed(&error))?;
+                progress.set_source(&path.to_string_lossy());
+                Some(Profile::read(file).map_err(|error| failed(&error))?)
+            }
+            ProfileChoice::Image => {
+                let place = LearnedPlace::of(image, &settings.open, remote)?;
+                progress.set_source(&place.path().to_string_lossy());
+                let Some(profile) = place.read() else {
+                    place.allow(policy);
+                    let learning = Learning::new(place, &mut settings.open.engine, Arc::clone(&progress));
+                    settings.mount.touches = Some(learning.touch_sink());
+                    return Ok(Self { task: Task::Learn(learning), progress });
+                };
+                Some(profile)
+            }
+        };
+        let judge = Arc::new(Judge::default());
+        let noting = Arc::clone(&judge);
+        let sink: TouchSink = Arc::new(move |touch| noting.note(touch));
+        settings.mount.touches = Some(sink);
+        Ok(Self { task: Task::Replay(profile, judge), progress })
+    }
+
+    /// Starts to do it.
+    pub(crate) fn start(self, mounted: Mounted) -> Arc<Launches> {
+        let Self { task, progress } = self;
+        let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
+        let (mut judge, mut learning) = (None, None);
+        // A launch is only faster with this thread, so the mount works without it.
+        let run =
+            |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
+        match task {
+            Task::Nothing => run(Box::new(move || mounted.image.read_ahead_of_launch())),
+            Task::Replay(profile, judging) => {
+                judge = Some(Arc::clone(&judging));
+                let progress = Arc::clone(&progress);
+                run(Box::new(move || {
+                    mounted.image.read_ahead_of_launch();
+                    replay(profile, mounted, &judging, &progress);
+                    judging.end();
+                }));
+            }
+            Task::Learn(task) => {
+                let learner = Arc::new(task);
+                learning = Some(Arc::clone(&learner));
+                run(Box::new(move || learner.run(&mounted.image)));
+            }
+        }
+        Arc::new(Launches { progress, requests, judge, learning, image })
+    }
+}
+
+impl Launches {
+    /// How far they are.
+    pub(crate) fn report(&self) -> LaunchReport {
+        self.progress.report(&self.requests, self.judge.as_deref().map_or(0, Judge::outside_count))
+    }
+
+    /// Ends them, after the mount has ended. A launch that is being recorded is written.
+    pub(crate) fn end(&self) {
+        if let Some(judge) = &self.judge {
+            judge.end();
+        }
+        if let Some(learning) = &self.learning {
+            learning.end(&self.image);
+        }
+    }
+}
+
+/// Waits for the launch, and replays it.
+fn replay(profile: Option<Profile>, mounted: Mounted, judge: &Arc<Judge>, progress: &Arc<Progress>) {
+    let profile = match profile {
+        Some(profile) => profile,
+        None => match embedded(&mounted.image, progress) {
+            Some(profile) => profile,
+            None => return,
+        },
+    };
+    let steps = profile.ranges().len() + profile.names().len();
+    progress.set_steps(steps as u64);
+    if profile.is_empty() {
+        return progress.set(LaunchState::None, "the profile is empty");
+    }
+    let Some(keeper) = &mounted.keeper else {
+        return progress.set(LaunchState::Unavailable, "no other process mounts, which would look names up");
+    };
+    let walk = match keeper.walk(mounted.reader.engine().options().priority) {
+        Ok(walk) => walk,
+        Err(error) => return progress.set(LaunchState::Unavailable, &format!("nothing can look names up: {error}")),
+    };
+    mounted.requests.set_walker(walk.thread());
+    let is_front = mounted.front.kind == "kernel";
+    let Mounted { image, reader, .. } = mounted;
+    Replay { image, reader, walk, is_front, judge: Arc::clone(judge), progress: Arc::clone(progress) }.run(&profile);
+}
+
+/// The profile in the image.
+fn embedded(image: &Image, progress: &Progress) -> Option<Profile> {
+    progress.set_source("image");
+    let text = match image.format_image() {
+        FormatImage::Erofs(erofs) => erofs.launch_profile().ok().flatten(),
+        FormatImage::Squashfs(_) => None,
+    };
+    let Some(text) = text else {
+        progress.set_source("");
+        progress.set(LaunchState::None, "the image has no profile");
+        return None;
+    };
+    match Profile::read(text.as_slice()) {
+        Ok(profile) => Some(profile),
+        Err(error) => {
+            progress.set(LaunchState::None, &format!("the profile in the image is ignored: {error}"));
+            None
+        }
+    }
+}
+
+/// How often a thread that waits looks whether the mount has ended.
+const GLANCE: Duration = Duration::from_millis(100);

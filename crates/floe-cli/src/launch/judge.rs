@@ -1,0 +1,173 @@
+//! Sees a launch begin, and whether it is still the recorded one.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use floe_fuse::Touch;
+use floe_image::Nid;
+
+/// The minimum number of files outside of the profile with which a launch has left it.
+const OUTSIDE_MIN: usize = 16;
+
+/// A launch has left its profile when more than one in this many of its files is outside.
+const OUTSIDE_SHARE: u64 = 4;
+
+/// The maximum number of files outside of the profile that are remembered.
+const OUTSIDE_MAX: usize = 1024;
+
+/// The maximum number of files that are remembered until the files of the profile are known.
+const EARLY_MAX: usize = 1024;
+
+/// Compares the files that programs touch with those of the profile. Directories count as neither: all programs share
+/// them.
+#[derive(Default)]
+pub(super) struct Judge {
+    is_over: AtomicBool,
+    state: Mutex<JudgeState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct JudgeState {
+    recorded: HashSet<Nid>,
+    /// Files that were touched before they were known to be in the profile.
+    early: HashSet<Nid>,
+    has_begun: bool,
+    outside: HashSet<Nid>,
+    /// The number of files that were replayed.
+    replayed: u64,
+}
+
+impl Judge {
+    /// Notes a touch.
+    pub(super) fn note(&self, touch: Touch<'_>) {
+        if self.is_over() {
+            return;
+        }
+        let nid = match touch {
+            Touch::Found { nid, is_directory: false, .. } | Touch::Link(nid) | Touch::Read(nid, _) => nid,
+            Touch::Found { .. } | Touch::Missing { .. } | Touch::List(_) => return,
+        };
+        let mut state = self.lock();
+        if state.recorded.contains(&nid) {
+            if !std::mem::replace(&mut state.has_begun, true) {
+                self.changed.notify_all();
+            }
+        } else if state.has_begun {
+            if state.outside.len() < OUTSIDE_MAX {
+                state.outside.insert(nid);
+            }
+        } else if state.early.len() < EARLY_MAX {
+            state.early.insert(nid);
+        }
+    }
+
+    /// Notes that the profile has this file.
+    pub(super) fn add(&self, nid: Nid) {
+        let mut state = self.lock();
+        state.recorded.insert(nid);
+        if state.early.remove(&nid) || state.outside.remove(&nid) {
+            state.has_begun = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until a file of the profile is touched. Returns `false` if the mount ends before.
+    pub(super) fn wait_for_beginning(&self) -> bool {
+        let state = self.lock();
+        let waiting = |state: &mut JudgeState| !state.has_begun && !self.is_over();
+        let mut state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        state.early = HashSet::new();
+        !self.is_over()
+    }
+
+    /// Notes how many files were replayed so far.
+    pub(super) fn note_replayed(&self, count: u64) {
+        self.lock().replayed = count;
+    }
+
+    /// Whether the launch has left the profile.
+    pub(super) fn is_left(&self) -> bool {
+        let state = self.lock();
+        let outside = state.outside.len() as u64;
+        outside >= OUTSIDE_MIN as u64 && outside * (OUTSIDE_SHARE - 1) > state.replayed
+    }
+
+    /// The number of files outside of the profile that were touched during the replay.
+    pub(super) fn outside_count(&self) -> u64 {
+        self.lock().outside.len() as u64
+    }
+
+    /// Whether the replay or the mount has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+
+    /// Ends the judgement: from here on, touches cost nothing.
+    pub(super) fn end(&self) {
+        let _state = self.lock();
+        self.is_over.store(true, Relaxed);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, JudgeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_image::ByteRange;
+
+    use super::*;
+
+    fn read(number: u64) -> Touch<'static> {
+        Touch::Read(Nid(number), ByteRange::new(0, 1))
+    }
+
+    #[test]
+    fn a_recorded_file_begins_the_launch_whenever_it_becomes_known() {
+        let found = |number, is_directory| Touch::Found { parent: Nid(0), name: b"a", nid: Nid(number), is_directory };
+        for (touch, begins) in [(read(1), true), (found(1, false), true), (found(1, true), false), (read(2), false)] {
+            for is_known_before in [false, true] {
+                let judge = Judge::default();
+                if is_known_before {
+                    judge.add(Nid(1));
+                }
+                judge.note(touch);
+                judge.add(Nid(1));
+                assert_eq!(judge.lock().has_begun, begins, "{touch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_launch_leaves_with_a_share_of_its_files() {
+        for (outside, replayed, is_left) in
+            [(15, 0, false), (16, 0, true), (16, 47, true), (16, 48, false), (30, 48, true)]
+        {
+            let judge = Judge::default();
+            judge.add(Nid(1));
+            judge.note(read(1));
+            (0..outside).for_each(|number| judge.note(read(100 + number)));
+            (0..outside).for_each(|number| judge.note(read(100 + number)));
+            judge.note_replayed(replayed);
+            assert_eq!(judge.is_left(), is_left, "{outside} of {replayed}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_limited() {
+        let judge = Judge::default();
+        (0..10_000).for_each(|number| judge.note(read(number)));
+        judge.add(Nid(1));
+        (0..10_000).for_each(|number| judge.note(read(number)));
+        let state = judge.lock();
+        assert!(state.early.len() <= EARLY_MAX && state.outside.len() <= OUTSIDE_MAX);
+    }
+}

@@ -1,0 +1,142 @@
+//! The place of a learned profile.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process,
+};
+
+use floe::{Offset, OpenOptions, remote::RemoteProcess};
+use floe_mkfs::Profile;
+use floe_remote_cache::CacheOptions;
+use floe_sandbox::{Access, Policy};
+use sha2::{Digest, Sha256};
+
+use crate::fail::Fail;
+
+/// The directory of learned profiles in the cache directory.
+const DIRECTORY: &str = "launches";
+
+/// The name of a profile in the directory of its image.
+const NAME: &str = "profile";
+
+/// How many bytes at either end of a file identify an image: superblocks and tables are there.
+const END_BYTES: u64 = 128 << 10;
+
+/// The place of the profile that is learned for an image: `launches/IDENTITY/profile` in the cache directory.
+///
+/// A local image is identified by its length, its offset in the file and a SHA-256 of both its ends, a remote one by its
+/// name, in which tags are resolved to digests, and its length. A wrong profile costs time and nothing else, so an
+/// image that differs in its middle alone may share one.
+pub(super) struct LearnedPlace {
+    directory: PathBuf,
+}
+
+impl LearnedPlace {
+    /// Finds the place for an image. Parses nothing of the image.
+    ///
+    /// # Errors
+    /// The image cannot be read, or there is no cache directory.
+    pub(super) fn of(image: &Path, options: &OpenOptions, remote: Option<&RemoteProcess>) -> Result<Self, Fail> {
+        let cache = options.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
+        let cache = cache.ok_or_else(|| {
+            Fail::failed("there is no place for what is learned: name one with -o cache-directory=DIR")
+        })?;
+        let identity = match remote {
+            Some(process) => {
+                let about = process.about();
+                Ok(hex(Sha256::new()
+                    .chain_update(b"remote")
+                    .chain_update(about.len.to_le_bytes())
+                    .chain_update(&about.name)))
+            }
+            None => identity_of(image, options.offset),
+        };
+        let identity = identity.map_err(|error| Fail::failed(format!("cannot read {}: {error}", image.display())))?;
+        Ok(Self { directory: cache.join(DIRECTORY).join(identity) })
+    }
+
+    /// The path of the profile.
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.join(NAME)
+    }
+
+    /// The profile, if there is a valid one. An invalid one is reported, and will be replaced.
+    pub(super) fn read(&self) -> Option<Profile> {
+        let file = File::open(self.path()).ok()?;
+        match Profile::read(file) {
+            Ok(profile) if !profile.is_empty() => Some(profile),
+            Ok(_) => None,
+            Err(error) => {
+                eprintln!("floe: {}: {error}; the next launch is learned", self.path().display());
+                None
+            }
+        }
+    }
+
+    /// Makes the directory, and allows a confined process to write the profile in it.
+    pub(super) fn allow(&self, policy: &mut Policy) {
+        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory) {
+            eprintln!("floe: cannot make {}: {error}; nothing will be learned", self.directory.display());
+        }
+        policy.allow(&self.directory, Access::Files);
+    }
+
+    /// Writes the profile. Readers see all of it or nothing.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub(super) fn write(&self, profile: &Profile) -> io::Result<()> {
+        let unfinished = self.directory.join(format!(".{NAME}.{}", process::id()));
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        let written = file.write_all(profile.to_text().as_bytes());
+        let written = written.and_then(|()| fs::rename(&unfinished, self.path()));
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        written
+    }
+}
+
+fn identity_of(image: &Path, offset: Offset) -> io::Result<String> {
+    // A FIFO would wait for a writer.
+    let file = fs::OpenOptions::new().read(true).custom_flags(NONBLOCK).open(image)?;
+    let len = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
+    let start = match offset {
+        Offset::At(start) => start,
+        Offset::None => 0,
+        // Another value than any offset.
+        Offset::Auto => u64::MAX,
+    };
+    let first = if start == u64::MAX { 0 } else { start.min(len) };
+    let mut digest =
+        Sha256::new().chain_update(b"local").chain_update(len.to_le_bytes()).chain_update(start.to_le_bytes());
+    for at in [first, len.saturating_sub(END_BYTES)] {
+        let mut bytes = Vec::new();
+        At { file: &file, position: at }.take(END_BYTES).read_to_end(&mut bytes)?;
+        digest.update(&bytes);
+    }
+    Ok(hex(digest))
+}
+
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+
+fn hex(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file, read from a position on.
+struct At<'a> {
+    file: &'a File,
+    position: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(output, self.position)?;
+        self.position += len as u64;
+        Ok(len)
+    }
+}

@@ -1,0 +1,81 @@
+//! Records the first launch of a mount, and keeps its profile.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use floe::Image;
+use floe_engine::EngineOptions;
+use floe_fuse::TouchSink;
+
+use super::{
+    learned::LearnedPlace,
+    recorder::Recorder,
+    report::{LaunchState, Progress},
+};
+
+/// A launch is over when nothing new was touched for so long.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// The longest time that a launch is recorded.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Records the first launch of a mount.
+///
+/// Meanwhile, nothing is prefetched: bytes that are pushed into the page cache hide from the mount that programs read them.
+pub(super) struct Learning {
+    recorder: Arc<Recorder>,
+    /// Taken by the one who writes.
+    place: Mutex<Option<LearnedPlace>>,
+    reads_around: bool,
+    progress: Arc<Progress>,
+}
+
+impl Learning {
+    /// Records a launch that will be kept at `place`, and switches prefetch off.
+    pub(super) fn new(place: LearnedPlace, options: &mut EngineOptions, progress: Arc<Progress>) -> Self {
+        let reads_around = std::mem::replace(&mut options.read_around, false);
+        progress.set(LaunchState::Learning, "");
+        Self { recorder: Arc::default(), place: Mutex::new(Some(place)), reads_around, progress }
+    }
+
+    pub(super) fn touch_sink(&self) -> TouchSink {
+        let recorder = Arc::clone(&self.recorder);
+        Arc::new(move |touch| recorder.note(touch))
+    }
+
+    /// Waits until a launch is over, and writes its profile.
+    pub(super) fn run(&self, image: &Image) {
+        self.recorder.wait_until_quiet(QUIET, TIME_MAX);
+        self.end(image);
+    }
+
+    /// Ends the recording and writes the profile, unless nothing was read.
+    pub(super) fn end(&self, image: &Image) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = place.take() else { return };
+        self.recorder.end();
+        let engine = image.reader().engine();
+        let wanted = EngineOptions { read_around: self.reads_around, ..engine.options() };
+        if let Err(error) = engine.tune(&wanted) {
+            eprintln!("floe: prefetch stays off: {error}");
+        }
+        if !self.recorder.has_read() {
+            return self.progress.set(LaunchState::None, "nothing was read");
+        }
+        let profile = match self.recorder.take_profile(image) {
+            Ok(profile) => profile,
+            Err(fail) => return self.progress.set(LaunchState::Unavailable, &fail.to_string()),
+        };
+        self.progress.set_steps((profile.ranges().len() + profile.names().len()) as u64);
+        match place.write(&profile) {
+            Ok(()) => self.progress.set(LaunchState::Learned, ""),
+            Err(error) => {
+                let reason = format!("cannot write {}: {error}", place.path().display());
+                eprintln!("floe: {reason}");
+                self.progress.set(LaunchState::Unavailable, &reason);
+            }
+        }
+    }
+}

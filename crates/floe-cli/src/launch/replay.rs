@@ -1,0 +1,277 @@
+//! Replays a recorded launch ahead of its programs.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, mpsc::RecvTimeoutError},
+};
+
+use floe::{ByteRange, Image, Nid, Reader};
+use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
+use floe_image::FileType;
+use floe_mkfs::{NameUsage, Profile, ProfileStep};
+
+use super::{
+    GLANCE,
+    judge::Judge,
+    report::{LaunchState, Progress},
+};
+
+/// The maximum number of bytes that a replay puts into the page cache.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// The number of bytes that are stored before it is looked whether the launch goes on.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Ranges grow to whole chunks of so many bytes. Pages that are missing between stored ones would cost a request each: the
+/// kernel's readahead asks for each gap on its own. The blocks that hold them are decoded anyway.
+const CHUNK_BYTES: u64 = 64 << 10;
+
+/// The number of steps of the first batch. Each batch has twice as many as the one before.
+const FIRST_STEPS: u32 = 8;
+
+/// The bytes of ranges with which a batch ends.
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// The number of batches whose names are looked up while the ranges of earlier ones are stored.
+const BATCHES_AHEAD: usize = 2;
+
+/// Goes ahead of a launch: instantiates its names in the kernel and puts what it reads into the page cache, in order.
+pub(super) struct Replay {
+    pub(super) image: Image,
+    /// The reader that serves the mount.
+    pub(super) reader: Reader,
+    pub(super) walk: LaunchWalk,
+    /// Whether the kernel's EROFS is in front: then its page cache reads by itself, and is not given bytes.
+    pub(super) is_front: bool,
+    pub(super) judge: Arc<Judge>,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// Names that are looked up together, and the ranges that follow.
+#[derive(Default)]
+struct Batch {
+    walk: WalkBatch,
+    ranges: Vec<(Nid, ByteRange)>,
+    range_bytes: u64,
+    /// The number of files of the profile up to the end of the batch.
+    files_end: u64,
+}
+
+/// Why a replay ends before its profile does.
+enum Ending {
+    Left,
+    Stopped(&'static str),
+}
+
+impl Replay {
+    /// Waits for the launch, and replays it.
+    pub(super) fn run(self, profile: &Profile) {
+        let files = self.files_of(profile);
+        if !self.judge.wait_for_beginning() {
+            return;
+        }
+        self.progress.set(LaunchState::Replaying, "");
+        match self.replay(profile, &files) {
+            Ok(()) => self.progress.set(LaunchState::Replayed, ""),
+            Err(Ending::Left) => {
+                self.progress.set(LaunchState::Left, "the launch touched too many files that are not in the profile");
+            }
+            Err(Ending::Stopped(reason)) => self.progress.set(LaunchState::Stopped, reason),
+        }
+    }
+
+    /// The inodes and sizes of the files of the profile that the image has.
+    fn files_of<'a>(&self, profile: &'a Profile) -> HashMap<&'a [u8], (Nid, u64)> {
+        let mut files = HashMap::new();
+        let mut missing = HashSet::new();
+        for step in profile.steps() {
+            let path = match step {
+                ProfileStep::Range(range) => range.path.as_slice(),
+                ProfileStep::Name(name) if [NameUsage::Found, NameUsage::Link].contains(&name.usage) => &name.path,
+                ProfileStep::Name(_) => continue,
+            };
+            if self.judge.is_over() || files.contains_key(path) || !missing.insert(path) {
+                continue;
+            }
+            let Ok(attr) = self.image.resolve_link(path).map(|nid| self.image.file_system().attr(nid)) else {
+                continue;
+            };
+            let Ok(attr) = attr else { continue };
+            if attr.file_type != FileType::Directory {
+                files.insert(path, (attr.nid, attr.size));
+                self.judge.add(attr.nid);
+            }
+        }
+        files
+    }
+
+    fn replay(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) -> Result<(), Ending> {
+        let mut under_way: VecDeque<Batch> = VecDeque::new();
+        let mut batch = Batch::default();
+        let mut steps_max = FIRST_STEPS;
+        let mut seen = HashSet::new();
+        let mut chunks: HashMap<Nid, HashSet<u64>> = HashMap::new();
+        let mut left_bytes = BYTES_MAX;
+        for step in profile.steps() {
+            let (path, file) = match step {
+                ProfileStep::Range(range) => (&range.path, files.get(range.path.as_slice())),
+                ProfileStep::Name(name) => (&name.path, files.get(name.path.as_slice())),
+            };
+            let mut actions = Vec::new();
+            match (step, file) {
+                (ProfileStep::Name(name), _) => actions.push(match name.usage {
+                    NameUsage::Found | NameUsage::Missing => WalkAction::Look,
+                    NameUsage::Link => WalkAction::ReadLink,
+                    NameUsage::List => WalkAction::List,
+                }),
+                (ProfileStep::Range(_), None) => self.progress.note_skipped(),
+                (ProfileStep::Range(range), Some((nid, size))) => {
+                    let range = range.range.intersection(ByteRange::new(0, *size));
+                    // The page cache takes bytes only of files that the kernel knows.
+                    let is_first = !seen.contains(path.as_slice());
+                    actions.extend((is_first && !self.is_front).then_some(WalkAction::Look));
+                    for range in new_chunks(range, *size, chunks.entry(*nid).or_default()) {
+                        let range = ByteRange::new(range.offset(), range.len().min(left_bytes));
+                        left_bytes -= range.len();
+                        batch.range_bytes += range.len();
+                        if self.is_front {
+                            self.progress.note_range(range.len());
+                            actions.push(WalkAction::ReadAhead(range));
+                        } else {
+                            batch.ranges.push((*nid, range));
+                        }
+                    }
+                }
+            }
+            seen.extend(file.is_some().then_some(path.as_slice()));
+            batch.files_end = seen.len() as u64;
+            for action in actions {
+                if !batch.walk.push(path, action) {
+                    let full = std::mem::take(&mut batch);
+                    batch.files_end = full.files_end;
+                    self.begin(full, &mut under_way)?;
+                    batch.walk.push(path, action);
+                }
+            }
+            if left_bytes == 0 {
+                self.begin(batch, &mut under_way)?;
+                under_way.into_iter().try_for_each(|batch| self.finish(batch))?;
+                return Err(Ending::Stopped("it put 1 GiB into the page cache"));
+            }
+            let ranges = u32::try_from(batch.ranges.len()).unwrap_or(u32::MAX);
+            if batch.walk.len().max(ranges) >= steps_max || batch.range_bytes >= BATCH_BYTES {
+                steps_max = steps_max.saturating_mul(2);
+                let files_end = batch.files_end;
+                self.begin(std::mem::take(&mut batch), &mut under_way)?;
+                batch.files_end = files_end;
+            }
+        }
+        self.begin(batch, &mut under_way)?;
+        under_way.into_iter().try_for_each(|batch| self.finish(batch))
+    }
+
+    /// Asks for the names of a batch, and finishes the oldest one if enough are under way.
+    fn begin(&self, batch: Batch, under_way: &mut VecDeque<Batch>) -> Result<(), Ending> {
+        self.check()?;
+        if !batch.walk.is_empty() {
+            self.walk.send(&batch.walk).map_err(|_| Ending::Stopped(NO_WALKER))?;
+        }
+        under_way.push_back(batch);
+        match under_way.len() {
+            BATCHES_AHEAD.. => under_way.pop_front().map_or(Ok(()), |oldest| self.finish(oldest)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the names of a batch are looked up, and stores its ranges.
+    fn finish(&self, batch: Batch) -> Result<(), Ending> {
+        while !batch.walk.is_empty() {
+            self.check()?;
+            if let Some(walked) = self.walk.wait(GLANCE).map_err(|_| Ending::Stopped(NO_WALKER))? {
+                self.progress.note_walked(walked);
+                break;
+            }
+        }
+        for (nid, range) in batch.ranges {
+            let mut offset = range.offset();
+            let mut stored = 0;
+            while offset < range.end() {
+                let piece = ByteRange::new(offset, (range.end() - offset).min(PIECE_BYTES));
+                offset = piece.end();
+                stored += self.store(nid, piece)?;
+            }
+            self.progress.note_range(stored);
+        }
+        self.judge.note_replayed(batch.files_end);
+        Ok(())
+    }
+
+    fn store(&self, nid: Nid, range: ByteRange) -> Result<u64, Ending> {
+        let receiver = self.reader.store_for_launch(nid, range);
+        loop {
+            self.check()?;
+            match receiver.recv_timeout(GLANCE) {
+                Err(RecvTimeoutError::Timeout) => {}
+                // Those who read the range receive the error.
+                Ok(Err(_)) => return Ok(0),
+                Ok(Ok(stored)) => return Ok(stored),
+                Err(RecvTimeoutError::Disconnected) => return Err(Ending::Stopped("no thread can store bytes")),
+            }
+        }
+    }
+
+    /// Whether the replay goes on.
+    fn check(&self) -> Result<(), Ending> {
+        if self.judge.is_over() {
+            Err(Ending::Stopped("the mount has ended"))
+        } else if self.judge.is_left() {
+            Err(Ending::Left)
+        } else if self.reader.is_memory_short() {
+            Err(Ending::Stopped("memory is short"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The chunks of a range that are not in `known`, which they are added to, as ranges of a file of this size.
+fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    if range.is_empty() {
+        return ranges;
+    }
+    // Larger files than this are never replayed to their end.
+    for chunk in (range.offset() / CHUNK_BYTES..range.end().div_ceil(CHUNK_BYTES)).take(CHUNKS_MAX) {
+        if !known.insert(chunk) {
+            continue;
+        }
+        let next = ByteRange::between(chunk * CHUNK_BYTES, ((chunk + 1) * CHUNK_BYTES).min(size));
+        match ranges.last_mut() {
+            Some(last) if last.end() == next.offset() => *last = ByteRange::between(last.offset(), next.end()),
+            _ => ranges.push(next),
+        }
+    }
+    ranges
+}
+
+/// The maximum number of chunks of one range: with them, the limit of the replay is reached.
+const CHUNKS_MAX: usize = (BYTES_MAX / CHUNK_BYTES) as usize;
+
+const NO_WALKER: &str = "the thread that looks names up has ended";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_grow_to_chunks_that_are_taken_once() {
+        let mut known = HashSet::new();
+        let mut chunks = |offset, len| new_chunks(ByteRange::new(offset, len), 200_000, &mut known);
+        assert_eq!(chunks(70_000, 1), [ByteRange::new(65_536, 65_536)]);
+        assert_eq!(chunks(0, 200_000), [ByteRange::new(0, 65_536), ByteRange::between(131_072, 200_000)]);
+        assert_eq!(chunks(0, 200_000), []);
+        assert_eq!(chunks(10, 0), []);
+        let huge = new_chunks(ByteRange::new(0, u64::MAX / 2), u64::MAX / 2, &mut HashSet::new());
+        assert_eq!(huge, [ByteRange::new(0, BYTES_MAX)]);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a mount reports about launches.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use floe_fuse::{RequestCounts, RequestKind, Walked};
+use serde::{Deserialize, Serialize};
+
+/// What a mount has done about launches.
+#[derive(Clone, Serialize, Deserialize, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaunchReport {
+    /// `off`, `none`, `unavailable`, `waiting`, `replaying`, `replayed`, `left`, `stopped`, `learning` or `learned`.
+    pub(crate) state: String,
+    /// Why it is this state; may be empty.
+    pub(crate) reason: String,
+    /// Where the profile is: a path, or `image`.
+    pub(crate) source: String,
+    /// The steps of the profile.
+    pub(crate) steps: u64,
+    /// Names that were looked up ahead of the programs and exist.
+    pub(crate) found_names: u64,
+    /// Names that were looked up ahead of the programs and do not exist.
+    pub(crate) missing_names: u64,
+    pub(crate) failed_names: u64,
+    /// Ranges of files that the page cache was given, or was asked to read.
+    pub(crate) ranges: u64,
+    pub(crate) range_bytes: u64,
+    /// Steps whose files are not in the image.
+    pub(crate) skipped_steps: u64,
+    /// Files outside of the profile that programs touched during the replay.
+    pub(crate) outside_files: u64,
+    /// The requests that the replay made, by kind. The mount's `requests` contain them.
+    pub(crate) requests: BTreeMap<String, u64>,
+}
+
+/// The state of a replay or a recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum LaunchState {
+    /// The profile is not read yet, or the launch has not begun.
+    #[default]
+    Waiting,
+    Off,
+    /// There is no profile.
+    None,
+    Unavailable,
+    Replaying,
+    Replayed,
+    /// The launch touched too many files that the profile does not have.
+    Left,
+    /// A limit was reached.
+    Stopped,
+    Learning,
+    Learned,
+}
+
+/// The progress of a replay or a recording.
+#[derive(Default)]
+pub(crate) struct Progress {
+    state: Mutex<(LaunchState, String)>,
+    source: Mutex<String>,
+    steps: AtomicU64,
+    found: AtomicU64,
+    missing: AtomicU64,
+    failed: AtomicU64,
+    ranges: AtomicU64,
+    range_bytes: AtomicU64,
+    skipped: AtomicU64,
+}
+
+impl Progress {
+    pub(super) fn set(&self, state: LaunchState, reason: &str) {
+        *lock(&self.state) = (state, reason.to_owned());
+    }
+
+    pub(super) fn set_source(&self, source: &str) {
+        source.clone_into(&mut lock(&self.source));
+    }
+
+    pub(super) fn set_steps(&self, count: u64) {
+        self.steps.store(count, Relaxed);
+    }
+
+    pub(super) fn note_walked(&self, walked: Walked) {
+        self.found.fetch_add(walked.found.into(), Relaxed);
+        self.missing.fetch_add(walked.missing.into(), Relaxed);
+        self.failed.fetch_add(walked.failed.into(), Relaxed);
+    }
+
+    pub(super) fn note_range(&self, bytes: u64) {
+        self.ranges.fetch_add(1, Relaxed);
+        self.range_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn note_skipped(&self) {
+        self.skipped.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn report(&self, requests: &RequestCounts, outside_files: u64) -> LaunchReport {
+        let (state, reason) = lock(&self.state).clone();
+        let walked = RequestKind::ALL.map(|kind| (kind.name().to_owned(), requests.walked_of(kind)));
+        LaunchReport {
+            state: state.name().to_owned(),
+            reason,
+            source: lock(&self.source).clone(),
+            steps: self.steps.load(Relaxed),
+            found_names: self.found.load(Relaxed),
+            missing_names: self.missing.load(Relaxed),
+            failed_names: self.failed.load(Relaxed),
+            ranges: self.ranges.load(Relaxed),
+            range_bytes: self.range_bytes.load(Relaxed),
+            skipped_steps: self.skipped.load(Relaxed),
+            outside_files,
+            requests: walked.into_iter().collect(),
+        }
+    }
+}
+
+impl LaunchState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Off => "off",
+            Self::None => "none",
+            Self::Unavailable => "unavailable",
+            Self::Replaying => "replaying",
+            Self::Replayed => "replayed",
+            Self::Left => "left",
+            Self::Stopped => "stopped",
+            Self::Learning => "learning",
+            Self::Learned => "learned",
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,176 @@
+//! Launches that are learned, that leave their profile, or that end early.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use floe_testkit::skip::{self, Need};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    launched::{
+        between, children_of, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state,
+    },
+    range_server::serve_over_http,
+    support::{
+        front::{self, Scene},
+        program::{Place, Serving, until},
+    },
+};
+
+#[test]
+fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = Scene::many(40, 20_000);
+    let mut fronts = vec!["front=fuse"];
+    if front::ready() {
+        fronts.push("front=kernel");
+    }
+    for front in fronts {
+        let cache = tempfile::tempdir().expect("a directory");
+        let options = format!("learn,cache-directory={},{front}", cache.path().display());
+        let mount = || Serving::new(&scene.image, ["-o", &options]);
+        let read = |serving: &Serving, number: usize| {
+            let name = format!("{}/{number}", number % 10);
+            assert_eq!(fs::read(serving.place.file(&name)).expect("read"), scene.contents[Path::new(&name)]);
+        };
+        let files = || -> Vec<PathBuf> {
+            let images = fs::read_dir(cache.path().join("launches")).into_iter().flatten().flatten();
+            let files = images.flat_map(|image| fs::read_dir(image.path()).into_iter().flatten().flatten());
+            files.map(|file| file.path()).collect()
+        };
+        let profile = || {
+            let files = files();
+            assert!(files.len() == 1 && files[0].ends_with("profile"), "{files:?}");
+            files[0].clone()
+        };
+
+        let mut idle = mount();
+        assert_eq!(launch(&idle.place)["state"], "learning", "{front}");
+        unmount(&mut idle);
+        assert_eq!(files(), Vec::<PathBuf>::new(), "nothing was read");
+
+        let mut first = mount();
+        [31, 7, 22].iter().for_each(|number| read(&first, *number));
+        let _ = fs::metadata(first.place.file("no such name"));
+        unmount(&mut first);
+        let learned = fs::read_to_string(profile()).expect("written");
+        let ranges = ["0 20000 /1/31\n", "0 20000 /7/7\n", "0 20000 /2/22\n"].map(|line| learned.find(line));
+        assert!(ranges.iter().all(Option::is_some) && ranges.is_sorted(), "{front}: {learned}");
+        assert_eq!(learned.contains("missing /no such name\n"), front == "front=fuse", "{learned}");
+
+        let mut second = mount();
+        read(&second, 31);
+        let report = wait_for_state(&second.place, "replayed");
+        assert_eq!(report["source"], profile().to_str().expect("text"), "{report}");
+        assert_eq!(report["ranges"], 3, "{report}");
+        [7, 22].iter().for_each(|number| read(&second, *number));
+        assert_eq!(scene.wrong(&second.place.path), Vec::<String>::new());
+        unmount(&mut second);
+
+        // A profile that something has damaged is learned again.
+        fs::write(profile(), "# floe profile 2\nnonsense").expect("ours");
+        let mut third = mount();
+        read(&third, 5);
+        detach(&third);
+        let (status, errors) = third.end();
+        assert_eq!(status.code(), Some(0));
+        assert!(errors.contains("line 2") && errors.lines().count() == 1, "{errors}");
+        assert!(fs::read_to_string(profile()).expect("text").contains("0 20000 /5/5\n"));
+    }
+}
+
+/// The process that mounts for the one that serves a place.
+fn keeper_of(place: &Place) -> Pid {
+    let server = status(place)["process"].as_u64().expect("a number") as u32;
+    let pids = children_of(server, "floe-keeper");
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    Pid::from_raw(pids[0].cast_signed()).expect("a process")
+}
+
+#[test]
+fn a_launch_that_leaves_the_profile_ends_the_replay() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = Scene::many(100, 5000);
+    let profile = scene.folder.path().join("profile");
+    let lines: String = (0..50).map(|number| format!("0 5000 /{}/{number}\n", number % 10)).collect();
+    fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
+    for (outside, state) in [(50, "left"), (10, "replayed")] {
+        let mut serving = Serving::new(&scene.image, profile_option(&profile));
+        // While the keeper is stopped, names are not looked up ahead, so the launch is the faster one.
+        let keeper = keeper_of(&serving.place);
+        kill_process(keeper, Signal::STOP).expect("it runs");
+        fs::read(serving.place.file("0/0")).expect("read");
+        until("the replay begins", || is_state(&serving.place, "replaying"));
+        for number in 50..50 + outside {
+            fs::read(serving.place.file(&format!("{}/{number}", number % 10))).expect("read");
+        }
+        kill_process(keeper, Signal::CONT).expect("it runs");
+        let report = wait_for_state(&serving.place, state);
+        assert_eq!(report["outside_files"], outside, "{report}");
+        assert!(state == "replayed" || report["ranges"].as_u64() < Some(50), "{report}");
+        assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
+        unmount(&mut serving);
+    }
+}
+
+#[test]
+fn a_mount_ends_in_the_middle_of_a_replay() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = Scene::many(100, 5000);
+    let profile = scene.folder.path().join("profile");
+    let lines: String = (0..100).map(|number| format!("0 5000 /{}/{number}\n", number % 10)).collect();
+    fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
+    for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
+        let mut serving = Serving::new(&scene.image, profile_option(&profile));
+        let keeper = keeper_of(&serving.place);
+        kill_process(keeper, Signal::STOP).expect("it runs");
+        fs::read(serving.place.file("0/0")).expect("read");
+        until("the replay begins", || is_state(&serving.place, "replaying"));
+        match signal {
+            None => detach(&serving),
+            Some(signal) => serving.signal(signal),
+        }
+        kill_process(keeper, Signal::CONT).expect("it runs");
+        let (status, errors) = serving.end();
+        match signal {
+            Some(Signal::KILL) => assert_eq!(status.code(), None, "{errors}"),
+            _ => assert_eq!((status.code(), errors.as_str()), (Some(0), "")),
+        }
+        until("the keeper ends", || !Path::new(&format!("/proc/{}", keeper.as_raw_nonzero())).exists());
+    }
+}
+
+#[test]
+fn a_remote_image_is_learned_and_replayed() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = Scene::many(40, 20_000);
+    let url = serve_over_http(scene.image.clone());
+    let cache = tempfile::tempdir().expect("a directory");
+    let options = format!("learn,cache-directory={}", cache.path().display());
+    for state in ["learning", "replayed"] {
+        let mut serving = Serving::new(Path::new(&url), ["-o", &options]);
+        fs::read(serving.place.file("1/31")).expect("read");
+        wait_for_state(&serving.place, state);
+        let before = status(&serving.place);
+        for number in 0..30 {
+            fs::read(serving.place.file(&format!("{}/{number}", number % 10))).expect("read");
+        }
+        let with = between(&before, &status(&serving.place));
+        match state {
+            "learning" => assert!(total(&with) >= 60, "{with:?}"),
+            _ => assert!(total(&with) <= 60 / 4, "{with:?}"),
+        }
+        assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
+        unmount(&mut serving);
+    }
+}

@@ -1,0 +1,11 @@
+//! Recorded launches that are replayed: `floe mount -o profile=…`, `--learn`, and profiles in images.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod as_user;
+mod hostile;
+mod launched;
+mod learned;
+mod python;
+mod range_server;

@@ -1,0 +1,232 @@
+//! Hands the connection of a mount over to another process, which continues to serve it.
+//!
+//! Node numbers, file handles and positions in directories are functions of the image, so the other process needs the
+//! descriptors of the device and the terms of the connection, and nothing about open files.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, TryLockError, mpsc::Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_fuse_wire::{Agreement, Channel, InitFlags, Notifier};
+
+use super::{Ended, Mount};
+use crate::{MountTable, Unmounter, mounting::fusermount::AutoUnmount, session_pool::gate::Gate};
+
+/// How long session threads may take to stop taking requests.
+const GATE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The interval at which [`Handover::pause`] checks whether requests are still in progress.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What was agreed upon with the kernel at the start of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionTerms {
+    /// The minor version of the protocol.
+    pub minor: u32,
+    /// The features in use: `FUSE_*` flags of INIT.
+    pub features: u64,
+}
+
+/// A mounted connection to the kernel that another process has served.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The open descriptors of `/dev/fuse`, all of one connection; at least one.
+    pub devices: Vec<OwnedFd>,
+    /// The socket by which fusermount3 notices that no process serves the mount any more.
+    pub auto_unmount: Option<OwnedFd>,
+    /// The directory that it is mounted on: absolute and without links.
+    pub directory: PathBuf,
+    /// The terms of the connection.
+    pub terms: ConnectionTerms,
+}
+
+/// Hands a mount over to another process. Can be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Handover {
+    gate: Arc<Gate>,
+    channels: Vec<Channel>,
+    agreement: Agreement,
+    auto_unmount: Option<Arc<AutoUnmount>>,
+    unmounter: Unmounter,
+    ended: Sender<Ended>,
+    /// Locked by the one pause at a time.
+    pausing: Arc<Mutex<()>>,
+}
+
+/// A mount whose session threads take no requests; those that were in progress have replies. Dropping it lets the threads
+/// continue.
+#[derive(Debug)]
+pub struct Paused<'handover> {
+    handover: &'handover Handover,
+    _only: MutexGuard<'handover, ()>,
+}
+
+/// Why a mount cannot be handed over now. Its text is one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PauseError {
+    /// It is being handed over to another process.
+    Busy,
+    /// This many requests are still in progress, and the kernel cannot resend them.
+    Unanswered(usize),
+    /// Session threads did not stop taking requests.
+    Stuck,
+}
+
+/// A mount that was taken over and is not served yet. Dropping it leaves the mount as it is.
+#[derive(Debug)]
+pub struct PausedMount {
+    mount: Option<Mount>,
+    channel: Channel,
+    /// Descriptors that no session thread uses. Closing them earlier would fail the requests that were received on them.
+    _spare: Vec<Channel>,
+}
+
+impl ConnectionTerms {
+    /// Whether the kernel can resend requests that were received but not answered: since Linux 6.9. Without this, requests
+    /// in progress are lost with the process.
+    pub fn can_resend(self) -> bool {
+        InitFlags::from_bits_retain(self.features).contains(InitFlags::HAS_RESEND)
+    }
+
+    pub(super) fn agreement(self) -> Agreement {
+        Agreement { minor: self.minor, flags: InitFlags::from_bits_retain(self.features) }
+    }
+}
+
+impl Inherited {
+    /// Whether the mount still exists, with this device number of its files.
+    pub fn is_mounted(&self, device: (u32, u32)) -> bool {
+        let table = MountTable::read().unwrap_or_default();
+        let is_listed = table.on(&self.directory).is_some_and(|entry| entry.is_fuse() && entry.device == device);
+        let channels = self.devices.iter().filter_map(|device| device.try_clone().ok()).map(Channel::new);
+        is_listed && channels.take(1).any(|channel| channel.events().is_ok_and(|events| !has_ended(events)))
+    }
+}
+
+fn has_ended(events: rustix::event::PollFlags) -> bool {
+    events.contains(rustix::event::PollFlags::ERR)
+}
+
+impl Handover {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        channels: Vec<Channel>,
+        agreement: Agreement,
+        auto_unmount: Option<Arc<AutoUnmount>>,
+        unmounter: Unmounter,
+        ended: Sender<Ended>,
+    ) -> Self {
+        Self { gate, channels, agreement, auto_unmount, unmounter, ended, pausing: Arc::default() }
+    }
+
+    /// The terms of the connection.
+    pub fn terms(&self) -> ConnectionTerms {
+        ConnectionTerms { minor: self.agreement.minor, features: self.agreement.flags.bits() }
+    }
+
+    /// The descriptors of the connection.
+    pub fn devices(&self) -> Vec<BorrowedFd<'_>> {
+        self.channels.iter().map(AsFd::as_fd).collect()
+    }
+
+    /// The socket by which fusermount3 notices that no process serves the mount any more.
+    pub fn auto_unmount(&self) -> Option<BorrowedFd<'_>> {
+        self.auto_unmount.as_deref().map(AsFd::as_fd)
+    }
+
+    /// Stops taking requests, and waits for at most `patience` until those in progress have their replies. If the kernel can
+    /// resend requests, those without a reply are left to the process that takes over.
+    ///
+    /// # Errors
+    /// The mount is being handed over already, or requests stay in progress. The mount is served as before.
+    pub fn pause(&self, patience: Duration) -> Result<Paused<'_>, PauseError> {
+        let only = match self.pausing.try_lock() {
+            Ok(only) => only,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(PauseError::Busy),
+        };
+        // Dropped on errors, which opens the gate.
+        let paused = Paused { handover: self, _only: only };
+        if !self.gate.close(GATE_PATIENCE) {
+            return Err(PauseError::Stuck);
+        }
+        let started = Instant::now();
+        loop {
+            match self.channels.iter().map(Channel::unanswered).sum() {
+                0 => return Ok(paused),
+                _ if started.elapsed() < patience => thread::sleep(DRAIN_INTERVAL),
+                _ if self.terms().can_resend() => return Ok(paused),
+                count => return Err(PauseError::Unanswered(count)),
+            }
+        }
+    }
+}
+
+impl Paused<'_> {
+    /// Ends the service of the mount by this process: [`Mount::wait`] returns [`Ended::HandedOver`]. The mount stays.
+    pub fn finish(self) {
+        let handover = self.handover;
+        // From now on the mount is another process's; the gate stays closed.
+        handover.unmounter.note_end();
+        std::mem::forget(self);
+        // Without a waiter, nobody needs to know.
+        let _ = handover.ended.send(Ended::HandedOver);
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.handover.gate.open();
+    }
+}
+
+impl PausedMount {
+    pub(super) fn new(mount: Mount, channel: Channel, spare: Vec<Channel>) -> Self {
+        Self { mount: Some(mount), channel, _spare: spare }
+    }
+
+    /// Starts to serve. No other process may serve the mount any more. The kernel resends what no process has replied to, if
+    /// it can.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub fn serve(mut self) -> io::Result<Mount> {
+        let Some(mount) = self.mount.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        if let Some(handover) = &mount.handover {
+            if handover.terms().can_resend() {
+                Notifier::new(self.channel.clone()).resend()?;
+            }
+            handover.gate.open();
+        }
+        Ok(mount)
+    }
+}
+
+impl Drop for PausedMount {
+    fn drop(&mut self) {
+        if let Some(mount) = &self.mount {
+            // Another process serves it, or will. Dropping the mount must not unmount it.
+            mount.unmounter.note_end();
+        }
+    }
+}
+
+impl fmt::Display for PauseError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => formatter.write_str("it is being handed over to another process"),
+            Self::Unanswered(count) => write!(
+                formatter,
+                "{count} requests are in progress, and this kernel cannot resend them (Linux 6.9 can): try again"
+            ),
+            Self::Stuck => formatter.write_str("its threads do not stop taking requests"),
+        }
+    }
+}
+
+impl std::error::Error for PauseError {}

@@ -1,0 +1,466 @@
+//! Looks up the names of a recorded launch ahead of its programs.
+//!
+//! The kernel keeps a name only if some process has looked it up: FUSE has no notification that gives it one. The thread
+//! that does so must not belong to the process that serves the mount. If that process were killed while one of its own
+//! threads waited for a reply, the thread would hold the descriptor of `/dev/fuse` open, on which its reply depends. So
+//! the thread runs in the keeper. It takes batches of paths over a socket, and answers each when it is done with it.
+//!
+//! While it works on a batch, the thread holds the root of the mount: that of a private clone, which does not make the
+//! users' mount busy, or, without the right to clone, that of the users' mount.
+
+use std::{
+    fs::File,
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use floe_engine::Priority;
+use floe_image::ByteRange;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat, openat2, readlinkat},
+    io::Errno,
+    mount::{OpenTreeFlags, open_tree},
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
+};
+
+use crate::{Unmounter, connection::serving_thread::may_wait_for_mount, mounting::table::TABLE_PATH};
+
+/// The maximum length of a batch in bytes.
+const BATCH_BYTES_MAX: usize = 32 << 10;
+
+/// The maximum number of steps in a batch.
+const BATCH_STEPS_MAX: u32 = 256;
+
+/// The maximum length of a path in bytes.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// The length of a step without its path: action, length of the path, offset, length of the range.
+const STEP_BYTES: usize = 1 + 2 + 8 + 8;
+
+/// The length of an answer in bytes.
+const ANSWER_BYTES: usize = 12;
+
+/// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
+const READ_BYTES: u64 = 128 << 10;
+
+/// The maximum number of calls with which one directory is listed.
+const LIST_CALLS_MAX: usize = 1024;
+
+/// How long an unmount waits for the thread to let go of the mount.
+const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// What is done with a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WalkAction {
+    /// Look it up, also if there is no such name.
+    Look,
+    /// Read the target of a symbolic link.
+    ReadLink,
+    /// List a directory.
+    List,
+    /// Have the kernel read a range of a file.
+    ReadAhead(ByteRange),
+}
+
+/// Paths that are walked to in order.
+#[derive(Clone, Debug, Default)]
+pub struct WalkBatch {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+/// What became of the paths of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Walked {
+    /// Paths that exist.
+    pub found: u32,
+    /// Paths that do not exist, which the kernel now knows.
+    pub missing: u32,
+    /// Paths that could not be looked up, or were not, because the mount is gone.
+    pub failed: u32,
+}
+
+/// The end that asks.
+#[derive(Debug)]
+pub struct LaunchWalk {
+    socket: OwnedFd,
+    thread: u32,
+}
+
+/// The end that walks.
+#[derive(Debug)]
+pub(crate) struct LaunchWalker {
+    socket: OwnedFd,
+    directory: PathBuf,
+    mount: Unmounter,
+    pause: Arc<WalkPause>,
+}
+
+/// Makes a walker let go of the mount.
+#[derive(Debug, Default)]
+pub(crate) struct WalkPause {
+    state: Mutex<WalkState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct WalkState {
+    is_stopped: bool,
+    is_walking: bool,
+}
+
+impl WalkBatch {
+    /// Adds a path within the mount, with or without a leading slash. Returns `false` if the batch is full. Paths that no
+    /// file can have are left out.
+    pub fn push(&mut self, path: &[u8], action: WalkAction) -> bool {
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        if path.len() > PATH_BYTES_MAX || path.contains(&0) {
+            return true;
+        }
+        if self.count >= BATCH_STEPS_MAX || self.bytes.len() + STEP_BYTES + path.len() > BATCH_BYTES_MAX {
+            return false;
+        }
+        let (kind, range) = match action {
+            WalkAction::Look => (0, ByteRange::new(0, 0)),
+            WalkAction::ReadLink => (1, ByteRange::new(0, 0)),
+            WalkAction::List => (2, ByteRange::new(0, 0)),
+            WalkAction::ReadAhead(range) => (3, range),
+        };
+        self.bytes.push(kind);
+        self.bytes.extend((path.len() as u16).to_ne_bytes());
+        self.bytes.extend(range.offset().to_ne_bytes());
+        self.bytes.extend(range.len().to_ne_bytes());
+        self.bytes.extend(path);
+        self.count += 1;
+        true
+    }
+
+    /// The number of paths.
+    pub fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether there are no paths.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The steps of a message. Ends where the message is invalid.
+fn steps(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], WalkAction)> {
+    std::iter::from_fn(move || {
+        let (head, rest) = bytes.split_at_checked(STEP_BYTES)?;
+        let (path, rest) = rest.split_at_checked(u16::from_ne_bytes([head[1], head[2]]).into())?;
+        bytes = rest;
+        let number = |at: usize| Some(u64::from_ne_bytes(head.get(at..at + 8)?.try_into().ok()?));
+        let (offset, len) = (number(3)?, number(11)?);
+        let action = match head[0] {
+            0 => WalkAction::Look,
+            1 => WalkAction::ReadLink,
+            2 => WalkAction::List,
+            3 => WalkAction::ReadAhead(ByteRange::new(offset, len.min(u64::MAX - offset))),
+            _ => return None,
+        };
+        Some((path, action))
+    })
+}
+
+impl LaunchWalk {
+    pub(crate) fn new(socket: OwnedFd, thread: u32) -> Self {
+        Self { socket, thread }
+    }
+
+    /// The id of the thread that walks.
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Asks for a batch. Does not wait for it; two batches may be under way.
+    ///
+    /// # Errors
+    /// The walker has ended, or too many batches are under way.
+    pub fn send(&self, batch: &WalkBatch) -> io::Result<()> {
+        send(&self.socket, &batch.bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits until the oldest batch is done; `None` if it is not after `time`.
+    ///
+    /// # Errors
+    /// The walker has ended.
+    pub fn wait(&self, time: Duration) -> io::Result<Option<Walked>> {
+        let time =
+            Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
+        let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
+        match poll(&mut waiting, Some(&time)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut answer = [0; ANSWER_BYTES];
+        match recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT) {
+            Ok((ANSWER_BYTES, _)) => Ok(Some(Walked::from_bytes(&answer))),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Walked {
+    fn to_bytes(self) -> [u8; ANSWER_BYTES] {
+        let mut bytes = [0; ANSWER_BYTES];
+        for (part, number) in bytes.chunks_exact_mut(4).zip([self.found, self.missing, self.failed]) {
+            part.copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; ANSWER_BYTES]) -> Self {
+        let (numbers, _) = bytes.as_chunks();
+        let [found, missing, failed] = [0, 1, 2].map(|index: usize| u32::from_ne_bytes(numbers[index]));
+        Self { found, missing, failed }
+    }
+}
+
+impl LaunchWalker {
+    /// The name of the thread that runs this.
+    pub(crate) const THREAD: &str = "floe-walk";
+
+    /// Makes a walker of what is mounted on a directory, and the other end of its socket.
+    ///
+    /// # Errors
+    /// There is no socket.
+    pub(crate) fn new(directory: PathBuf, mount: Unmounter) -> io::Result<(OwnedFd, Self)> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((ours, Self { socket: theirs, directory, mount, pause: Arc::default() }))
+    }
+
+    pub(crate) fn pause(&self) -> Arc<WalkPause> {
+        Arc::clone(&self.pause)
+    }
+
+    /// Walks until the other end is closed or the mount is unmounted.
+    pub(crate) fn run(self) {
+        may_wait_for_mount();
+        let Ok(table) = File::open(TABLE_PATH) else { return };
+        let mut message = vec![0; BATCH_BYTES_MAX];
+        loop {
+            let len = match recv(&self.socket, &mut message[..], RecvFlags::empty()) {
+                Ok((0, _)) => return,
+                Ok((len, _)) => len,
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+            };
+            if !self.pause.begin() {
+                return;
+            }
+            let walked = self.walk(&message[..len], &table);
+            self.pause.end();
+            if send(&self.socket, &walked.to_bytes(), SendFlags::NOSIGNAL).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn walk(&self, message: &[u8], table: &File) -> Walked {
+        let mut walked = Walked::default();
+        let root = self.root();
+        for (path, action) in steps(message) {
+            let is_left = self.pause.is_stopped() || has_changed(table) && !self.mount.is_mounted();
+            let result = match &root {
+                Some(root) if !is_left => go_to(root.as_fd(), path, action),
+                _ => Err(Errno::STALE),
+            };
+            match result {
+                Ok(()) => walked.found += 1,
+                Err(Errno::NOENT) => walked.missing += 1,
+                // Those who need the name receive the error.
+                Err(_) => walked.failed += 1,
+            }
+        }
+        walked
+    }
+
+    /// The root of the mount; `None` if something else is mounted there by now.
+    fn root(&self) -> Option<OwnedFd> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let own = || openat(CWD, &self.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let root = open_tree(CWD, &self.directory, flags).or_else(|_| own()).ok()?;
+        let device = fstat(&root).ok()?.st_dev;
+        let device = (rustix::fs::major(device), rustix::fs::minor(device));
+        (self.mount.device() == Some(device)).then_some(root)
+    }
+}
+
+/// Whether the mount table has changed since it was asked last.
+fn has_changed(table: &File) -> bool {
+    let mut waiting = [PollFd::new(table, PollFlags::PRI | PollFlags::ERR)];
+    poll(&mut waiting, Some(&Timespec::default())) != Ok(0)
+}
+
+/// Looks a path up beneath `root`, without following links, and does what is wanted with it.
+fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Errno> {
+    let path = if path.is_empty() { b"." } else { path };
+    let open = |flags: OFlags| {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        openat2(root, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
+    };
+    let found = open(OFlags::PATH)?;
+    match action {
+        WalkAction::Look => {}
+        WalkAction::ReadLink => drop(readlinkat(&found, c"", Vec::new())?),
+        WalkAction::List => {
+            let directory = open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let mut space = vec![MaybeUninit::uninit(); 32 << 10];
+            let mut entries = RawDir::new(directory, &mut space);
+            let mut calls = 0;
+            while calls < LIST_CALLS_MAX {
+                calls += usize::from(entries.is_buffer_empty());
+                let Some(entry) = entries.next() else { break };
+                entry?;
+            }
+        }
+        WalkAction::ReadAhead(range) => {
+            // Opening anything else may have effects.
+            if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
+                return Err(Errno::INVAL);
+            }
+            let file = open(OFlags::RDONLY)?;
+            let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+            let range = range.intersection(ByteRange::new(0, size));
+            let mut offset = range.offset();
+            while let Some(len) = std::num::NonZero::new((range.end() - offset).min(READ_BYTES)) {
+                fadvise(&file, offset, Some(len), Advice::WillNeed)?;
+                offset += len.get();
+            }
+        }
+    }
+    Ok(())
+}
+
+impl WalkPause {
+    /// Ends the walk, and waits for a while until the walker has let go of the mount.
+    pub(crate) fn stop(&self) {
+        let mut state = self.lock();
+        state.is_stopped = true;
+        let _ = self.changed.wait_timeout_while(state, PAUSE_TIME_MAX, |state| state.is_walking);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.lock().is_stopped
+    }
+
+    /// Whether a batch may begin.
+    fn begin(&self) -> bool {
+        let mut state = self.lock();
+        state.is_walking = !state.is_stopped;
+        state.is_walking
+    }
+
+    fn end(&self) {
+        self.lock().is_walking = false;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WalkState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A priority as the argument of a question to the keeper.
+pub(crate) fn priority_to_number(priority: Priority) -> u32 {
+    match priority {
+        Priority::Auto => 0,
+        Priority::Fifo(level) => 0x100 | u32::from(level),
+        Priority::Nice(level) => 0x200 | u32::from(level.cast_unsigned()),
+        Priority::Slice => 0x300,
+        Priority::Normal => 0x400,
+    }
+}
+
+/// The inverse of [`priority_to_number`].
+pub(crate) fn priority_from_number(number: u32) -> Priority {
+    let [level, kind, ..] = number.to_le_bytes();
+    match kind {
+        0 => Priority::Auto,
+        1 => Priority::Fifo(level),
+        2 => Priority::Nice(level.cast_signed()),
+        3 => Priority::Slice,
+        _ => Priority::Normal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_survive_their_bytes_and_have_a_limit() {
+        let wanted = [
+            (&b"/bin/sh"[..], WalkAction::Look),
+            (b"lib", WalkAction::List),
+            (b"/", WalkAction::ReadLink),
+            (b"/bin/a", WalkAction::ReadAhead(ByteRange::new(7, 1 << 40))),
+        ];
+        let mut batch = WalkBatch::default();
+        assert!(wanted.iter().all(|(path, action)| batch.push(path, *action)));
+        let found: Vec<_> = steps(&batch.bytes).collect();
+        let expected: Vec<_> =
+            wanted.iter().map(|(path, action)| (path.strip_prefix(b"/").unwrap_or(path), *action)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(steps(&batch.bytes[..batch.bytes.len() - 1]).count(), 3);
+        assert!(batch.push(&[b'a'; 5000], WalkAction::Look) && batch.push(b"a\0b", WalkAction::Look));
+        assert_eq!(batch.len(), 4);
+        while batch.push(&[b'a'; 1000], WalkAction::Look) {}
+        assert!(batch.bytes.len() <= BATCH_BYTES_MAX && batch.len() < BATCH_STEPS_MAX);
+    }
+
+    #[test]
+    fn names_are_looked_up_beneath_the_root_alone() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let root = folder.path().join("root");
+        std::fs::create_dir_all(root.join("d")).expect("ours");
+        std::fs::write(root.join("d/file"), "text").expect("ours");
+        std::os::unix::fs::symlink("/etc", root.join("link")).expect("ours");
+        let root = openat(CWD, &root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it is there");
+        let range = WalkAction::ReadAhead(ByteRange::new(0, u64::MAX));
+        for (path, action, expected) in [
+            (&b"d/file"[..], WalkAction::Look, Ok(())),
+            (b"", WalkAction::Look, Ok(())),
+            (b"d", WalkAction::List, Ok(())),
+            (b"d/file", range, Ok(())),
+            (b"d", range, Err(Errno::INVAL)),
+            (b"link", WalkAction::ReadLink, Ok(())),
+            (b"link", WalkAction::Look, Ok(())),
+            (b"link", range, Err(Errno::INVAL)),
+            (b"link/passwd", WalkAction::Look, Err(Errno::LOOP)),
+            (b"d/none", WalkAction::Look, Err(Errno::NOENT)),
+            (b"../root", WalkAction::Look, Err(Errno::XDEV)),
+            (b"/etc", WalkAction::Look, Err(Errno::XDEV)),
+        ] {
+            let found = go_to(root.as_fd(), path, action);
+            assert_eq!(found, expected, "{} {action:?}", String::from_utf8_lossy(path));
+        }
+    }
+
+    #[test]
+    fn priorities_survive_their_numbers() {
+        for priority in [
+            Priority::Auto,
+            Priority::Fifo(1),
+            Priority::Nice(-20),
+            Priority::Nice(19),
+            Priority::Slice,
+            Priority::Normal,
+        ] {
+            assert_eq!(priority_from_number(priority_to_number(priority)), priority);
+        }
+    }
+}
