@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 17] = [
+const NOT_RUN: [(&str, &str, &str); 18] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
     (
@@ -48,6 +48,7 @@ const NOT_RUN: [(&str, &str, &str); 17] = [
     ("operations.md", "floe exporter", "does not end; tests/mounts/exporter.rs runs it"),
     ("operations.md", "journalctl", "needs systemd; tests/mounts/journal.rs reads what is logged"),
     ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
+    ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab.rs runs the lab"),
 ];
 
 /// The blocks with commands for servers, which tests/remotes runs against real ones.
