@@ -36,7 +36,7 @@ pub(crate) enum ProfileChoice {
     Off,
 }
 
-/// What a mount will do about launches. It is made before the process is confined.
+/// The plan of a mount for launches: replay, learn, or neither. It is made before the process is confined.
 pub(crate) struct LaunchPlan {
     task: Task,
     progress: Arc<Progress>,

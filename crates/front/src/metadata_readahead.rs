@@ -128,7 +128,6 @@ impl MetadataReadahead {
         let window = (2 * run.window).clamp(WINDOW_MIN, WINDOW_MAX);
         let start = run.newest.end.max(block + 1);
         let newest = start..start + window;
-        // There is no window before the first that could hold what comes before its marker.
         let ahead = newest.start + 1..newest.end;
         runs.push_front(Run { newest, window });
         ahead

@@ -219,7 +219,7 @@ struct Asked<'edge> {
 }
 
 impl Asked<'_> {
-    /// Who is to be told what this request touches.
+    /// The receiver of the names and ranges that this request touches.
     fn touches(&self) -> Option<&TouchSink> {
         self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
     }

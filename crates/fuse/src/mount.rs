@@ -288,7 +288,7 @@ impl Link {
     }
 }
 
-/// What is left of a session for the mount once its threads run.
+/// The handles that the mount keeps of a session once its threads run.
 struct Running {
     ended: Receiver<Ended>,
     sender: Sender<Ended>,

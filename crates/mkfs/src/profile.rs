@@ -8,7 +8,7 @@ use floe_image::ByteRange;
 
 use crate::error::{Error, Result};
 
-/// What a launch did, in order: the ranges that it read, and the names that it needed besides.
+/// The steps of a launch, in order: the ranges that it read, and the names that it needed besides.
 ///
 /// A range implies that its file and the directories above it were looked up; these have no names of their own unless
 /// they were needed long before the range.
@@ -32,13 +32,13 @@ pub struct ProfileRange {
 pub struct ProfileName {
     /// The path within the image, with a leading slash.
     pub path: Vec<u8>,
-    /// What the launch did with it.
+    /// How the launch used it.
     pub usage: NameUsage,
     /// The number of ranges that the launch had read before.
     ranges_before: usize,
 }
 
-/// What a launch did with a name.
+/// How a launch used a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NameUsage {
     /// It looked the name up and found it.

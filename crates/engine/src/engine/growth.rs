@@ -60,10 +60,16 @@ fn watch(engine: &Weak<Engine>, ended: &Receiver<()>) {
         if now != lookups {
             (lookups, used_at) = (now, Instant::now());
         }
-        if used_at.elapsed() >= UNUSED_MAX || engine.pool.is_memory_scarce() {
-            // Before it shrinks, so that a thread that makes it grow again is sure of being watched.
+        // Tuning may have shrunk the cache.
+        let is_over = !engine.pool.has_grown();
+        if is_over || used_at.elapsed() >= UNUSED_MAX || engine.pool.is_memory_scarce() {
             engine.growth.end();
-            engine.shrink_cache();
+            if is_over {
+                // It may have grown again before the watch ended.
+                engine.watch_growth();
+            } else {
+                engine.shrink_cache();
+            }
             break;
         }
     }

@@ -83,9 +83,9 @@ pub struct PagePoolCounters {
 /// The size of the block cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheSize {
-    /// What it always may take, in bytes.
+    /// Its budget in bytes.
     pub(crate) bytes: u64,
-    /// What it may take besides while memory is ample, in bytes.
+    /// How far it may grow beyond that while memory is ample, in bytes.
     pub(crate) growth_bytes: u64,
 }
 
@@ -241,7 +241,7 @@ impl PagePool {
         self.pressure.is_short()
     }
 
-    /// What the block cache may hold now, in bytes.
+    /// The current limit of the block cache in bytes.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.page_count() * PAGE_BYTES
     }

@@ -22,7 +22,7 @@ const STALLED_PART: u32 = 50;
 /// The kernel's pressure stall information for the whole machine.
 const MACHINE: &str = "/proc/pressure/memory";
 
-/// How much memory the machine has, and how much of it programs can have.
+/// The kernel's statistics of memory.
 const MEMORY: &str = "/proc/meminfo";
 
 /// Memory is ample while programs can have one part in `AMPLE_PART` of it, and scarce from one part in `SCARCE_PART` on.

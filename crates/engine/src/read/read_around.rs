@@ -92,14 +92,14 @@ impl Reader {
         self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// What the blocks that a read decodes, or a small one finds in memory, hold of the file beside what it wants, as far as
-    /// the page cache is to have it.
+    /// The parts of the file that a read did not ask for, but that are in the blocks that it decodes, or that a small read
+    /// finds in memory; only those that the page cache is to get.
     pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Vec::new();
         }
-        // A small read that finds its block in memory is one of scattered ones, or nobody read ahead for it: each of those
-        // that follow would be a request of its own.
+        // A small read that finds its block in memory was not covered by readahead, so each page of the block that is read
+        // later would be a request of its own.
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
         let is_decoded = |block: &StoredBlock| {
             steps.iter().any(|step| match &step.source {

@@ -85,7 +85,7 @@ impl Mounted {
     }
 }
 
-/// What an answer may cost.
+/// The limits of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerLimits {
     /// How long it may take, from the connection to the last byte.

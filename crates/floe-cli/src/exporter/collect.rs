@@ -41,7 +41,7 @@ pub(crate) struct Collector {
     busy: Arc<Mutex<BTreeSet<u32>>>,
 }
 
-/// What the thread of a user reports.
+/// A report of the thread of a user.
 enum News {
     Mount { user_id: u32, device: (u32, u32), metrics: Option<MountMetrics> },
     Done,

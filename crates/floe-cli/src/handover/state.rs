@@ -1,4 +1,4 @@
-//! What a process must know to continue to serve a mount.
+//! The state that a process needs to continue to serve a mount.
 
 use std::{ffi::OsString, path::Path};
 
@@ -17,7 +17,7 @@ const SCHEMA: u32 = 1;
 /// The length of the beginning of an image that identifies it, in bytes. It contains the superblock of all formats.
 const HEAD_BYTES: usize = 4096;
 
-/// What a process must know to continue to serve a mount, besides its arguments and descriptors.
+/// The state that a process needs to continue to serve a mount, besides its arguments and descriptors.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(crate) struct State {
     schema: u32,
@@ -31,7 +31,7 @@ pub(crate) struct State {
     minor: u32,
     /// The FUSE features in use.
     features: u64,
-    /// What is in front of the image, and why.
+    /// Which front the mount has (`kernel` or `fuse`), and why.
     pub(crate) front: FrontReport,
     /// The changes of `floe tune`, each of the form `key=value`, in their order.
     pub(crate) tuned: Vec<String>,

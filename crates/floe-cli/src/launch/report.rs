@@ -1,4 +1,4 @@
-//! What a mount reports about launches.
+//! The report of a mount about launches.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use floe_fuse::{RequestCounts, RequestKind, Walked};
 use serde::{Deserialize, Serialize};
 
-/// What a mount has done about launches.
+/// The progress of the replay or the recording of a launch.
 #[derive(Clone, Serialize, Deserialize, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaunchReport {
     /// `off`, `none`, `unavailable`, `waiting`, `replaying`, `replayed`, `left`, `stopped`, `learning` or `learned`.

@@ -36,7 +36,7 @@ mknod -m 666 /dev/null c 1 3
 /// Becomes a user without rights.
 const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
-/// What the surroundings are changed with before the doctor runs.
+/// The commands that change the surroundings before the doctor runs.
 const DEVICE: &str = "mknod -m 666 /dev/fuse c 10 229";
 
 /// How the command in a remedy is used.
@@ -276,7 +276,7 @@ fn doctor(place: &Path, row: &Row, mended: &str, prefix: &str) -> Option<(bool, 
     Some((output.status.success(), advice.collect()))
 }
 
-/// What is wrong with the answer in one situation.
+/// The faults of the answer in one situation.
 fn complaints(place: &Path, row: &Row) -> Vec<String> {
     let Some((works, advice)) = doctor(place, row, "", "") else {
         skip::skipped("root may not mount overlays here");

@@ -95,7 +95,7 @@ fn hostile_profiles_are_one_error_or_do_nothing() {
     }
 }
 
-/// What is wrong with how a mount with this profile is refused.
+/// The faults in the refusal of a mount with this profile.
 fn refusal(image: &Path, profile: &Path, words: &str) -> Vec<String> {
     let place = Place::new();
     let output = run(floe().arg("mount").arg(image).arg(&place.path).args(profile_option(profile)));

@@ -1,4 +1,4 @@
-//! What a mount tells of a launch.
+//! Reads what `floe status` reports about a launch.
 
 use std::{ffi::OsString, fs, os::unix::fs::FileExt, path::Path};
 
@@ -40,7 +40,7 @@ pub(crate) fn total(demand: &[(&str, u64)]) -> u64 {
     demand.iter().map(|(_, count)| count).sum()
 }
 
-/// What is requested between two reports.
+/// The requests between two reports.
 pub(crate) fn between(before: &Value, after: &Value) -> Vec<(&'static str, u64)> {
     demand(before).into_iter().zip(demand(after)).map(|((kind, before), (_, after))| (kind, after - before)).collect()
 }

@@ -151,7 +151,7 @@ impl Python {
         assert_eq!((&before["state"], &before["found_names"]), (&"waiting".into(), &0.into()));
         begin(&replayed.place, &self.program);
         let report = wait_for_state(&replayed.place, "replayed");
-        // What the kernel was asked to read is under way.
+        // The reads that the replay asked the kernel for may still be in progress.
         let mut after_replay = status(&replayed.place);
         until("the reads are done", || {
             let before = std::mem::replace(&mut after_replay, status(&replayed.place));

@@ -151,7 +151,7 @@ impl Served {
         }
     }
 
-    /// What the reply to a lookup tells of a launch.
+    /// The touch that the reply to a lookup stands for.
     pub(crate) fn touch<'name>(&self, parent: u64, name: &'name [u8], entry: &EntryOut) -> Touch<'name> {
         let parent = self.nid(parent);
         match entry.nodeid {

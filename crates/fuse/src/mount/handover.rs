@@ -23,7 +23,7 @@ const GATE_PATIENCE: Duration = Duration::from_secs(5);
 /// The interval at which [`Handover::pause`] checks whether requests are still in progress.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What was agreed upon with the kernel at the start of a connection.
+/// The terms of a connection, which INIT negotiated with the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionTerms {
     /// The minor version of the protocol.

@@ -54,7 +54,7 @@ const LIST_CALLS_MAX: usize = 1024;
 /// How long an unmount waits for the thread to let go of the mount.
 const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What is done with a path.
+/// An action on a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WalkAction {
     /// Look it up, also if there is no such name.
@@ -74,7 +74,7 @@ pub struct WalkBatch {
     count: u32,
 }
 
-/// What became of the paths of a batch.
+/// The outcome of a batch, in numbers of paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Walked {
     /// Paths that exist.

@@ -27,7 +27,7 @@ pub(crate) struct Gate {
     opened: Condvar,
 }
 
-/// What the gate knows about a session thread.
+/// The state of a session thread at the gate.
 #[derive(Default)]
 struct Passenger {
     /// Its thread id.
