@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use floe::{Image, Reader};
 use floe_engine::Blocking;
-use floe_front::VirtualImage;
+use floe_front::{FrontPart, VirtualImage};
 use floe_fuse::{Access, FrontImage, FrontRange, Mount, MountError, MountOptions, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,13 @@ struct Rendered(Arc<VirtualImage>);
 impl FrontImage for Rendered {
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {
         let parts = self.0.files_in(range).ok()??;
-        Some(parts.into_iter().map(|part| FrontRange { nid: part.nid, range: part.range }).collect())
+        let front_range =
+            |part: FrontPart| FrontRange { nid: part.nid, range: part.range, image_offset: part.image_offset };
+        Some(parts.into_iter().map(front_range).collect())
+    }
+
+    fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.0.file_data_in(range)
     }
 
     fn originals_in(&self, range: ByteRange) -> Vec<(Nid, ByteRange)> {

@@ -46,6 +46,8 @@ pub struct FrontPart {
     pub original: Nid,
     /// The bytes of that file.
     pub range: ByteRange,
+    /// Where the virtual image has the first of them.
+    pub image_offset: u64,
 }
 
 /// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. It is a file
@@ -148,11 +150,43 @@ impl VirtualImage {
             let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
-                parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part });
+                // A range that begins behind the file's last byte holds none of it.
+                let image_offset = position;
+                parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part, image_offset });
             }
             position = end;
         }
         Ok((position > range.offset()).then_some(parts))
+    }
+
+    /// The parts of `range` that are data of files, as far as this can be told without reading the original.
+    pub fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange> {
+        let mut parts: Vec<ByteRange> = Vec::new();
+        let mut position = range.offset();
+        while position < range.end()
+            && let Some(run) = self.run_at(position)
+        {
+            let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
+            if self.is_file_run(&run) {
+                match parts.last_mut() {
+                    Some(last) if last.end() == position => *last = ByteRange::between(last.offset(), end),
+                    _ => parts.push(ByteRange::between(position, end)),
+                }
+            }
+            position = end;
+        }
+        parts
+    }
+
+    /// Whether a run is data of a file, as far as this can be told without reading the original.
+    fn is_file_run(&self, run: &Run) -> bool {
+        // Directories do not share the blocks of their inodes.
+        let offset = run.metadata_block.checked_sub(META_BLOCK_64).map(|block| block * BLOCK_BYTES);
+        match offset.and_then(|offset| self.view.shared.geometry.slot_at(offset)) {
+            Some((slot, _)) if slot.class.stride() < BLOCK_BYTES => true,
+            Some(_) => self.views.at_hand.placed(run).is_ok_and(|placed| placed.is_file),
+            None => false,
+        }
     }
 
     /// Notes that the kernel reads `range`; returns the ranges of metadata to store in its page cache ahead of it. The
@@ -220,10 +254,12 @@ impl VirtualImage {
     }
 
     fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {
-        let block = u32::try_from(offset / BLOCK_BYTES).unwrap_or(u32::MAX);
-        let run = Some(block).filter(|block| (DATA_BLOCK..META_BLOCK).contains(block));
-        let run = run.and_then(|block| self.view.shared.addresses.find(block));
-        run.map(|run| Ok((run, self.view.placed(&run)?))).transpose()
+        self.run_at(offset).map(|run| Ok((run, self.view.placed(&run)?))).transpose()
+    }
+
+    fn run_at(&self, offset: u64) -> Option<Run> {
+        let block = u32::try_from(offset / BLOCK_BYTES).ok()?;
+        (DATA_BLOCK..META_BLOCK).contains(&block).then(|| self.view.shared.addresses.find(block)).flatten()
     }
 
     /// Appends the extents of `range`, which is within `run`.

@@ -24,7 +24,7 @@ pub use mount::{
 pub use mounting::{
     error::MountError,
     front::FrontRefusal,
-    front_readahead::FrontRange,
+    front_transfer::FrontRange,
     keeper::{Keeper, Kept, UsersOf},
     launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
     mountpoint::Mountpoint,

@@ -29,7 +29,7 @@ use crate::{
     edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
     mounting::front::HiddenMount,
-    mounting::front_readahead::{FrontReadahead, FrontReader},
+    mounting::front_transfer::{FrontMover, FrontTransfer},
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -153,6 +153,8 @@ impl Mount {
         image: Arc<dyn FrontImage>,
     ) -> Result<Self, MountError> {
         let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
+        let transfer: Arc<OnceLock<FrontTransfer>> = Arc::default();
+        let noted_transfer = Arc::clone(&transfer);
         let touches = options.touches.clone();
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
@@ -161,14 +163,18 @@ impl Mount {
             // The keeper waits for the session threads while it mounts the front, so they must not wait for the keeper.
             keeper: None,
             reads: Some(Arc::new(move |nid, offset, len| {
-                if let Some(ranges) = noted_image.metadata_ahead(ByteRange::new(offset, len.into())) {
+                let range = ByteRange::new(offset, len.into());
+                if let Some(ranges) = noted_image.metadata_ahead(range) {
                     noted_reader.store_ahead(nid, ranges);
+                }
+                if let Some(transfer) = noted_transfer.get() {
+                    transfer.note_read(noted_image.file_data_in(range).into_iter());
                 }
                 if let Some(reads) = &reads {
                     reads(nid, offset, len);
                 }
                 if let Some(touches) = &touches {
-                    let parts = noted_image.originals_in(ByteRange::new(offset, len.into()));
+                    let parts = noted_image.originals_in(range);
                     parts.into_iter().for_each(|(nid, range)| touches(Touch::Read(nid, range)));
                 }
             })),
@@ -188,23 +194,23 @@ impl Mount {
             }
         };
         let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
-        let asking: Arc<OnceLock<FrontReadahead>> = Arc::default();
-        let readahead = Arc::clone(&asking);
-        let pages = move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, readahead }) };
+        let stored_transfer = Arc::clone(&transfer);
+        let pages =
+            move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
         let ended = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?.ended;
-        let readahead = match hidden {
+        let sending = match hidden {
             Hidden::Own(hidden) => {
-                let readahead = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
-                // The front works without readahead, so a thread that cannot be started is no error.
-                readahead.and_then(|(asking, reader)| {
+                let ends = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
+                // The front works without the transfer, so a thread that cannot be started is no error.
+                ends.and_then(|(sending, mover)| {
                     let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
-                    spawn(FrontReader::THREAD.to_owned(), move || reader.run(&mounted)).ok().map(|()| asking)
+                    spawn(FrontMover::THREAD.to_owned(), move || mover.run(&mounted)).ok().map(|()| sending)
                 })
             }
             Hidden::Kept(keeper) => keeper.put_front()?,
         };
-        if let Some(readahead) = readahead {
-            let _ = asking.set(readahead);
+        if let Some(sending) = sending {
+            let _ = transfer.set(sending);
         }
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");

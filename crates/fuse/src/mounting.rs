@@ -5,7 +5,7 @@ pub(crate) mod error;
 mod fork_sys;
 pub(crate) mod front;
 mod front_files_sys;
-pub(crate) mod front_readahead;
+pub(crate) mod front_transfer;
 pub(crate) mod fusermount;
 pub(crate) mod keeper;
 pub(crate) mod launch_walk;

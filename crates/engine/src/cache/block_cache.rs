@@ -69,6 +69,13 @@ pub struct BlockCacheCounters {
     pub evictions: u64,
 }
 
+/// A part of a file that was stored in the kernel's page cache is stored again after so many requests for it: the kernel has
+/// dropped it.
+const STORED_AGAIN_REQUESTS: u64 = 8;
+
+/// The bits of [`CachedBlock::stored`] that count requests.
+const STORES_MASK: u64 = 0xf;
+
 /// A decoded block.
 #[derive(Debug)]
 pub(crate) struct CachedBlock {
@@ -81,12 +88,14 @@ pub(crate) struct CachedBlock {
     ahead: OnceLock<Arc<Unused>>,
     /// Alive while the block waits to be stored in the kernel's page cache.
     held: Mutex<Weak<Unused>>,
+    /// A hash of the part of a file that was stored in the kernel's page cache last, and the number of requests for it since.
+    stored: AtomicU64,
 }
 
 impl CachedBlock {
     pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
         let (was_used, ahead, held) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
-        Self { pages, len, is_complete, was_used, ahead, held }
+        Self { pages, len, is_complete, was_used, ahead, held, stored: AtomicU64::new(0) }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -107,6 +116,21 @@ impl CachedBlock {
             return Some(unused);
         }
         claim().inspect(|unused| *held = Arc::downgrade(unused))
+    }
+
+    /// Notes that a part of a file, which is in this block, is wanted in the kernel's page cache. Returns whether it is to be
+    /// stored now: not if that was done last, unless requests for it keep coming.
+    pub(crate) fn note_store(&self, part_hash: u64) -> bool {
+        let seen = self.stored.load(Relaxed);
+        let is_same = seen & !STORES_MASK == part_hash & !STORES_MASK && seen & STORES_MASK != 0;
+        let count = if is_same { (seen & STORES_MASK) % STORED_AGAIN_REQUESTS + 1 } else { 1 };
+        self.stored.store(part_hash & !STORES_MASK | count, Relaxed);
+        count == 1
+    }
+
+    /// Notes that a part of a file was not stored, for want of room or time.
+    pub(crate) fn forget_store(&self) {
+        self.stored.store(0, Relaxed);
     }
 
     /// Makes the block an early candidate for eviction, because its reader has consumed all of it.

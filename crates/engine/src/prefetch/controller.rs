@@ -40,6 +40,7 @@ pub(crate) struct Controller {
     walks: Mutex<KnownWalks>,
     data: Density,
     metadata: Density,
+    clusters: Density,
     decoded: DropBehind,
     miss_cost: MissCost,
     /// Of all bytes that were prefetched and not used yet.
@@ -104,6 +105,7 @@ impl Controller {
             walks: Mutex::default(),
             data: Density::default(),
             metadata: Density::default(),
+            clusters: Density::default(),
             decoded: DropBehind::new(),
             miss_cost: MissCost::default(),
             budget: Arc::default(),
@@ -287,6 +289,13 @@ impl Controller {
         let is_worthwhile = is_shared || decode_cost >= STORED_ALWAYS_DECODE || self.data_is_dense();
         let when = if decode_cost >= STORED_SOON_DECODE { StoreRest::Soon } else { StoreRest::Later };
         is_worthwhile.then_some(when)
+    }
+
+    /// Notes a small read of plain bytes; returns the cluster around it, if that is to be stored.
+    pub(crate) fn cluster(&self, nid: Nid, range: ByteRange) -> Option<ByteRange> {
+        let number = range.offset() / CLUSTER_BYTES;
+        let visit = self.clusters.note(Window { owner: nid.0, number });
+        (visit.reads == CLUSTER_READS).then(|| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES))
     }
 
     /// Room for one more piece of work that waits; counted as dropped where there is none.

@@ -1,8 +1,20 @@
-//! The rest of the blocks that a read decoded or found in memory.
+//! The bytes of a file beside those that a read asked for.
 
-use floe_image::{ByteRange, StoredBlock};
+use floe_image::{ByteRange, Nid, StoredBlock};
 
 use crate::prefetch::controller::StoreRest;
+
+/// An odd number whose bits are mixed.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The bytes beside those that a read asked for which the page cache is to get.
+#[derive(Default, Debug)]
+pub(crate) struct Neighbours {
+    /// The rest of the blocks that the read decoded or found in memory.
+    pub(crate) blocks: Vec<Neighbour>,
+    /// The cluster of plain bytes around the read.
+    pub(crate) cluster: Option<ByteRange>,
+}
 
 /// The part of a file that a block holds, of which a read wanted only some.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +30,11 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
+    /// A hash of the part of the file `nid`.
+    pub(crate) fn hash(&self, nid: Nid) -> u64 {
+        (nid.0.rotate_left(32) ^ self.range.offset()).wrapping_mul(HASH_FACTOR)
+    }
+
     /// Whether most of a block belongs to other files than the one that has `range` of it.
     pub(crate) fn is_shared(range: ByteRange, block: &StoredBlock) -> bool {
         range.len() < u64::from(block.decoded_len.bytes()) / 2

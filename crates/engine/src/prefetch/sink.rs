@@ -1,14 +1,11 @@
 //! The sink of prefetched bytes.
 
-use floe_image::{ByteRange, Nid};
+use floe_image::Nid;
 
 /// A cache nearer to the readers than the block cache, which takes bytes of files that nobody asked for yet.
 ///
-/// There are two kinds. The page cache of a FUSE mount is *given* decoded bytes ([`Sink::store`]). A cache in front of which
-/// programs read through another file system, whose reads come back to the engine, only *asks* for a range
-/// ([`Sink::read_ahead`]); the decoded bytes then wait in the block cache. A sink implements the call that fits and is named
-/// with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks go
-/// there; the controller decides what and how much, so a sink has no thresholds.
+/// It is set with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks go there;
+/// the controller decides what and how much, so a sink has no thresholds.
 ///
 /// The other two places that prefetch fills are not behind this trait. Sequential readahead decodes into the block cache,
 /// which belongs to the engine. Stored bytes belong to their source: fault-around asks for them with
@@ -18,13 +15,6 @@ pub trait Sink: Send + Sync {
     /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives how
     /// many it took, from the first on. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
-
-    /// Requests that a range of a file be read into the sink, and returns the number of bytes requested. Returns `None` if the
-    /// sink is given these bytes with [`Sink::store`] instead. May wait.
-    fn read_ahead(&self, nid: Nid, range: ByteRange) -> Option<u64> {
-        let _ = (nid, range);
-        None
-    }
 
     /// The size of its pages in bytes: it keeps nothing smaller.
     fn page_bytes(&self) -> u64;

@@ -86,6 +86,10 @@ pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 /// Rest of block: reads of so many bytes have it stored also where the block was decoded before. Larger ones read on anyway.
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
+/// Rest of block: plain bytes have no block. The rest of so many bytes of a file is stored after so many small reads there.
+pub(crate) const CLUSTER_BYTES: u64 = 64 << 10;
+pub(crate) const CLUSTER_READS: u64 = 2;
+
 /// Drop-behind: the part of a region of a source that may be missing when it counts as decoded. What lies between the blocks
 /// of a file is never read.
 pub(crate) const DECODED_GAP_PART: u64 = 8;

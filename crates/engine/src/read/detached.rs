@@ -16,7 +16,7 @@ use crate::{
     cache::block_cache::CachedBlock,
     memory::{admission::Admitted, page_pool::Effort},
     metrics::gauge::Counted,
-    prefetch::neighbours::Neighbour,
+    prefetch::neighbours::Neighbours,
     read::{
         acquire::{BlockSource, Step, acquire_block},
         batch::{Batch, Stored},
@@ -39,7 +39,7 @@ pub(crate) struct Left {
     pub(crate) steps: Vec<Step>,
     /// How many bytes the whole read gives.
     pub(crate) len: usize,
-    pub(crate) neighbours: Vec<Neighbour>,
+    pub(crate) neighbours: Neighbours,
 }
 
 /// Blocks that take at least so long to decode are spread over the CPUs one by one.
@@ -73,7 +73,7 @@ struct End {
     /// There once all parts were handed out.
     output: Option<SplitOutput>,
     len: usize,
-    neighbours: Vec<Neighbour>,
+    neighbours: Neighbours,
     error: Option<Error>,
     request: Option<Request>,
 }
@@ -113,7 +113,7 @@ impl DetachedRead {
         outstanding: Counted,
         admitted: Admitted,
     ) -> Arc<Self> {
-        let end = End { output: None, len: 0, neighbours: Vec::new(), error: None, request: Some(request) };
+        let end = End { output: None, len: 0, neighbours: Neighbours::default(), error: None, request: Some(request) };
         Arc::new(Self {
             reader,
             nid,

@@ -1,5 +1,7 @@
 //! Executes what prefetch decides: decodes ahead, and pushes bytes into the page cache.
 
+use std::sync::Arc;
+
 use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
         controller::{Pressure, StoreRest},
         counters::AheadGuard,
         detectors::{directory::AheadFile, sequential::Ahead},
-        neighbours::Neighbour,
+        neighbours::{Neighbour, Neighbours},
         thresholds::{AHEAD_STEP_BYTES, SMALL_READ_BYTES_MAX},
     },
     read::{
@@ -92,63 +94,75 @@ impl Reader {
         self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// The parts of the file that a read did not ask for, but that are in the blocks that it decodes, or that a small read
-    /// finds in memory; only those that the page cache is to get.
-    pub(crate) fn neighbours(&self, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Vec<Neighbour> {
+    /// The parts of the file that a read did not ask for, but that are in the blocks that it decodes or, for a small read, in
+    /// blocks in memory or beside it in the image; only those that the page cache is to get.
+    pub(crate) fn neighbours(&self, nid: Nid, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Neighbours {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
-            return Vec::new();
+            return Neighbours::default();
         }
         // A small read that finds its block in memory was not covered by readahead, so each page of the block that is read
         // later would be a request of its own.
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
-        let is_decoded = |block: &StoredBlock| {
-            steps.iter().any(|step| match &step.source {
-                BlockSource::Lead { block: other, .. } => other == block,
-                BlockSource::Cached { block: other, .. } => is_small && other == block,
-                _ => false,
+        let was_cached = |block: &StoredBlock| {
+            steps.iter().find_map(|step| match &step.source {
+                BlockSource::Lead { block: other, .. } if other == block => Some(false),
+                BlockSource::Cached { block: other, .. } if is_small && other == block => Some(true),
+                _ => None,
             })
         };
+        let is_plain = |extent: &Extent| matches!(extent.data, ExtentData::Plain { .. });
+        let cluster = if is_small && extents.iter().all(is_plain) { self.prefetch().cluster(nid, range) } else { None };
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
-        ends.filter_map(|extent| match extent.data {
+        let blocks = ends.filter_map(|extent| match extent.data {
             ExtentData::Encoded { block, skip } => {
                 let cost = self.engine().costs.estimate(&block);
                 let is_shared = Neighbour::is_shared(extent.range, &block);
                 let has_more = is_shared || !range.contains(extent.range);
-                let when = self.prefetch().store_rest(cost, is_shared).filter(|_| has_more && is_decoded(&block))?;
+                let was_cached = was_cached(&block).filter(|_| has_more)?;
+                let when = self.prefetch().store_rest(cost, is_shared || was_cached)?;
                 Some(Neighbour { block, range: extent.range, skip, is_shared, when })
             }
             _ => None,
-        })
-        .collect()
+        });
+        Neighbours { blocks: blocks.collect(), cluster }
     }
 
     /// After a read was answered: gives the page cache what its blocks hold beside it.
     ///
     /// Cheap blocks may wait until the machine has time, or be dropped. Costly blocks go soon and are held until then:
     /// otherwise a block that was evicted in the meantime is decoded again for each of its pages.
-    pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Vec<Neighbour>) {
-        let has_use = |neighbour: &Neighbour| !wanted.contains(neighbour.range) || self.is_kept(neighbour);
-        let is_soon = |neighbour: &Neighbour| neighbour.when == StoreRest::Soon;
-        let (soon, later): (Vec<_>, Vec<_>) = neighbours.into_iter().filter(has_use).partition(is_soon);
-        for neighbour in soon {
-            self.store_soon(nid, wanted, neighbour);
+    pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Neighbours) {
+        if let Some(cluster) = neighbours.cluster {
+            // Errors are ignored: a read of the same range receives them.
+            self.run_around(move |reader| drop(reader.store_cluster(nid, wanted, cluster)));
         }
-        if later.is_empty() {
-            return;
-        }
-        self.run_around(move |reader| {
-            for neighbour in &later {
-                if let Some(cached) = reader.engine().blocks.peek(&neighbour.block) {
-                    reader.store_neighbour(nid, wanted, neighbour, &cached);
-                }
+        for neighbour in neighbours.blocks {
+            if wanted.contains(neighbour.range) && !self.is_kept(&neighbour) {
+                continue;
             }
-        });
+            let Some(cached) = self.engine().blocks.peek(&neighbour.block) else { continue };
+            if !cached.note_store(neighbour.hash(nid)) {
+                continue;
+            }
+            let is_accepted = match neighbour.when {
+                StoreRest::Soon => self.store_soon(nid, wanted, neighbour, &cached),
+                StoreRest::Later => self.run_around(move |reader| {
+                    if let Some(cached) = reader.engine().blocks.peek(&neighbour.block) {
+                        reader.store_neighbour(nid, wanted, &neighbour, &cached);
+                    }
+                }),
+            };
+            if !is_accepted {
+                cached.forget_store();
+            }
+        }
     }
 
-    fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour) {
-        let Some(cached) = self.engine().blocks.peek(&neighbour.block) else { return };
+    /// Stores the rest of a block soon; returns whether there is room to hold the block until then.
+    fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
-        let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return };
+        let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return false };
+        let cached = Arc::clone(cached);
         let (storing, is_alone) = self.prefetch().stores_rest();
         let reader = self.clone();
         let work = Box::new(move || {
@@ -160,7 +174,12 @@ impl Reader {
         });
         // A real-time thread would take the CPU from the reader that was just answered: it is only for what comes while
         // the other one has not got to the last block yet.
-        if is_alone { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
+        if is_alone {
+            self.engine().workers.run_around(work)
+        } else {
+            self.engine().workers.store(work)
+        }
+        true
     }
 
     fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour, cached: &CachedBlock) {
@@ -177,14 +196,40 @@ impl Reader {
             if bytes.is_empty() {
                 continue;
             }
-            let read_len = page_cache.read_ahead(nid, part);
-            let stored_len = read_len.map_or_else(|| page_cache.store(nid, part.offset(), bytes), |len| len as usize);
+            let stored_len = page_cache.store(nid, part.offset(), bytes);
             self.prefetch().counts.stored(stored_len);
-            // Readers come back for the bytes that were not stored, and a sink that reads does so for all of them.
-            is_stored &= read_len.is_none() && stored_len == bytes.len();
+            // Readers come back for the bytes that were not stored.
+            is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared {
             cached.mark_spent();
+        }
+    }
+
+    /// Gives the page cache the plain bytes of a cluster that are in one piece with those of a read.
+    fn store_cluster(&self, nid: Nid, wanted: ByteRange, cluster: ByteRange) -> Result<()> {
+        let plain = self.workspaces.with(|workspace| {
+            self.plan(workspace, nid, cluster, Blocking::Allowed)?;
+            let mut plain = ByteRange::new(wanted.offset(), 0);
+            for step in &workspace.planned {
+                let range = ByteRange::new(cluster.offset() + step.output.start as u64, step.output.len() as u64);
+                match step.origin {
+                    Origin::Plain { .. } if plain.end() == range.offset() => {
+                        plain = ByteRange::between(plain.offset(), range.end());
+                    }
+                    Origin::Plain { .. } if plain.end() <= wanted.offset() => plain = range,
+                    _ if plain.end() <= wanted.offset() => plain = ByteRange::new(range.end(), 0),
+                    _ => break,
+                }
+            }
+            Ok(plain)
+        })?;
+        let page_bytes = self.prefetch().page_cache().map_or(1, |page_cache| page_cache.page_bytes());
+        let start = plain.offset().next_multiple_of(page_bytes);
+        if start < plain.end() {
+            self.store_part(nid, ByteRange::between(start, plain.end())).map(drop)
+        } else {
+            Ok(())
         }
     }
 
@@ -223,10 +268,6 @@ impl Reader {
     /// Gives the page cache a part of a file; gives whether it took it.
     fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
         let (Some(page_cache), len) = (self.prefetch().page_cache(), part.len() as usize) else { return Ok(false) };
-        if let Some(read_len) = page_cache.read_ahead(nid, part) {
-            self.prefetch().counts.stored(read_len as usize);
-            return Ok(read_len == part.len());
-        }
         let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
@@ -244,14 +285,15 @@ impl Reader {
         });
     }
 
-    /// Has the thread that reads around do `work`; drops it where too much is waiting.
-    fn run_around(&self, work: impl FnOnce(&Self) + Send + 'static) {
-        let Some(admitted) = self.prefetch().admit() else { return };
+    /// Has the thread that reads around do `work`; drops it where too much is waiting. Returns whether it will be done.
+    fn run_around(&self, work: impl FnOnce(&Self) + Send + 'static) -> bool {
+        let Some(admitted) = self.prefetch().admit() else { return false };
         let reader = self.clone();
         self.engine().workers.run_around(Box::new(move || {
             drop(admitted);
             work(&reader);
         }));
+        true
     }
 
     /// Decodes into the block cache what a reader comes to next.

@@ -7,7 +7,7 @@ use floe_image::{ByteRange, Error, FileSystem, Nid, Result};
 use crate::{
     Blocking, Engine, PageRun, ReadAroundCounters, Sink, WorkerMode,
     memory::page_pool::Effort,
-    prefetch::{controller::Controller, neighbours::Neighbour},
+    prefetch::{controller::Controller, neighbours::Neighbours},
     read::{
         acquire::acquire,
         detached::{DetachedRead, Left, Request},
@@ -30,7 +30,7 @@ pub struct Reader {
 /// How far a read came on the thread that took it.
 enum Start {
     /// It is done.
-    Done(Result<usize>, Vec<Neighbour>),
+    Done(Result<usize>, Neighbours),
     /// This is left of it; all, if the map is not known yet.
     Left(Option<Left>),
 }
@@ -108,7 +108,7 @@ impl Reader {
         let ahead = self.note_read(nid, range);
         let output = &mut pages[..len as usize];
         let start = if self.engine.workers.mode() == WorkerMode::Inline {
-            Start::Done(self.read(nid, offset, output), Vec::new())
+            Start::Done(self.read(nid, offset, output), Neighbours::default())
         } else {
             self.workspaces.with(|workspace| self.start(workspace, nid, range, output))
         };
@@ -173,7 +173,7 @@ impl Reader {
         let len = self.plan(workspace, nid, range, blocking)?;
         let mut steps = std::mem::take(&mut workspace.steps);
         acquire(&self.engine, &workspace.planned, &mut steps);
-        let neighbours = self.neighbours(range, &workspace.extents, &steps);
+        let neighbours = self.neighbours(nid, range, &workspace.extents, &steps);
         Ok(Left { steps, len, neighbours })
     }
 
@@ -183,12 +183,12 @@ impl Reader {
         let Left { mut steps, len, neighbours } = match self.prepare(workspace, nid, range, Blocking::Never) {
             Ok(prepared) => prepared,
             Err(Error::WouldBlock) => return Start::Left(None),
-            Err(error) => return Start::Done(Err(error.for_inode(nid)), Vec::new()),
+            Err(error) => return Start::Done(Err(error.for_inode(nid)), Neighbours::default()),
         };
         let result = job.run(&mut steps, output);
         workspace.steps = steps;
         match result {
-            Err(error) => Start::Done(Err(error.for_inode(nid)), Vec::new()),
+            Err(error) => Start::Done(Err(error.for_inode(nid)), Neighbours::default()),
             Ok(left) if left.is_empty() => Start::Done(Ok(len), neighbours),
             Ok(left) => Start::Left(Some(Left { steps: left, len, neighbours })),
         }

@@ -169,11 +169,13 @@ impl<'volume> Mapper<'volume> {
         let mut inner = Vec::new();
         Mapper::new(self.volume, special)?.extents(range, &mut inner)?;
         let first = extents.len();
+        // A piece that exceeds its inode is an error only for those who read it there.
+        let whole = ByteRange::between(offset, special.size.min(offset.saturating_add(piece.range.len())));
         for extent in inner {
-            let part = extent.range.intersection(range);
+            let part = extent.range.intersection(whole);
             let skipped = part.offset() - extent.range.offset();
             let data = advance(extent.data, skipped).ok_or(corrupt("fragment past the end of its pcluster"))?;
-            let place = ByteRange::new(wanted.offset() + (part.offset() - range.offset()), part.len());
+            let place = ByteRange::new(piece.range.offset() + (part.offset() - offset), part.len());
             push(extents, first, Extent { range: place, data });
         }
         Ok(())

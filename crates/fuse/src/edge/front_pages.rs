@@ -7,7 +7,7 @@ use floe_image::{ByteRange, Nid};
 
 use crate::{
     edge::kernel_pages::KernelPages,
-    mounting::front_readahead::{FrontRange, FrontReadahead},
+    mounting::front_transfer::{FrontRange, FrontTransfer},
 };
 
 /// The image behind a front: an EROFS image whose bytes Floe makes up.
@@ -15,6 +15,9 @@ pub trait FrontImage: Send + Sync {
     /// The files of the front whose data are in a range of the image; `None` where the range is no file data, or cannot be
     /// told.
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>>;
+
+    /// The parts of a range of the image that are data of files, as far as this can be told without waiting.
+    fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange>;
 
     /// The inodes of the original whose data are in a range of the image, with the ranges of their data; empty where the
     /// range is no file data, or cannot be told. Does not wait.
@@ -27,24 +30,24 @@ pub trait FrontImage: Send + Sync {
 
 /// The page cache of the kernel's EROFS in front of a hidden image.
 ///
-/// File data is read past the hidden image's page cache, so prefetch has the kernel read it into the front's own
-/// ([`Sink::read_ahead`]). Metadata is read through the hidden image's page cache, and is stored there.
+/// The kernel reads the image through the image's own page cache. Bytes are stored there, and file data is then moved into the
+/// pages of the front's files.
 pub(crate) struct FrontPages {
     pub(crate) hidden: KernelPages,
     pub(crate) image: Arc<dyn FrontImage>,
-    /// Set as soon as the front is mounted, if files can be read ahead at all.
-    pub(crate) readahead: Arc<OnceLock<FrontReadahead>>,
+    /// Set as soon as the front is mounted, if data can be moved at all.
+    pub(crate) transfer: Arc<OnceLock<FrontTransfer>>,
 }
 
 impl Sink for FrontPages {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
-        self.hidden.store(nid, offset, bytes)
-    }
-
-    fn read_ahead(&self, _nid: Nid, range: ByteRange) -> Option<u64> {
-        // Kernels on which files cannot be read ahead also read through the hidden image's page cache: the bytes go there.
-        let readahead = self.readahead.get()?;
-        Some(readahead.ask(&self.image.files_in(range)?))
+        let len = self.hidden.store(nid, offset, bytes);
+        if let Some(transfer) = self.transfer.get()
+            && let Some(ranges) = self.image.files_in(ByteRange::new(offset, len as u64))
+        {
+            transfer.note_stored(&ranges);
+        }
+        len
     }
 
     fn page_bytes(&self) -> u64 {

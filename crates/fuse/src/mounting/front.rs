@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Mode, OFlags, open},
     io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
@@ -22,7 +22,7 @@ use crate::{
     KernelFlags, MountOptions,
     connection::serving_thread::may_wait_for_mount,
     mounting::{
-        front_readahead::{FrontReadahead, FrontReader, front_readahead},
+        front_transfer::{FrontMover, FrontTransfer, front_transfer},
         private_namespace_sys::in_private_namespace,
         table::FRONT_PREFIX,
     },
@@ -33,9 +33,6 @@ pub(crate) const IMAGE_NAME: &str = "image";
 
 /// Where the hidden mount is while the front is mounted, in a namespace of that thread alone.
 const HIDDEN_DIRECTORY: &str = "/.floe";
-
-/// The option with which the kernel's EROFS reads the file behind it past the page cache: Linux 6.15.
-const DIRECT_IO: &str = "directio";
 
 /// The longest reason that is taken from the kernel, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -109,7 +106,7 @@ impl HiddenMount {
     }
 
     /// Mounts the kernel's EROFS from the file in it on `directory`. Somebody must be serving the hidden mount. Returns both
-    /// ends of the front's readahead, where this kernel allows it (Linux 6.15).
+    /// ends of the transfer of file data into the front, where this kernel's EROFS opens files by handle.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -117,20 +114,20 @@ impl HiddenMount {
         self,
         directory: &Path,
         options: &MountOptions,
-    ) -> io::Result<Option<(FrontReadahead, FrontReader)>> {
+    ) -> io::Result<Option<(FrontTransfer, FrontMover)>> {
         may_wait_for_mount();
-        let front = in_private_namespace(|| self.front(options))?;
+        let (front, image) = in_private_namespace(|| self.front(options))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let readahead = open_tree(&front, "", flags).map_err(Into::into).and_then(|clone| front_readahead(&clone));
+        let transfer = open_tree(&front, "", flags).map_err(Into::into).and_then(|clone| front_transfer(&clone, image));
         move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        Ok(readahead.ok())
+        Ok(transfer.ok())
     }
 
-    /// The front, in no tree yet.
+    /// The front, in no tree yet, and the file that it is mounted from.
     ///
     /// The mount table shows the path that EROFS is given for its source, and the kernel opens the file under that path.
     /// So this makes a world where the file has the name that is to be shown: a root directory of this thread alone.
-    fn front(self, options: &MountOptions) -> io::Result<OwnedFd> {
+    fn front(self, options: &MountOptions) -> io::Result<(OwnedFd, OwnedFd)> {
         let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&world)?;
         let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -139,17 +136,17 @@ impl HiddenMount {
         rustix::process::chroot(".")?;
         fs::create_dir(HIDDEN_DIRECTORY)?;
         move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let hidden_image = Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME);
+        let image = open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let source = source_shown(&options.source);
         if let Some(parent) = source.parent() {
             fs::create_dir_all(Path::new("/").join(parent))?;
         }
-        symlink(Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME), Path::new("/").join(&source))?;
+        symlink(&hidden_image, Path::new("/").join(&source))?;
 
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
         fsconfig_set_flag(&context, "ro")?;
-        // Older kernels do not have this option, and keep a second copy of the data in the hidden file's page cache.
-        let _ = fsconfig_set_flag(&context, DIRECT_IO);
         if !options.acl {
             fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
         }
@@ -161,7 +158,7 @@ impl HiddenMount {
             set.map_err(|error| explained(context.as_fd(), error))?;
         }
         fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
-        Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?)
+        Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
     }
 }
 

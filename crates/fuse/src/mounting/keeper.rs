@@ -24,7 +24,7 @@ use crate::{
     connection::serving_thread::may_wait_for_mount,
     mounting::fork_sys,
     mounting::front::HiddenMount,
-    mounting::front_readahead::{FrontReadahead, FrontReader},
+    mounting::front_transfer::{FrontMover, FrontTransfer},
     mounting::fusermount::AutoUnmount,
     mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause, priority_from_number, priority_to_number},
     mounting::mountpoint::{Connected, connect},
@@ -155,13 +155,13 @@ impl Keeper {
     }
 
     /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone. The keeper
-    /// serves the other end of the readahead that this returns.
-    pub(crate) fn put_front(&self) -> Result<Option<FrontReadahead>, MountError> {
+    /// serves the other end of the transfer that this returns.
+    pub(crate) fn put_front(&self) -> Result<Option<FrontTransfer>, MountError> {
         may_wait_for_mount();
         let answer = self.ask(Question::MountFront);
         let (answer, descriptors) = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
         match answer.kind {
-            DONE => Ok(descriptors.into_iter().next().map(FrontReadahead::new)),
+            DONE => Ok(descriptors.into_iter().next().map(FrontTransfer::new)),
             _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
         }
     }
@@ -339,15 +339,15 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         Question::MountFront => match kept.directory.zip(held.hidden.take()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
-                Ok(readahead) => {
+                Ok(transfer) => {
                     let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                     held.mounted = Some(mounted.clone());
                     held.is_front = true;
-                    let asking = readahead.and_then(|(asking, reader)| {
-                        let thread = thread::Builder::new().name(FrontReader::THREAD.to_owned());
-                        thread.spawn(move || reader.run(&mounted)).ok().map(|_| asking.into_socket())
+                    let sending = transfer.and_then(|(sending, mover)| {
+                        let thread = thread::Builder::new().name(FrontMover::THREAD.to_owned());
+                        thread.spawn(move || mover.run(&mounted)).ok().map(|_| sending.into_socket())
                     });
-                    return (Answer::done(), asking.into_iter().collect());
+                    return (Answer::done(), sending.into_iter().collect());
                 }
                 Err(error) => Answer::refused(&error),
             },

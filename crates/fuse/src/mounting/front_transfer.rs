@@ -1,0 +1,332 @@
+//! Moves file data from the page cache of a hidden image into that of its front.
+//!
+//! The kernel's EROFS copies what it reads of the hidden image into the pages of its own files, so the pages of the hidden image
+//! are a second copy afterwards. A thread that serves no requests copies what was stored ahead of readers, and drops the
+//! second copies. The keeper runs that thread, where there is a keeper. It reads through a private clone of the mount, because
+//! open files in the users' mount would make it busy, and drops the clone as soon as the users' mount is gone.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    num::NonZero,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use floe_image::ByteRange;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Advice, fadvise},
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
+};
+
+use crate::{
+    Unmounter,
+    connection::serving_thread::may_wait_for_mount,
+    mounting::{front_files_sys::FrontFiles, table::TABLE_PATH},
+};
+
+/// The length of a record in a message, in bytes: four numbers.
+const RECORD_BYTES: usize = 32;
+
+/// The maximum number of records in a message.
+const RECORDS_MAX: usize = 64;
+
+/// The maximum number of records that wait to be sent. If there are more, the oldest second copies stay until the kernel needs
+/// their memory.
+const WAITING_RECORDS_MAX: usize = 1 << 12;
+
+/// Records of second copies are sent when they are about so many bytes.
+const SENT_BYTES: u64 = 1 << 20;
+
+/// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
+const STEP_BYTES: u64 = 128 << 10;
+
+/// The maximum size of all second copies: data that the kernel has read ahead of a reader, and that the reader has not come to.
+const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
+
+/// The maximum number of their ranges.
+const SECOND_COPIES_MAX: usize = 1 << 14;
+
+/// After so long without a record, all second copies are dropped.
+const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The number in a record that has no file: the kernel has read the range, or soon will have.
+const NO_FILE: u64 = u64::MAX;
+
+/// A range of a file of a front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontRange {
+    /// The inode number in the front's EROFS.
+    pub nid: u64,
+    /// The bytes of that file.
+    pub range: ByteRange,
+    /// Where the hidden image has the first of them.
+    pub image_offset: u64,
+}
+
+/// The sending end. It never blocks.
+#[derive(Debug)]
+pub(crate) struct FrontTransfer {
+    socket: OwnedFd,
+    waiting: Mutex<Waiting>,
+}
+
+/// Records that are not sent yet.
+#[derive(Default, Debug)]
+struct Waiting {
+    records: VecDeque<Record>,
+    bytes: u64,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct FrontMover {
+    socket: OwnedFd,
+    files: FrontFiles,
+    /// The hidden image.
+    image: OwnedFd,
+}
+
+/// Bytes of the hidden image that are in its page cache, or soon will be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Record {
+    /// The file of the front whose bytes they are, and that is to read them; or [`NO_FILE`].
+    nid: u64,
+    offset: u64,
+    len: u64,
+    image_offset: u64,
+}
+
+/// The ranges of the hidden image that have a second copy, the oldest first.
+#[derive(Default)]
+struct SecondCopies {
+    ranges: VecDeque<ByteRange>,
+    bytes: u64,
+}
+
+/// Makes both ends for the front of `image`; `clone` is a private clone of its mount.
+///
+/// # Errors
+/// There is no socket, or the front's files cannot be opened by number.
+pub(crate) fn front_transfer(clone: &OwnedFd, image: OwnedFd) -> std::io::Result<(FrontTransfer, FrontMover)> {
+    let files = FrontFiles::new(clone.as_fd())?;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok((FrontTransfer::new(ours), FrontMover { socket: theirs, files, image }))
+}
+
+impl FrontTransfer {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, waiting: Mutex::default() }
+    }
+
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Notes that these ranges were stored in the page cache of the hidden image: the front is to read them.
+    pub(crate) fn note_stored(&self, ranges: &[FrontRange]) {
+        let mut waiting = self.lock();
+        for FrontRange { nid, range, image_offset } in ranges {
+            let (offset, len) = (range.offset(), range.len());
+            waiting.add(Record { nid: *nid, offset, len, image_offset: *image_offset });
+        }
+        if !self.send(&mut waiting) {
+            // Readers that want it come by themselves.
+            waiting.records.iter_mut().rev().take(ranges.len()).for_each(|record| record.nid = NO_FILE);
+        }
+    }
+
+    /// Notes that the front reads these ranges of the hidden image.
+    pub(crate) fn note_read(&self, ranges: impl Iterator<Item = ByteRange>) {
+        let mut waiting = self.lock();
+        for range in ranges {
+            waiting.add(Record { nid: NO_FILE, offset: 0, len: range.len(), image_offset: range.offset() });
+        }
+        if waiting.records.len() >= RECORDS_MAX || waiting.bytes >= SENT_BYTES {
+            self.send(&mut waiting);
+        }
+    }
+
+    /// Sends the records that wait, unless the socket is full. Returns whether all were sent.
+    fn send(&self, waiting: &mut Waiting) -> bool {
+        while !waiting.records.is_empty() {
+            let len = waiting.records.len().min(RECORDS_MAX);
+            let message: Vec<u8> = waiting.records.iter().take(len).flat_map(|record| record.to_bytes()).collect();
+            if send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
+                waiting.remove(waiting.records.len().saturating_sub(WAITING_RECORDS_MAX));
+                return false;
+            }
+            waiting.remove(len);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, record: Record) {
+        self.bytes += record.len;
+        self.records.push_back(record);
+    }
+
+    fn remove(&mut self, count: usize) {
+        self.bytes -= self.records.drain(..count).map(|record| record.len).sum::<u64>();
+    }
+}
+
+impl FrontMover {
+    /// The name of the thread that runs this.
+    pub(crate) const THREAD: &str = "floe-front";
+
+    /// Has the front read what it is told to, and drops second copies, until the other end is closed or the mount is gone.
+    pub(crate) fn run(self, mount: &Unmounter) {
+        may_wait_for_mount();
+        floe_engine::schedule_this_thread(floe_engine::Priority::Nice(19));
+        let Ok(table) = File::open(TABLE_PATH) else { return };
+        let mut open: Option<(u64, OwnedFd)> = None;
+        let mut copies = SecondCopies::default();
+        let mut message = vec![0; RECORDS_MAX * RECORD_BYTES];
+        while mount.is_mounted() {
+            loop {
+                let mut waiting =
+                    [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&table, PollFlags::PRI | PollFlags::ERR)];
+                match poll(&mut waiting, (copies.bytes > 0).then_some(&QUIET)) {
+                    Ok(0) => self.drop_copies(&mut copies, 0),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(_) => return,
+                }
+                let [has_message, has_other_mounts] = waiting.map(|waiting| !waiting.revents().is_empty());
+                if has_message {
+                    match recv(&self.socket, &mut message[..], RecvFlags::DONTWAIT) {
+                        Ok((0, _)) => return,
+                        Ok((len, _)) => self.note(&message[..len], &mut open, &mut copies),
+                        Err(Errno::INTR | Errno::AGAIN) => {}
+                        Err(_) => return,
+                    }
+                }
+                if has_other_mounts {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Does what a message says. `open` is the file that was read last.
+    fn note(&self, message: &[u8], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
+        let (records, _) = message.as_chunks();
+        for record in records.iter().map(Record::from_bytes) {
+            if record.nid != NO_FILE {
+                self.read(record, open);
+            }
+            copies.add(ByteRange::new(record.image_offset, record.len));
+        }
+        if copies.bytes > SECOND_COPIES_BYTES_MAX || copies.ranges.len() > SECOND_COPIES_MAX {
+            self.drop_copies(copies, SECOND_COPIES_BYTES_MAX / 2);
+        }
+    }
+
+    /// Has the front read a range of a file. Errors are ignored: a reader of the same range receives them.
+    fn read(&self, record: Record, open: &mut Option<(u64, OwnedFd)>) {
+        if open.as_ref().is_none_or(|(other, _)| *other != record.nid) {
+            *open = self.files.open(record.nid).ok().map(|file| (record.nid, file));
+        }
+        let Some((_, file)) = open else { return };
+        let (mut offset, end) = (record.offset, record.offset.saturating_add(record.len));
+        while let Some(len) = NonZero::new(end.saturating_sub(offset).min(STEP_BYTES)) {
+            let _ = fadvise(&*file, offset, Some(len), Advice::WillNeed);
+            offset += len.get();
+        }
+    }
+
+    /// Drops the oldest second copies until no more than so many bytes are left.
+    fn drop_copies(&self, copies: &mut SecondCopies, bytes_max: u64) {
+        while copies.bytes > bytes_max
+            && let Some(range) = copies.take_oldest()
+        {
+            // Pages that are just being read stay.
+            let _ = fadvise(&self.image, range.offset(), NonZero::new(range.len()), Advice::DontNeed);
+        }
+    }
+}
+
+impl SecondCopies {
+    /// Adds a range, to the last one if it follows that.
+    fn add(&mut self, range: ByteRange) {
+        self.bytes += range.len();
+        match self.ranges.back_mut() {
+            Some(last) if last.end() == range.offset() => *last = ByteRange::between(last.offset(), range.end()),
+            _ => self.ranges.push_back(range),
+        }
+    }
+
+    fn take_oldest(&mut self) -> Option<ByteRange> {
+        let range = self.ranges.pop_front()?;
+        self.bytes -= range.len();
+        Some(range)
+    }
+}
+
+impl Record {
+    fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        let numbers = [self.nid, self.offset, self.len, self.image_offset];
+        for (part, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            part.copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
+        let number = |index: usize| {
+            let (numbers, _) = bytes.as_chunks();
+            u64::from_ne_bytes(numbers[index])
+        };
+        Self { nid: number(0), offset: number(1), len: number(2), image_offset: number(3) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_arrive_as_they_were_sent() {
+        let record = Record { nid: 7, offset: 4096, len: 1 << 40, image_offset: u64::MAX - 1 };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), record);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_dropped_later() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+        let transfer = FrontTransfer::new(ours);
+        let range = FrontRange { nid: 9, range: ByteRange::new(0, 4096), image_offset: 1 << 20 };
+        while transfer.lock().records.is_empty() {
+            transfer.note_stored(&[range]);
+        }
+        assert_eq!(transfer.lock().records[0].nid, NO_FILE);
+        let mut message = [0; RECORDS_MAX * RECORD_BYTES];
+        let mut kinds = Vec::new();
+        transfer.note_read(std::iter::once(ByteRange::new(0, SENT_BYTES)));
+        while let Ok((len, _)) = recv(&theirs, &mut message[..], RecvFlags::DONTWAIT) {
+            kinds.extend(message[..len].as_chunks().0.iter().map(|bytes| Record::from_bytes(bytes).nid));
+            transfer.note_read(std::iter::once(ByteRange::new(0, SENT_BYTES)));
+        }
+        assert!(kinds.contains(&9) && kinds.contains(&NO_FILE) && transfer.lock().bytes == 0);
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_are_one() {
+        let mut copies = SecondCopies::default();
+        for (offset, len) in [(0, 4096), (4096, 4096), (16384, 4096)] {
+            copies.add(ByteRange::new(offset, len));
+        }
+        assert_eq!((copies.ranges.len(), copies.bytes), (2, 12288));
+        assert_eq!((copies.take_oldest(), copies.bytes), (Some(ByteRange::new(0, 8192)), 4096));
+    }
+}
