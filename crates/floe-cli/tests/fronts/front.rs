@@ -187,7 +187,7 @@ fn a_daemon_and_mount_of_fstab_have_a_front() {
         assert_eq!(daemon(command), (Some(0), String::new()));
         assert!(place.mount_line().contains(" - erofs floe"), "{}", place.mount_line());
         let (code, errors) = told(&run(floe().arg("mount").arg(&scene.image).arg(&place.path)));
-        assert!(code == Some(1) && errors.contains("already: to replace it, run floe umount"), "{code:?} {errors}");
+        assert!(code == Some(1) && errors.contains("is already mounted on"), "{code:?} {errors}");
         assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
         until("the program ends", || processes_with(&name).is_empty());
     }
@@ -207,8 +207,8 @@ fn users_without_the_right_to_mount_are_told_why() {
         told(&run(&mut command))
     };
     let (code, errors) = mount("front=kernel");
-    let expected = "floe: the kernel's EROFS cannot be mounted in front: it takes CAP_SYS_ADMIN outside of user \
-                    namespaces: give front=fuse in place of front=kernel\n";
+    let expected = "floe: the kernel's EROFS cannot be mounted in front: it needs CAP_SYS_ADMIN outside of user \
+                    namespaces: use front=fuse instead of front=kernel\n";
     assert_eq!((code, errors.as_str()), (Some(1), expected));
     assert!(!place.is_mounted());
 }

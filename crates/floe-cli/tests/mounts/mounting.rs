@@ -192,7 +192,7 @@ fn mistakes_are_told_in_one_line() {
         (&folder.path().to_owned(), &at, "ro", 1, "directory"),
         (&demo, &missing, "ro", 1, "cannot mount on /nonexistent: No such file or directory"),
         (&demo, &no_image, "ro", 1, "is not a directory"),
-        (&demo, &mounted.place.path, "ro", 1, "already: to replace it, run floe umount"),
+        (&demo, &mounted.place.path, "ro", 1, "is already mounted on"),
         (&demo, &PathBuf::from("/dev/fd/99"), "ro", 1, "/dev/fd/99 is not an open descriptor of /dev/fuse"),
         (&demo, &at, "rw", 2, "images are read-only"),
         (&demo, &at, "colour=red", 2, "no such option: -o colour"),

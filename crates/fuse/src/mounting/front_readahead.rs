@@ -31,7 +31,7 @@ const RANGE_BYTES: usize = 24;
 /// The maximum number of ranges in a message.
 const RANGES_MAX: usize = 64;
 
-/// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
+/// The number of bytes per `fadvise` call. The kernel reads no more than its readahead window for one call.
 const STEP_BYTES: u64 = 128 << 10;
 
 /// A range of a file of a front.
@@ -56,10 +56,10 @@ pub(crate) struct FrontReader {
     files: FrontFiles,
 }
 
-/// Makes both ends for a front; `clone` is a private clone of its mount.
+/// Creates both ends for a front; `clone` is a private clone of its mount.
 ///
 /// # Errors
-/// There is no socket, or the front's files cannot be opened by number.
+/// No socket can be created, or the front's files cannot be opened by their inode numbers.
 pub(crate) fn front_readahead(clone: &OwnedFd) -> io::Result<(FrontReadahead, FrontReader)> {
     let files = FrontFiles::new(clone.as_fd())?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
