@@ -2,30 +2,29 @@
 
 use floe_image::{ByteRange, Nid};
 
-/// A cache nearer to the readers than the block cache, which takes bytes of files that nobody asked for yet.
+/// A cache that is closer to the readers than the block cache, and takes bytes of files ahead of demand.
 ///
-/// There are two kinds. The page cache of a FUSE mount is *given* decoded bytes ([`Sink::store`]). A cache in front of which
-/// programs read through another file system, whose reads come back to the engine, only *asks* for a range
-/// ([`Sink::read_ahead`]); the decoded bytes then wait in the block cache. A sink implements the call that fits and is named
-/// with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks go
-/// there; the controller decides what and how much, so a sink has no thresholds.
+/// There are two kinds. The page cache of a FUSE mount takes decoded bytes ([`Sink::store`]). The page cache of another file
+/// system in front of the mount cannot take them. Such a sink makes that file system read a range ([`Sink::read_ahead`]);
+/// its reads come back to the engine, which finds the decoded bytes in the block cache. A sink implements the call that fits,
+/// and is set with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks use
+/// it. The controller decides what to prefetch and how much, so a sink has no thresholds.
 ///
-/// The other two places that prefetch fills are not behind this trait. Sequential readahead decodes into the block cache,
-/// which belongs to the engine. Stored bytes belong to their source: fault-around asks for them with
-/// [`ImageSource::will_need`](floe_image::ImageSource::will_need), and drop-behind lets them go with
-/// [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
+/// Prefetch fills two other places without this trait. Sequential readahead decodes into the block cache of the engine.
+/// Fault-around requests stored bytes from their source with [`ImageSource::will_need`](floe_image::ImageSource::will_need),
+/// and drop-behind releases them with [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
 pub trait Sink: Send + Sync {
-    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives how
-    /// many it took, from the first on. May wait.
+    /// Stores the bytes of a file from `offset` on, and returns how many it took, counted from the first. The bytes begin at a
+    /// page boundary, and end at one or at the end of the file. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
 
-    /// Requests that a range of a file be read into the sink, and returns the number of bytes requested. Returns `None` if the
-    /// sink is given these bytes with [`Sink::store`] instead. May wait.
+    /// Requests that a range of a file be read into the sink, and returns the number of bytes requested. Returns `None` if
+    /// these bytes must be stored with [`Sink::store`] instead. May wait.
     fn read_ahead(&self, nid: Nid, range: ByteRange) -> Option<u64> {
         let _ = (nid, range);
         None
     }
 
-    /// The size of its pages in bytes: it keeps nothing smaller.
+    /// The size of its pages in bytes, the smallest unit that it keeps.
     fn page_bytes(&self) -> u64;
 }

@@ -212,7 +212,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
             max: 4 << 30,
             set: |to, bytes| to.mount.read_ahead_bytes = Some(u32::try_from(bytes).unwrap_or(u32::MAX)),
         },
-        "the kernel's readahead; only root can set more than 128k",
+        "the kernel's readahead; only root can set it",
     )
     .or("kernel", |to| to.mount.read_ahead_bytes = None)
     .default("kernel")
