@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Invocation {
-    /// How this process was started. To be called before it changes its working directory.
+    /// How this process was started. Must be called before the working directory changes.
     pub(crate) fn of_this_process(is_service: bool) -> Self {
         Self {
             arguments: std::env::args_os().collect(),

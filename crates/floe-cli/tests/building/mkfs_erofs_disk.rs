@@ -28,7 +28,7 @@ fn field(image: &Path, start: u64, offset: u64, len: usize) -> u64 {
 
 /// What dump.erofs says of a path, in lines that begin with `words`.
 fn dumped(image: &Path, arguments: &[&str], words: &[&str]) -> Vec<String> {
-    let output = Command::new(peer("dump.erofs").expect("it was asked for")).args(arguments).arg(image).output();
+    let output = Command::new(peer("dump.erofs").expect("the test needs it")).args(arguments).arg(image).output();
     let output = String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned();
     let lines = output.lines().map(str::trim);
     lines.filter(|line| words.iter().any(|word| line.starts_with(word))).map(str::to_owned).collect()
@@ -121,7 +121,7 @@ fn what_options_control_on_disk_is_the_same() {
                     let image = folder.join(name);
                     let offset = if options.contains("--offset") { "--offset=12345" } else { "--offset=0" };
                     let fsck =
-                        Command::new(peer("fsck.erofs").expect("it was asked for")).arg(offset).arg(&image).output();
+                        Command::new(peer("fsck.erofs").expect("the test needs it")).arg(offset).arg(&image).output();
                     let fsck = fsck.expect("it runs");
                     format!(
                         "{}, fsck {}",

@@ -132,9 +132,9 @@ fn status_says_what_is_in_front_and_why() {
     }
     let scene = scene();
     for (options, expected) in [
-        ("front=kernel", "kernel (it was asked for)"),
-        ("front=fuse", "fuse (it was asked for)"),
-        ("front=auto", "kernel (this is possible here)"),
+        ("front=kernel", "kernel (requested by an option)"),
+        ("front=fuse", "fuse (requested by an option)"),
+        ("front=auto", "kernel (the kernel supports it)"),
         ("front=auto,private", "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)"),
     ] {
         let serving = Serving::new(&scene.image, ["-o", options]);

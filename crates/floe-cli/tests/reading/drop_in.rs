@@ -26,7 +26,7 @@ fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
 }
 
 fn original(name: &str, arguments: &[String], directory: &Path) -> Output {
-    let program = peer(name).expect("it was asked for");
+    let program = peer(name).expect("the test needs it");
     let mut command = Command::new(program);
     command.args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null());
     command.output().expect("it runs")

@@ -26,7 +26,7 @@ fn ours(arguments: &[&str]) -> Output {
 }
 
 fn theirs(arguments: &[&str]) -> Output {
-    let mut command = Command::new(peer("unsquashfs").expect("it was asked for"));
+    let mut command = Command::new(peer("unsquashfs").expect("the test needs it"));
     command.args(arguments).stdin(Stdio::null()).output().expect("it runs")
 }
 
@@ -133,7 +133,7 @@ fn mksquashfs_makes_the_image_again() {
     if !skip::ready(&[Need::PeerOf("mksquashfs", Versions::Since("4.7"))]) {
         return;
     }
-    let mksquashfs = peer("mksquashfs").expect("it was asked for");
+    let mksquashfs = peer("mksquashfs").expect("the test needs it");
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),

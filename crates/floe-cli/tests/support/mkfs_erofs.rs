@@ -16,7 +16,7 @@ pub(crate) fn ours(folder: &Path, arguments: &str, environment: &[(&str, &str)])
 }
 
 pub(crate) fn theirs(folder: &Path, arguments: &str, environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(peer("mkfs.erofs").expect("it was asked for"));
+    let mut command = Command::new(peer("mkfs.erofs").expect("the test needs it"));
     run(command.envs(environment.iter().copied()), folder, arguments)
 }
 

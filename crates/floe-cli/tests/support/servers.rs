@@ -48,7 +48,7 @@ impl RealServer {
         );
         let file = directory.path().join(".conf");
         fs::write(&file, configuration).expect("written");
-        let mut command = Command::new(peer("nginx").expect("it was asked for"));
+        let mut command = Command::new(peer("nginx").expect("the test needs it"));
         command.arg("-c").arg(&file);
         Self::start(command, port, directory)
     }
@@ -68,7 +68,7 @@ impl RealServer {
         );
         let file = directory.path().join("config.yml");
         fs::write(&file, configuration).expect("written");
-        let mut command = Command::new(peer("docker-registry").expect("it was asked for"));
+        let mut command = Command::new(peer("docker-registry").expect("the test needs it"));
         command.arg("serve").arg(&file);
         Self::start(command, port, directory)
     }
@@ -76,7 +76,7 @@ impl RealServer {
     /// versitygw, an S3 server: buckets are folders of its directory.
     pub(crate) fn s3() -> Self {
         let (port, directory) = (free_port(), directory());
-        let mut command = Command::new(peer("versitygw").expect("it was asked for"));
+        let mut command = Command::new(peer("versitygw").expect("the test needs it"));
         command.args(["--access", "someone", "--secret", "something", "--region", "us-east-1", "--quiet"]);
         command.arg("--port").arg(format!("127.0.0.1:{port}")).arg("posix").arg("--nometa").arg(directory.path());
         Self::start(command, port, directory)

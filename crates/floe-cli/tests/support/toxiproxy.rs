@@ -27,7 +27,7 @@ impl Toxiproxy {
     /// A proxy to the server that listens on `upstream`.
     pub(crate) fn to(upstream: u16) -> Self {
         let [control, port] = [(); 2].map(|()| free_port());
-        let mut command = Command::new(peer("toxiproxy-server").expect("it was asked for"));
+        let mut command = Command::new(peer("toxiproxy-server").expect("the test needs it"));
         command.args(["-host", "127.0.0.1", "-port", &control.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let proxy = Self { child: command.spawn().expect("toxiproxy starts"), control, port };
