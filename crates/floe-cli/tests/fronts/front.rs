@@ -17,7 +17,7 @@ fn scene() -> Scene {
     Scene::new(&[("small", 10), ("directory/large", 3 << 20), ("directory/deep/file", 5000)])
 }
 
-/// How many mounts of FUSE are in the tree.
+/// The number of FUSE mounts in the tree.
 fn fuse_mounts_of(image: &std::path::Path) -> usize {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
     table.lines().filter(|line| line.contains(" - fuse") && line.contains(image.to_str().expect("text"))).count()

@@ -130,7 +130,7 @@ fn reads_wait_through_an_outage_or_fail_and_heal() {
             reader.join().expect("right bytes").expect("healed");
         }
     });
-    noise.read(&impatient, LEN / 2, 4096).expect("it heals by itself");
+    noise.read(&impatient, LEN / 2, 4096).expect("it recovers without a restart");
     let counts = counts(&patient);
     assert!(counts["remote"]["outage_ms"].is_null() && counts["remote"]["outages"].as_u64() > Some(0), "{counts}");
     for served in [patient, impatient] {
@@ -451,7 +451,7 @@ impl Authority {
 
 /// A token as docker's registry wants it.
 fn token(key: &Path, chain: &str, scope: &str, number: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is later");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
     let expires = (now + TOKEN_TIME - REGISTRY_LEEWAY).as_secs();
     let mut parts = scope.splitn(3, ':');
     let mut part = || parts.next().unwrap_or_default().to_owned();
