@@ -31,7 +31,7 @@ pub(crate) struct State {
     minor: u32,
     /// The FUSE features in use.
     features: u64,
-    /// Which front the mount has (`kernel` or `fuse`), and why.
+    /// The front of the mount (`kernel` or `fuse`), and the reason for it.
     pub(crate) front: FrontReport,
     /// The changes of `floe tune`, each of the form `key=value`, in their order.
     pub(crate) tuned: Vec<String>,

@@ -44,7 +44,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command prints that has to succeed.
+/// The output of a command that must succeed.
 fn said(folder: &Path, arguments: &[&str]) -> String {
     let output = floe(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
