@@ -40,7 +40,7 @@ const FILES: usize = 24;
 const FILE_BYTES: usize = 384 << 10;
 const NAMES: usize = 3000;
 
-/// How often a mount is handed over. Its process is killed a fifth as often.
+/// How often a mount is handed over. Its process is killed two fifths as often.
 fn round_count() -> usize {
     env::var("FLOE_HANDOVERS").ok().and_then(|count| count.parse().ok()).unwrap_or(15)
 }

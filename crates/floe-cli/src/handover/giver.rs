@@ -92,7 +92,8 @@ impl Giver {
             has_state_file: state_file.is_some(),
         };
         if descriptors.len() > DESCRIPTORS_MAX {
-            let answer = Answer::Refused("the mount has more descriptors than one message can pass (clone-fd)".to_owned());
+            let answer =
+                Answer::Refused("the mount has more descriptors than one message can pass (clone-fd)".to_owned());
             return write_line(connection, &answer);
         }
         let mut line = serde_json::to_vec(&answer)?;

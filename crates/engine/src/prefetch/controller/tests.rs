@@ -101,7 +101,10 @@ fn misses_bring_windows_where_reads_are_dense() {
     (0..200).for_each(hit);
     assert!(controller.data_is_dense());
     controller.set(&EngineOptions { fetch_around_bytes: 0, ..EngineOptions::default() });
-    assert!(missed(&controller, 4096, near).is_empty() && controller.data_is_dense(), "density is measured nevertheless");
+    assert!(
+        missed(&controller, 4096, near).is_empty() && controller.data_is_dense(),
+        "density is measured nevertheless"
+    );
 }
 
 #[test]
