@@ -1,7 +1,7 @@
-//! `cargo xtask dist`: what a release consists of, under `target/dist`.
+//! `cargo xtask dist`: builds the files of a release in `target/dist`.
 //!
-//! For each target a static program, its debug information in a file of its own, an archive, a Debian package, an RPM
-//! and a container image; beside them the licences and components of what is linked in, and the sum of every file.
+//! Builds for each target a static program, its debug information in a separate file, an archive, a Debian package, an RPM
+//! and a container image. Adds the licences and components of everything linked in, and checksums of all files.
 
 mod container;
 mod library;
@@ -24,16 +24,16 @@ use sha2::{Digest, Sha256};
 use self::{static_program::StaticProgram, tree::InstalledTree};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// What to make.
+/// The options of `dist`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The processors to build for
     #[arg(long, value_delimiter = ',', default_value = "x86-64,aarch64")]
     architecture: Vec<Architecture>,
-    /// What to make of each program
+    /// The files to build for each program
     #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,library,components")]
     only: Vec<Product>,
-    /// Try the package in a Debian root and the program in a root with busybox, afterwards; needs root and debootstrap
+    /// Afterwards, try the package in a Debian root and the program in a root with busybox; needs root and debootstrap
     #[arg(long = "try")]
     tries: bool,
 }
@@ -58,7 +58,7 @@ impl Architecture {
         }
     }
 
-    /// The name as `uname -m` gives it.
+    /// The name in the output of `uname -m`.
     fn machine(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -88,11 +88,11 @@ enum Product {
     Container,
     /// The C library for this machine's processor and glibc: an archive, and Debian packages by cargo-deb
     Library,
-    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of what is linked in
+    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in
     Components,
 }
 
-/// Makes a release.
+/// Builds a release.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let directory = target_dir().join("dist");
     fs::create_dir_all(&directory).during(directory.display())?;
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Makes a Debian package of a crate's tree that was made last: the crate's package, or a variant of it.
+/// Builds a Debian package of the tree of a crate that was created last: the crate's package, or a variant of it.
 fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
     command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", "dist"]);
@@ -144,14 +144,14 @@ fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> 
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-deb")
 }
 
-/// Makes an RPM of the program's tree that was made last.
+/// Builds an RPM of the program's tree that was created last.
 fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     let mut command = cargo();
     command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", "dist", "--target", architecture.target()]);
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
 }
 
-/// Makes a name in `target/installed` lead to a tree: packagers take the files of the next package from there.
+/// Makes a link in `target/installed` to a tree. Packagers take the files of the next package from there.
 fn point(name: &str, tree: &Path) -> Outcome {
     let directory = target_dir().join("installed");
     fs::create_dir_all(&directory).during(directory.display())?;
@@ -185,10 +185,10 @@ fn components(directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Writes the SHA-256 sums of what is there to be downloaded, as `sha256sum --check` takes them.
+/// Writes the SHA-256 sums of all files for download, in the format of `sha256sum --check`.
 fn sums(directory: &Path) -> Outcome {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
-    // Cargo has a lock file there, too.
+    // Cargo also has a lock file there.
     files.retain(|path| path.is_file() && path.extension().is_some());
     files.sort();
     let mut text = String::new();
@@ -214,7 +214,7 @@ fn cargo() -> Command {
     command
 }
 
-/// Runs a tool to its end. `remedy` installs it.
+/// Runs a tool to its end. `remedy` says how to install it.
 fn run_tool(command: &mut Command, remedy: &str) -> Outcome {
     eprintln!("== {command:?}");
     let status = command.status().during(format!("{} cannot be run", command.get_program().display()))?;

@@ -32,7 +32,7 @@ enum Task {
     Tidy,
     /// Check the golden images in fixtures/, or rebuild them
     Fixtures(fixtures::Arguments),
-    /// Build what a release consists of: static programs, packages, a container image, checksums
+    /// Build the files of a release: static programs, packages, a container image, checksums
     Dist(dist::Arguments),
     /// Measure Floe against other programs
     Bench(Box<bench::Arguments>),

@@ -1,4 +1,4 @@
-//! What stands between an image and its readers: the kernel's EROFS, or FUSE alone.
+//! The front of a mount: the kernel's EROFS, or FUSE alone.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::owners::Owners;
 
-/// What is to stand between an image and its readers.
+/// The value of `front=`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Front {
-    /// The kernel's EROFS where that is possible.
+    /// The kernel's EROFS if possible, else FUSE alone.
     #[default]
     Auto,
     /// The kernel's EROFS.
@@ -26,17 +26,17 @@ pub(crate) enum Front {
 /// A mounted image.
 pub(crate) struct Fronted {
     pub(crate) mount: Mount,
-    /// What the mount is served from.
+    /// The reader that serves the mount.
     pub(crate) reader: Reader,
     pub(crate) report: FrontReport,
 }
 
-/// What stands between an image and its readers, and why.
+/// The front of a mount, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub(crate) struct FrontReport {
     /// `kernel` or `fuse`.
     pub(crate) kind: String,
-    /// Why it is this one; one line.
+    /// The reason, in one line.
     pub(crate) reason: String,
 }
 
@@ -67,7 +67,7 @@ impl Front {
     /// Mounts an image.
     ///
     /// # Errors
-    /// It cannot be mounted; or only through FUSE, where the kernel's EROFS was asked for.
+    /// The image cannot be mounted, or `front=kernel` was given and the kernel's EROFS cannot be in front.
     pub(crate) fn mount(
         self,
         image: &Image,
@@ -82,12 +82,12 @@ impl Front {
             }
             (_, Mountpoint::Directory(directory)) => match virtual_image(image, options) {
                 Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
-                    Obstacle::Options("directories would have other sizes (front=kernel accepts that)")
+                    Obstacle::Options("directories would have other sizes (front=kernel permits that)")
                 }
                 Ok((reader, rendered)) => match Mount::in_front(reader.clone(), directory.clone(), options, rendered) {
                     Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
-                    // fusermount3 may open it.
+                    // fusermount3 may be able to open it.
                     Err(MountError::Device(error)) => Obstacle::Refused(format!("cannot open /dev/fuse: {error}")),
                     Err(error) => return Err(error),
                 },
@@ -103,7 +103,7 @@ impl Front {
     }
 }
 
-/// A reader of the virtual image that the kernel mounts, and that image.
+/// Creates the virtual image that the kernel mounts, and its reader.
 fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(Reader, Arc<Rendered>)> {
     let engine = image.reader().engine();
     let owners = Owners { uid: options.uid, gid: options.gid };
@@ -114,7 +114,7 @@ fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(R
     Ok((reader, Arc::new(Rendered(rendered))))
 }
 
-/// The virtual image, as the mount asks it.
+/// The virtual image, as the mount uses it.
 struct Rendered(Arc<VirtualImage>);
 
 impl FrontImage for Rendered {
@@ -142,7 +142,7 @@ impl FrontImage for Rendered {
 impl FrontReport {
     fn kernel(front: Front) -> Self {
         let reason =
-            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "this is possible here".to_owned() };
+            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "the kernel supports it".to_owned() };
         Self { kind: "kernel".to_owned(), reason }
     }
 
@@ -151,11 +151,11 @@ impl FrontReport {
     }
 }
 
-/// Why the kernel's EROFS is not in front.
+/// The reason why the kernel's EROFS is not in front.
 enum Obstacle {
-    /// FUSE was asked for.
+    /// `front=fuse` was given.
     Asked,
-    /// The options rule it out.
+    /// Other options exclude it.
     Options(&'static str),
     /// The kernel refuses.
     Refused(String),
@@ -164,7 +164,7 @@ enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Asked => "it was asked for",
+            Self::Asked => "requested by an option",
             Self::Options(reason) => reason,
             Self::Refused(reason) => reason,
         })

@@ -5,7 +5,7 @@
 
 use std::{env, fs::File, io, os::fd::AsFd, os::unix::fs::MetadataExt, os::unix::net::UnixDatagram};
 
-/// Where the journal listens.
+/// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The severity of a message, as syslog(3) has them.

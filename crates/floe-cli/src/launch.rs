@@ -1,4 +1,4 @@
-//! Launches of a mount: a recorded one is replayed ahead of the programs, or a new one is recorded.
+//! Launches of a mount: replays a recorded launch ahead of its programs, or records one.
 
 mod judge;
 mod learned;
@@ -27,16 +27,16 @@ use crate::{fail::Fail, front::FrontReport, mount_options::Settings};
 /// The launch that a mount replays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ProfileChoice {
-    /// The one in the image, if it has one.
+    /// The profile in the image, if it has one.
     #[default]
     Image,
-    /// The one in a file.
+    /// The profile in a file.
     File(PathBuf),
     /// None.
     Off,
 }
 
-/// The plan of a mount for launches: replay, learn, or neither. It is made before the process is confined.
+/// What a mount does with launches: replay one, learn one, or neither. This is decided before the process is confined.
 pub(crate) struct LaunchPlan {
     task: Task,
     progress: Arc<Progress>,
@@ -51,7 +51,7 @@ enum Task {
     Learn(Learning),
 }
 
-/// What a mounted image is served with.
+/// The parts of a running mount that a replay needs.
 pub(crate) struct Mounted {
     pub(crate) image: Image,
     /// The reader that serves the mount.
@@ -71,10 +71,10 @@ pub(crate) struct Launches {
 }
 
 impl LaunchPlan {
-    /// Reads the profile or prepares to record one, and adds what that takes to `settings` and `policy`.
+    /// Reads the profile or prepares to record one, and extends `settings` and `policy` accordingly.
     ///
     /// # Errors
-    /// The profile that the user named cannot be read, or there is no place for one that is learned.
+    /// The profile that the user named cannot be read, or there is no directory for a learned one.
     pub(crate) fn prepare(
         image: &std::path::Path,
         settings: &mut Settings,
@@ -87,10 +87,10 @@ impl LaunchPlan {
             Ok(Self { task: Task::Nothing, progress: Arc::clone(&progress) })
         };
         if settings.learn && settings.profile != ProfileChoice::Image {
-            return Err(Fail::usage("learn finds its profile by itself: omit profile="));
+            return Err(Fail::usage("learn chooses the place of its profile: omit profile="));
         }
         if settings.mount.access == Some(Access::OwnerAndRoot) {
-            return nothing(LaunchState::Unavailable, "with allow_root, the kernel keeps no names");
+            return nothing(LaunchState::Unavailable, "with allow_root, the kernel caches no names");
         }
         let profile = match &settings.profile {
             ProfileChoice::Off => return nothing(LaunchState::Off, ""),
@@ -120,12 +120,12 @@ impl LaunchPlan {
         Ok(Self { task: Task::Replay(profile, judge), progress })
     }
 
-    /// Starts to do it.
+    /// Starts the replay or the recording.
     pub(crate) fn start(self, mounted: Mounted) -> Arc<Launches> {
         let Self { task, progress } = self;
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
         let (mut judge, mut learning) = (None, None);
-        // A launch is only faster with this thread, so the mount works without it.
+        // The mount also works without this thread.
         let run =
             |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
         match task {
@@ -150,12 +150,12 @@ impl LaunchPlan {
 }
 
 impl Launches {
-    /// How far they are.
+    /// The progress of the replay or the recording.
     pub(crate) fn report(&self) -> LaunchReport {
         self.progress.report(&self.requests, self.judge.as_deref().map_or(0, Judge::outside_count))
     }
 
-    /// Ends them, after the mount has ended. A launch that is being recorded is written.
+    /// Ends the replay or the recording, after the mount has ended. The profile of a recording is written.
     pub(crate) fn end(&self) {
         if let Some(judge) = &self.judge {
             judge.end();
@@ -181,11 +181,11 @@ fn replay(profile: Option<Profile>, mounted: Mounted, judge: &Arc<Judge>, progre
         return progress.set(LaunchState::None, "the profile is empty");
     }
     let Some(keeper) = &mounted.keeper else {
-        return progress.set(LaunchState::Unavailable, "no other process mounts, which would look names up");
+        return progress.set(LaunchState::Unavailable, "there is no keeper process that could look names up");
     };
     let walk = match keeper.walk(mounted.reader.engine().options().priority) {
         Ok(walk) => walk,
-        Err(error) => return progress.set(LaunchState::Unavailable, &format!("nothing can look names up: {error}")),
+        Err(error) => return progress.set(LaunchState::Unavailable, &format!("cannot look names up: {error}")),
     };
     mounted.requests.set_walker(walk.thread());
     let is_front = mounted.front.kind == "kernel";
@@ -214,5 +214,5 @@ fn embedded(image: &Image, progress: &Progress) -> Option<Profile> {
     }
 }
 
-/// How often a thread that waits looks whether the mount has ended.
+/// The interval at which a waiting thread checks whether the mount has ended.
 const GLANCE: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use crate::journal::{self, Journal, Priority};
 /// The number of different faults that are logged: a broken image has as many as it has inodes.
 const FAULTS_MAX: usize = 64;
 
-/// Where a mount writes what happens while it is served.
+/// The log of a mount while it is served.
 ///
 /// A mount whose standard error is the journal writes entries with fields there, as does one in the background, whose
 /// standard error is closed once it works. Others write lines to standard error.

@@ -1,6 +1,6 @@
-//! Corrupted images end in named errors or data, soon, and in bounded memory.
+//! Corrupted images lead to errors that name the rule, or to data, within limits of time and memory.
 //!
-//! In a program of its own: the peak memory of a process is at least that of the process that started it.
+//! This is a separate test program, because the peak memory of a process is at least that of the process that started it.
 
 mod support;
 
@@ -23,22 +23,22 @@ use floe_testkit::{
 };
 use support::Served;
 
-/// How long one image may take.
+/// The time limit for one image.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// How much memory a reader may take beside the budget of its block cache.
+/// The memory limit of a reader beyond the budget of its block cache, in bytes.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// What the corrupted images take when they are extracted, two at a time.
+/// The space for extracting two corrupted images at a time, in bytes.
 const EXTRACTED_BYTES_MAX: u64 = 1 << 30;
 
-/// How much of each file of a sound image is read.
+/// The number of bytes read of each file of a sound image.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
-/// What the child process says when it has tried everything.
+/// The output of the child process after it has tried everything.
 const TRIED: &str = "tried everything";
 
-/// Names the image to the child process.
+/// The variable that names the image for the child process.
 const IMAGE_VARIABLE: &str = "FLOE_CORRUPT_IMAGE";
 
 #[test]
@@ -52,7 +52,7 @@ fn the_library_survives_corrupt_images() {
         if !run.status.success() {
             told.push(format!("{}: {}", run.status, run.stderr));
         }
-        // An image that cannot be opened is told too: what says nothing was not tried.
+        // Images that cannot be opened are reported too, so that no image is left out silently.
         if !String::from_utf8_lossy(&run.stdout).contains(TRIED) {
             told.push("was not tried".to_owned());
         }
@@ -62,7 +62,7 @@ fn the_library_survives_corrupt_images() {
 
 #[test]
 fn what_check_calls_sound_reads_whole() {
-    // Those of the corpus are here too.
+    // The images of the corpus are included.
     check_images_of(&Corpus::fixtures(), |path| {
         let options = CheckOptions { jobs: 1, data: true };
         let summary = floe::check(path, &OpenOptions::default(), &options, &|_| {}, &AtomicBool::new(false));
@@ -76,7 +76,7 @@ fn what_check_calls_sound_reads_whole() {
         let mut buffer = vec![0; 128 << 10];
         let mut read = |entry: Result<WalkEntry, WalkError>| -> Result<(), String> {
             let attr = entry.map_err(|error| error.to_string())?.attr;
-            // What is larger is a hole for the most part.
+            // Larger files are mostly holes.
             for offset in (0..attr.size.min(READ_BYTES_MAX)).step_by(buffer.len()) {
                 if attr.file_type == FileType::Regular {
                     image.read_at(attr.nid, offset, &mut buffer).map_err(|error| error.to_string())?;
@@ -116,7 +116,7 @@ fn mounts_of_corrupt_images_give_errors_or_data() {
     if !skip::ready(&[Need::Fuse]) {
         return;
     }
-    /// Asks for everything: attributes, targets, and the first bytes of each file. What fails is told by the tools.
+    /// Reads everything: attributes, targets, and the first bytes of each file. The tools report failures.
     const READ_ALL: &str = r#"
         find "$0" -xdev -ls
         find "$0" -xdev -type f -exec head --quiet --bytes=4M {} + | wc -c
@@ -155,13 +155,13 @@ fn check_images_of(corpus: &Corpus, check: impl Fn(&Path) -> Vec<String> + Sync)
     );
 }
 
-/// How much memory a process may take: the budget of its block cache, and some.
+/// The memory limit of a process: the budget of its block cache, and some more.
 fn memory_bytes_max() -> u64 {
     EngineOptions::default().cache_bytes + MEMORY_BYTES_MAX
 }
 
-/// What the program may not do: end by a signal or by an exit code that it does not document, fail without a word, or say
-/// things that are not lines of its own.
+/// The faults of the program's end: a signal, an undocumented exit code, a failure without a message, or messages that are
+/// not lines of its own.
 fn program_complaints(run: &BoundedRun) -> Vec<String> {
     let mut told = Vec::new();
     match run.status.code() {
@@ -173,7 +173,7 @@ fn program_complaints(run: &BoundedRun) -> Vec<String> {
     told
 }
 
-/// What no image may cause, whatever the program says of it.
+/// The faults that no image may cause, whatever the program prints.
 fn complaints(run: &BoundedRun) -> Vec<String> {
     let bound = memory_bytes_max();
     let mut told = Vec::new();
@@ -198,9 +198,9 @@ fn child() {
     }
 }
 
-/// Asks for all there is, and goes on after errors.
+/// Reads everything, and continues after errors.
 fn read_all(path: &Path) {
-    /// How many inodes are looked at: more than any image here has.
+    /// The maximum number of inodes examined: more than any image here has.
     const INODES_MAX: usize = 100_000;
     let image = match Image::open(path, &OpenOptions::default()) {
         Ok(image) => image,
@@ -212,13 +212,13 @@ fn read_all(path: &Path) {
             Ok(entry) => read_inode(&image, &entry.attr),
             Err(error) => one_line(&error.to_string()),
         }
-        // What was read is left to the parent process to judge.
+        // The parent process examines the bytes read.
         assert!(started.elapsed() < TIME_MAX, "the walk does not end");
     }
 }
 
 fn read_inode(image: &Image, attr: &Attr) {
-    /// How much of each end of a large file is read.
+    /// The number of bytes read at each end of a large file.
     const PART_BYTES: u64 = 4 << 20;
     const READ_BYTES: usize = 128 << 10;
     let file_system = image.file_system();

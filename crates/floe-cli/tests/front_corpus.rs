@@ -1,5 +1,4 @@
-//! Every reference image with the kernel's EROFS in front: what it holds, what other programs do with it, and what corrupt
-//! ones do.
+//! Each reference image with the kernel's EROFS in front: its contents, other programs that use it, and corrupt images.
 
 mod support;
 
@@ -21,7 +20,7 @@ use support::{
 /// How long reading a corrupt image may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How many images are mounted at one time.
+/// The number of images that are mounted at a time.
 const BATCH: usize = 64;
 
 #[test]
@@ -35,7 +34,7 @@ fn fronts_show_what_manifests_and_the_kernel_say() {
         &support::images(&corpus),
         |image| (image.name.clone(), Served::new(&corpus.materialise(image), "kernel")),
         |image, served, round| {
-            // What is huge is not read.
+            // Huge images are not read.
             let walk = DirectoryWalk { metadata_only: image.huge, segments: round == 0, numbers: false };
             let found = match walk::directory(&served.path(), walk) {
                 Ok(found) => found,
@@ -67,7 +66,7 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
     if !ready() {
         return;
     }
-    /// Asks for everything: attributes, targets, and the first bytes of each file. What fails is told by the tools.
+    /// Reads everything: attributes, targets, and the first bytes of each file. The tools report failures.
     const READ_ALL: &str = r#"
         find "$0" -xdev -ls
         find "$0" -xdev -type f -exec head --quiet --bytes=4M {} + | wc -c
@@ -82,7 +81,7 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
             let files = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
             let served = Served::new(&files, "kernel");
             let is_told = |words: &String| words.contains("floe: ") && words.lines().count() == 1;
-            // An image that says in one line what is wrong is not mounted.
+            // An image that is refused with a one-line message is not mounted.
             (image.name.clone(), served.map_err(|words| if is_told(&words) { String::new() } else { words }))
         },
         |_, served, _| {
@@ -94,8 +93,8 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
     assert_eq!(kernel_complaints().difference(&said_before).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// Mounts images some at a time, and looks at each before and after all caches were dropped, which is for the whole machine
-/// and so is done once for all of them. An image that does not mount, and says nothing, is passed over.
+/// Mounts some images at a time, and examines each before and after all caches are dropped. Dropping caches affects the
+/// whole machine, so it is done once for all of them. An image that is refused with a message is skipped.
 fn check_batches<Image: Sync>(
     images: &[Image],
     mount: impl Fn(&Image) -> (String, Result<Served, String>) + Sync,
@@ -149,7 +148,7 @@ fn owners_are_replaced() {
     }
 }
 
-/// An image with a program, capabilities and access control lists in it.
+/// An image with a program, capabilities and access control lists.
 fn image_with_everything() -> Result<Scene, String> {
     let scene = Scene::new(&[("file", 300_000), ("other", 100)]);
     let tree = scene.folder.path().join("tree");
@@ -245,8 +244,8 @@ fn fronts_can_be_mounted_with_other_owners() {
     assert_eq!(scene.wrong(&shifted.path), [""; 0]);
 }
 
-/// Whether an EROFS image has blocks of 4 KiB, and `.` and `..` in its directories (no 48-bit layout, which may leave them
-/// out): then directories have the size in the virtual image that they have in it, and holes begin where they do.
+/// Whether an EROFS image has 4 KiB blocks, and `.` and `..` in its directories (no 48-bit layout, which may omit them).
+/// Only then do directories have the same size in the virtual image, and holes the same start.
 fn has_shape_of_virtual_image(files: &Materialised) -> bool {
     const SUPERBLOCK: u64 = 1024;
     const INCOMPATIBLE_48BIT: u32 = 0x80;
@@ -270,8 +269,7 @@ fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
 }
 
-/// The lines of the kernel's log that say that something is wrong with the kernel, but for warnings of the file system that
-/// holds the machine's files.
+/// The lines of the kernel's log about kernel faults, except warnings of the file system that contains the test files.
 fn kernel_complaints() -> BTreeSet<String> {
     let log = run(&mut Command::new("dmesg"));
     let log = String::from_utf8_lossy(&log.stdout).into_owned();

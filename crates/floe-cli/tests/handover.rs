@@ -40,7 +40,7 @@ const FILES: usize = 24;
 const FILE_BYTES: usize = 384 << 10;
 const NAMES: usize = 3000;
 
-/// How often a mount is handed over; a fifth as often its process is killed.
+/// How often a mount is handed over. Its process is killed two fifths as often.
 fn round_count() -> usize {
     env::var("FLOE_HANDOVERS").ok().and_then(|count| count.parse().ok()).unwrap_or(15)
 }
@@ -79,7 +79,7 @@ impl Fixture {
     }
 }
 
-/// Uses of a mount that go on while its servers come and go.
+/// Uses of a mount that continue while its server is replaced.
 struct Uses {
     has_ended: Arc<AtomicBool>,
     reads: Arc<AtomicUsize>,
@@ -119,7 +119,7 @@ impl Uses {
     fn check(&mut self, round: usize) {
         self.shell.check(round);
         let reads = self.reads.load(Relaxed);
-        until("all readers go on", || self.reads.load(Relaxed) >= reads + 2 * READERS);
+        until("all readers continue", || self.reads.load(Relaxed) >= reads + 2 * READERS);
         self.listed += self.listing.by_ref().take(10).filter(|entry| entry.is_ok()).count();
         let faults = self.faults.lock().expect("no panic");
         assert!(faults.is_empty(), "round {round}: {faults:?}");
@@ -135,7 +135,8 @@ impl Uses {
     }
 }
 
-/// Reads a file by name, and parts of another through a descriptor that stays open; both are then dropped from memory.
+/// Reads a file by name, and parts of another through a descriptor that stays open. Both are then dropped from the page
+/// cache.
 fn read_once(directory: &Path, held: &File, reader: usize, turn: usize) -> Result<(), String> {
     let index = (reader * 7 + turn * 5) % FILES;
     let failed = |error| format!("reader {reader}, turn {turn}: {error}");
@@ -177,7 +178,7 @@ impl Shell {
     fn check(&mut self, round: usize) {
         let number = round % FILES;
         writeln!(self.input, "{number}").expect("it runs");
-        let answer = self.output.recv_timeout(PATIENCE).expect("the program goes on");
+        let answer = self.output.recv_timeout(PATIENCE).expect("the program continues");
         assert_eq!(answer, format!("{} {number} {:8}", number * 2, 0), "round {round}");
     }
 }
@@ -196,7 +197,7 @@ fn upgrade(directory: &Path) -> Output {
     run(floe().arg("upgrade").arg(directory))
 }
 
-/// A value that `floe status --json` shows.
+/// A value of `floe status --json`.
 fn status(directory: &Path, key: &str) -> String {
     let output = run(floe().args(["status", "--json"]).arg(directory));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
@@ -210,7 +211,7 @@ fn tuned(directory: &Path, key: &str) -> String {
 }
 
 fn unmount(place: &Place) {
-    // Processes that other tests start hold copies of descriptors for a moment.
+    // Processes started by other tests briefly hold copies of descriptors.
     until("it is unmounted", || {
         run(floe().arg("umount").arg(&place.path));
         !place.is_mounted()
@@ -321,7 +322,7 @@ fn floe_front_mount() -> Option<Serving> {
     serving.place.mount_line().contains(" erofs ").then_some(serving)
 }
 
-/// Plays systemd's part: keeps descriptors, and passes them on when it starts the program again.
+/// Acts as systemd: keeps descriptors, and passes them on when it starts the program again.
 struct Manager {
     _folder: tempfile::TempDir,
     socket: UnixDatagram,
@@ -430,7 +431,7 @@ fn a_service_that_is_killed_continues_after_its_restart() {
         assert_eq!(tuned(&place.path, "cache="), "cache=5M", "round {round}");
         let (code, errors) = told(&upgrade(&place.path));
         assert!(code == Some(1) && errors.contains("served by a service"), "{errors}");
-        // A reload of the service is an upgrade. The new main process stores what was stored, which is already known.
+        // A reload of the service is an upgrade. The new main process stores descriptors that are stored already.
         let reloaded = run(floe().arg("upgrade").arg(&place.path).env("NOTIFY_SOCKET", &manager.address));
         assert_eq!(told(&reloaded), (Some(0), String::new()), "round {round}");
         manager.wait_until_ready();
@@ -447,7 +448,7 @@ fn a_service_that_is_killed_continues_after_its_restart() {
     unmount(&place);
     let main = manager.main.as_mut().expect("it runs").wait().expect("ours");
     assert!(main.success(), "{main}");
-    // The mount is gone, so the stored descriptors are no use, and the next start mounts anew.
+    // The mount has ended, so the stored descriptors are useless, and the next start creates a new mount.
     manager.main = None;
     manager.start(arguments);
     assert!(place.is_mounted());

@@ -1,4 +1,4 @@
-//! `floe lab` from outside: a run that is killed leaves nothing behind, and mistakes get one line.
+//! `floe lab` as a program: a killed run leaves nothing behind, and wrong usage gets a one-line message.
 
 use std::{
     fs,
@@ -29,14 +29,14 @@ fn image(home: &Path) -> String {
         fs::write(tree.join(format!("file{index}")), text).expect("written");
     }
     let image = home.join("tree.erofs");
-    let mut mkfs = Command::new(peer("mkfs.erofs").expect("asked for before"));
+    let mut mkfs = Command::new(peer("mkfs.erofs").expect("the test needs it"));
     assert!(
         mkfs.args(["--quiet", "-zlz4"]).args([&image, &tree]).stdout(Stdio::null()).status().expect("runs").success()
     );
     image.to_str().expect("text").to_owned()
 }
 
-/// What a run of the process `pid` may have left, in words.
+/// Anything that a run of the process `pid` left behind, in words.
 fn left_by(pid: u32) -> Vec<String> {
     let own = format!("floe-lab-{pid}-");
     let mut left = Vec::new();
@@ -60,9 +60,9 @@ fn left_by(pid: u32) -> Vec<String> {
     left
 }
 
-/// Whether autogroup is as before, or becomes so once somebody else's lab is done too.
+/// Whether autogroup is as before, or becomes so once another lab ends.
 fn is_restored(before: Option<&str>) -> bool {
-    // Off before: by the user, or by a lab that was at work already.
+    // It was off before, by the user's choice or because of a running lab.
     let is_off = before.is_some_and(|before| before.trim() == "0");
     let is_as_before = || fs::read_to_string(AUTOGROUP).ok().as_deref() == before;
     (0..600).any(|_| {
@@ -90,7 +90,7 @@ fn a_killed_run_leaves_nothing_behind() {
         let arguments =
             ["launch", "--image", &image, "--load", "cpu=2x20%", "--load", "memory=64M", "--launches", "1000"];
         let mut run = floe(&arguments).env("FLOE_LAB_TEST_MARK", "run").spawn().expect("runs");
-        // Until it launches; another lab may have the machine for now.
+        // Until it starts the launch. Another lab may still hold the machine.
         let is_launching = (0..1200).any(|_| {
             thread::sleep(Duration::from_millis(100));
             left_by(run.id()).iter().any(|left| left.contains("/proc/")) && is_mounted_by(run.id())

@@ -1,7 +1,7 @@
-//! `floe lab` where parts of the machine are missing: a clear word, what can be measured anyway, and nothing left behind.
+//! `floe lab` on machines that lack something: a clear message, the measurements that are possible, and nothing left behind.
 //!
-//! Each program runs in a mount namespace of its own, in which the device is as it is on most machines (for all users),
-//! or something is missing.
+//! Each program runs in its own mount namespace, in which all users may open the device, as on most machines, or something
+//! is missing.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ const NO_TRACEFS: &str = "mount -t tmpfs none /sys/kernel/tracing; \
 const NO_CONTROL_GROUPS: &str = "umount -R /sys/fs/cgroup; mount -t tmpfs -o ro none /sys/fs/cgroup";
 const FEW: [&str; 6] = ["--launches", "2", "--controls", "1", "--blocks", "1"];
 
-/// What it is, what is prepared, as whom it runs, its arguments, and what is expected.
+/// The situation, its preparation, the user, the arguments, and the expected result.
 type Row<'text, Expected> = (&'text str, &'text str, &'text str, Vec<&'text str>, Expected);
 
 /// A copy of the program that a user can reach, wherever the project is.
@@ -40,7 +40,7 @@ impl Reachable {
         Self { folder }
     }
 
-    /// Runs `floe lab` in a namespace of its own, after a preparation, as whom `identity` says.
+    /// Runs `floe lab` in its own namespace, after a preparation, with the user that `identity` selects.
     fn lab(&self, preparation: &str, identity: &str, arguments: &[&str]) -> Output {
         let folder = self.folder.path();
         let script = format!(
@@ -50,7 +50,7 @@ impl Reachable {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
         command.arg(folder.join("floe")).arg("lab").args(arguments);
-        // All that it leaves would be here.
+        // Its temporary files would be left here.
         command.env("TMPDIR", folder.join("tmp")).env_remove("XDG_RUNTIME_DIR");
         let _ = fs::create_dir(folder.join("tmp"));
         fs::set_permissions(folder.join("tmp"), fs::Permissions::from_mode(0o777)).expect("ours");
@@ -139,7 +139,7 @@ fn what_cannot_be_done_is_refused_in_one_line() {
         let output = place.lab(preparation, identity, &arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{what}: {said}");
-        // Another lab may have had the machine.
+        // Another lab may have changed the machine.
         let lines: Vec<_> = said.lines().filter(|line| !line.contains("waiting for another floe lab")).collect();
         assert!(said.contains(expected) && lines.len() == 1, "{what}: {said}");
         assert_eq!(place.is_tidy(), [""; 0], "{what}");

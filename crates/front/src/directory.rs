@@ -15,22 +15,22 @@ use crate::{
     view::{View, lasting, unreadable},
 };
 
-/// The largest directory that is read whole by a thread that may not wait.
+/// The largest directory that a non-blocking view reads whole.
 const AT_HAND_BYTES_MAX: u64 = 64 << 10;
 
-/// The number of directories in a directory that are read ahead at most.
+/// The maximum number of subdirectories of one directory that are read ahead.
 const CHILDREN_MAX: usize = 4096;
 
-/// The longest name that can be made longer by a slash.
+/// The longest name to which a slash can be appended.
 const MARKED_NAME_BYTES_MAX: usize = 254;
 
-/// What a directory is rendered as.
+/// How the entries of a directory are stored.
 pub(crate) enum DirectoryContent {
-    /// Bytes behind the inode.
+    /// The bytes behind the inode.
     Inline(Vec<u8>),
-    /// Blocks elsewhere, so many bytes.
+    /// The size in bytes of entries in a run of blocks.
     Blocks(u64),
-    /// What cannot be read.
+    /// They cannot be read.
     Broken,
 }
 
@@ -60,7 +60,7 @@ impl Listing {
         self.entries().next_back().map_or(&[], |(name, _)| name)
     }
 
-    /// How many bytes a block with these entries takes.
+    /// The size of a block with these entries in bytes.
     fn len(&self) -> u64 {
         (self.names.len() + self.entries.len() * RawDirent::SIZE) as u64
     }
@@ -71,7 +71,7 @@ impl Listing {
 }
 
 impl View {
-    /// Makes the directories in directory `number` known to the readahead of metadata, as far as they can be read.
+    /// Tells the readahead of metadata the subdirectories of directory `number`, as far as they can be read.
     pub(crate) fn learn_children(&self, number: u64) {
         let readahead = &self.shared.readahead;
         if readahead.knows(number) {
@@ -89,10 +89,10 @@ impl View {
         readahead.note_children(number, children);
     }
 
-    /// What directory `node` is rendered as, with `room` bytes of room behind its inode.
+    /// How the entries of directory `node` are stored, if `room` bytes behind its inode are free.
     ///
     /// # Errors
-    /// It cannot be read now.
+    /// The original cannot be read now.
     pub(crate) fn directory_content(&self, node: &Node, room: u64) -> Result<DirectoryContent> {
         let content = match has_blocks_to_keep(node) {
             true => self.kept_directory_content(node, room),
@@ -124,10 +124,10 @@ impl View {
         Ok(DirectoryContent::Blocks(directory.size))
     }
 
-    /// Block `block` of directory `node`: as many bytes as are used of it.
+    /// The used bytes of block `block` of directory `node`.
     ///
     /// # Errors
-    /// It cannot be read or breaks the original's format.
+    /// The block cannot be read or breaks the original's format.
     pub(crate) fn directory_block(&self, node: &Node, block: u64) -> Result<Vec<u8>> {
         if !has_blocks_to_keep(node) {
             let directory = self.packed_directory(node)?;
@@ -141,7 +141,7 @@ impl View {
         self.directory_bytes(node, &listing, next_is_broken)
     }
 
-    /// The entries of a block that is kept as it is in the original.
+    /// The entries of a block of the original, which the virtual image keeps together.
     fn kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(node.nid));
         let start = block * BLOCK_BYTES;
@@ -160,7 +160,7 @@ impl View {
         Ok(listing)
     }
 
-    /// The entries of a block as [`View::kept_block`], which come behind those of the block before it.
+    /// Like [`View::kept_block`], and checks that the names follow those of the block before it.
     fn sound_kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
         let listing = self.kept_block(node, block)?;
         let previous = block.checked_sub(1).map(|previous| lasting(self.kept_block(node, previous))).transpose()?;
@@ -187,8 +187,8 @@ impl View {
         self.directory_bytes(node, &listing, false)
     }
 
-    /// The block with these entries. Where the next block is broken, a listing has to end before it, for the kernel would
-    /// complain about it; so there is an entry whose name no program accepts.
+    /// The bytes of a block with these entries. If the next block is broken, the last entry has a name with a slash: the
+    /// kernel's `getdents` fails there, before it reads the broken block and logs it.
     fn directory_bytes(&self, node: &Node, listing: &Listing, next_is_broken: bool) -> Result<Vec<u8>> {
         let mut entries = Vec::with_capacity(listing.entries.len() + 1);
         for (name, nid) in listing.entries() {
@@ -211,7 +211,7 @@ impl View {
         Ok(directory_bytes(&entries, BLOCK_BYTES))
     }
 
-    /// What the entry `name` of `directory`, which names `nid` in the original, names.
+    /// The virtual nid and the type for entry `name` of `directory`. In the original, the entry refers to `nid`.
     fn entry_target(&self, directory: &Node, name: &[u8], nid: Nid) -> Result<(u64, FileType)> {
         match name {
             b"." => Ok((self.virtual_nid(directory), FileType::Directory)),
@@ -220,7 +220,7 @@ impl View {
         }
     }
 
-    /// The directory that `..` leads to; the root, where the original does not say.
+    /// The virtual nid for `..`: that of the root if the original's `..` is no directory.
     fn parent(&self, directory: &Node) -> Result<u64> {
         let root = self.file_system.root();
         let parent = match directory.nid == root {
@@ -234,7 +234,8 @@ impl View {
         }
     }
 
-    /// What an entry of `directory` names. A directory has one parent, the one that it names itself: so there are no cycles.
+    /// The virtual nid and the type for an entry of `directory`. A directory elsewhere than in its own `..` counts as broken,
+    /// so there are no cycles.
     fn child(&self, directory: &Node, nid: Nid) -> Result<(u64, FileType)> {
         let geometry = &self.shared.geometry;
         let Some(child) = lasting(self.node(nid))? else {
@@ -251,7 +252,7 @@ impl View {
     }
 }
 
-/// Whether the original has blocks that can stay as they are, with other inode numbers in them.
+/// Whether the virtual image keeps the directory blocks of the original, with other inode numbers.
 pub(crate) fn has_blocks_to_keep(node: &Node) -> bool {
     node.outline.directory_block.is_some_and(|block| block.get() == BLOCK_BYTES)
 }

@@ -2,7 +2,7 @@
 //!
 //! [`VirtualImage`] shows the tree of any image as one file in the EROFS format, uncompressed. The file does not exist: its
 //! metadata is rendered when it is read, and its file data is the original's. The kernel's EROFS mounts that file. It then
-//! answers names, attributes and whatever is in its caches itself, and parses nothing but what was rendered here.
+//! answers lookups, attributes and cached reads itself, and parses only metadata that this crate rendered.
 //!
 //! # Layout
 //!
@@ -38,27 +38,29 @@
 //!
 //! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them. The table
 //! of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. Addresses that belong to no
-//! data yet cannot be read, because the kernel's page cache would keep what was read there. An image whose data needs more
-//! than 8 TiB of addresses has files that cannot be read: EROFS has 48-bit addresses since Linux 6.15, but file-backed mounts
-//! since 6.12, and no image has needed more so far.
+//! data yet can be read only just behind the assigned ones, where the kernel's readahead reads: they are then never assigned,
+//! because the kernel's page cache keeps the bytes. Once 8 TiB of addresses are assigned, further files cannot be read. 48-bit
+//! addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so far.
 //!
 //! A metadata block is a function of the original and of these addresses, so each rendering gives the same bytes. A block also
-//! has slots for inode numbers that no directory refers to; in an EROFS original their bytes can be anything. They are rendered
-//! like the others, and nothing reads them. A limit on the size of files in shared blocks bounds the addresses that they waste.
+//! has slots for inode numbers that no directory refers to. In an EROFS original, the bytes at such a number can be anything.
+//! If they look like an inode, it is rendered and gets addresses, but nothing reads it. A limit on the size of files in shared
+//! blocks bounds the addresses that such inodes waste.
 //!
 //! # Originals that break their format
 //!
-//! The kernel writes a line to its log when it reads an inode or a directory block that cannot be read or breaks the format.
-//! So where the original is broken, a valid placeholder is rendered, with which programs get `EIO` in another way:
+//! The kernel writes a line to its log for each inode or directory block that cannot be read or breaks the format. To avoid
+//! these lines, valid placeholders replace the broken parts of the original, and programs get `EIO` in another way:
 //!
 //! - An inode that cannot be read becomes the broken file: its mode is 0, and reads fail.
 //! - Extended attributes that cannot be read are in a block of their own, and reading that block fails.
 //! - A directory that cannot be read has three blocks. A listing begins in the first, whose only name contains a slash; the
 //!   kernel's `getdents` answers such a name with `EIO`. A lookup begins in the second, and reading that block fails.
-//! - Where only a later block is broken, the block before it ends with such a name, and reading the broken block fails.
+//! - If only a later block of a directory is broken, the block before it ends with such a name, and reading the broken block
+//!   fails.
 //! - A directory that is listed in a directory other than its parent counts as broken, so there are no cycles.
 //!
-//! A failure that may be temporary, such as an I/O error of the source, fails the read of the block instead.
+//! An error that may be temporary, such as an I/O error of the source, fails the read of the metadata block instead.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,16 +1,17 @@
 //! Readahead of rendered metadata.
 //!
-//! The kernel reads metadata page by page, each in a request of its own. Where requests follow an order, the blocks that come
-//! next are stored in the page cache before the kernel asks for them. There are two orders:
+//! The kernel reads metadata page by page, each in a request of its own. If requests follow an order, the next blocks are
+//! stored in the page cache before the kernel asks for them. There are two orders:
 //!
-//! - *Along the image*: blocks of inodes that share them, and blocks of one directory, in the order of their addresses. That
-//!   is how listings are read, and how `ls -l` reads inodes.
-//! - *Along the tree*: the blocks that directories have for themselves, each directory before those in it, in the order of
-//!   their listings. That is how `find` reads them.
+//! - *Along the image*: inode blocks with several inodes, and blocks of one directory, in the order of their addresses.
+//!   Listings are read in this order, and so are inodes by `ls -l`.
+//! - *Along the tree*: the inode blocks of directories, each directory before its subdirectories, in the order of their
+//!   listings. `find` reads in this order.
 //!
-//! In either order blocks are read ahead in windows. The first block of a window, its marker, is left to the kernel: the
-//! request for it says that the reader has come so far, and starts the next window, of twice the size, while the reader uses
-//! the rest of this one. So a window stays small where nobody uses the blocks, and a reader in order waits for few requests.
+//! In either order, blocks are read ahead in windows. The first block of a window, its marker, is not read ahead. When the
+//! kernel asks for it, the reader has reached this window: the next one, of twice the size, is then read ahead while the
+//! reader uses the rest of this one. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
+//! requests.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,22 +19,22 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The number of runs along the image that are followed at a time.
+/// The maximum number of runs along the image that are followed at a time.
 const RUNS_MAX: usize = 16;
 
-/// The first window of a run, and of a walk, in blocks, with the marker.
+/// The first window of a run or a walk, in blocks, including the marker.
 const WINDOW_MIN: u64 = 2;
 
 /// The largest window, in blocks.
 const WINDOW_MAX: u64 = 256;
 
-/// The number of directories whose places in the tree are known at a time.
+/// The maximum number of directories whose places in the tree are known at a time.
 const PLACES_MAX: usize = 1 << 16;
 
-/// The number of walks along the tree that are followed at a time.
+/// The maximum number of walks along the tree that are followed at a time.
 const WALKS_MAX: usize = 16;
 
-/// The number of directories that the kernel asked for last and that are not read ahead for that reason.
+/// The number of directories remembered that the kernel asked for last. They are not read ahead.
 const DEMANDED_MAX: usize = 64;
 
 /// The orders in which metadata is being read.
@@ -46,18 +47,18 @@ pub(crate) struct MetadataReadahead {
 /// Requests along the image.
 #[derive(Clone, Debug)]
 struct Run {
-    /// The newest window, whose first block is the marker. Empty until a second request follows the first; the block where
-    /// it would begin makes the run one.
+    /// The newest window, whose first block is the marker. Before the second request it is empty, and begins at the block
+    /// whose request would continue the run.
     newest: Range<u64>,
     window: u64,
 }
 
-/// A part of the tree of directories, and the requests along it. A directory is named by its inode number.
+/// A part of the tree of directories, and the requests along it. Directories are identified by their inode numbers.
 #[derive(Default)]
 struct Tree {
-    /// The directories in a directory, in the order of its listing.
+    /// The subdirectories of a directory, in the order of its listing.
     children: HashMap<u64, Vec<u64>>,
-    /// The directory that a directory is in, and its position there.
+    /// The parent of a directory, and the position of the directory there.
     places: HashMap<u64, (u64, usize)>,
     walks: VecDeque<Walk>,
     /// The directories that the kernel asked for last.
@@ -71,29 +72,29 @@ struct Walk {
     id: WalkId,
     /// The directory whose request began the walk.
     begin: u64,
-    /// The first directory of the newest window; `None` until that directory is known.
+    /// The first directory of the newest window, or `None` until it is known.
     marker: Option<u64>,
-    /// The size of the newest window.
+    /// The number of directories in the newest window.
     window: u64,
     state: WalkState,
 }
 
-/// The name of a walk.
+/// Identifies a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WalkId(u64);
 
-/// How far the newest window of a walk is read ahead.
+/// The state of the newest window of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WalkState {
-    /// It is being read.
+    /// The window is being read.
     Reading,
-    /// It is being read, and the kernel has asked for its marker already: the next one follows at once.
+    /// The window is being read, and the kernel has already asked for its marker: the next window follows at once.
     Wanted,
-    /// It was read up to this directory.
+    /// The window was read up to this directory.
     Read(u64),
 }
 
-/// A window of a walk that is to be read ahead.
+/// A window of a walk to read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     pub(crate) walk: WalkId,
@@ -103,22 +104,22 @@ pub(crate) struct Window {
     pub(crate) len: u64,
 }
 
-/// What to do with a directory that a walk comes to.
+/// The action for a directory that a walk comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Read its block ahead.
     ReadAhead,
-    /// Leave it to the kernel.
+    /// Skip it: the kernel has asked or will ask for it.
     Leave,
-    /// End the walk: its reader is farther already, in a walk of its own, or nobody uses this one.
+    /// End the walk, because its reader is ahead of it in another walk, or because newer walks replaced it.
     End,
 }
 
 impl MetadataReadahead {
-    /// Notes a request for a block that belongs to a run along the image; returns the blocks to read ahead.
+    /// Notes a request for a block, and returns the next blocks to read ahead if the request continues a run along the image.
     pub(crate) fn note_block(&self, block: u64) -> Range<u64> {
         let mut runs = lock(&self.runs);
-        // A block behind the marker is asked for where the window is not read yet, and the marker was in the page cache.
+        // If the marker was in the page cache and the window is not read yet, the kernel asks for a block behind the marker.
         let continued = runs.iter().position(|run| run.newest.start == block || run.newest.contains(&block));
         let Some(run) = continued.and_then(|index| runs.remove(index)) else {
             runs.push_front(Run { newest: block + 1..block + 1, window: 0 });
@@ -133,7 +134,8 @@ impl MetadataReadahead {
         ahead
     }
 
-    /// Notes a request for the block of a directory; returns what to read ahead, if the request begins a walk or follows one.
+    /// Notes a request for the block of a directory, and returns the window to read ahead if the request begins a walk or is
+    /// for the marker of one.
     pub(crate) fn note_directory(&self, number: u64) -> Option<Window> {
         let mut guard = lock(&self.tree);
         let tree = &mut *guard;
@@ -148,7 +150,7 @@ impl MetadataReadahead {
             (walk.marker, walk.state) = (None, WalkState::Reading);
             return Some(Window { walk: walk.id, behind, len: walk.window });
         }
-        // The first directory in another is where a walk may begin.
+        // Only the first subdirectory of a directory, or a directory that is not known yet, begins a walk.
         if tree.places.get(&number).is_some_and(|(_, position)| *position > 0) {
             return None;
         }
@@ -160,7 +162,7 @@ impl MetadataReadahead {
         Some(Window { walk: id, behind: number, len: WINDOW_MIN })
     }
 
-    /// What to do with a directory in the newest window of a walk. The first one becomes the marker of the window.
+    /// The action for a directory in the newest window of a walk. The first one becomes the marker of the window.
     pub(crate) fn step(&self, walk: WalkId, number: u64) -> Step {
         let mut guard = lock(&self.tree);
         let tree = &mut *guard;
@@ -180,7 +182,8 @@ impl MetadataReadahead {
         if is_demanded { Step::Leave } else { Step::ReadAhead }
     }
 
-    /// Notes that the newest window of a walk was read ahead, up to `number`; returns the next one, if it is wanted already.
+    /// Notes that the newest window of a walk was read ahead, up to `number`, and returns the next one if its marker was
+    /// asked for meanwhile.
     pub(crate) fn note_read(&self, walk: WalkId, number: u64) -> Option<Window> {
         let mut tree = lock(&self.tree);
         let walk = tree.walks.iter_mut().find(|other| other.id == walk)?;
@@ -193,12 +196,12 @@ impl MetadataReadahead {
         Some(Window { walk: walk.id, behind: number, len: walk.window })
     }
 
-    /// Whether the directories in a directory are known.
+    /// Whether the subdirectories of a directory are known.
     pub(crate) fn knows(&self, number: u64) -> bool {
         lock(&self.tree).children.contains_key(&number)
     }
 
-    /// Notes the directories in a directory, in the order of its listing.
+    /// Notes the subdirectories of a directory, in the order of its listing.
     pub(crate) fn note_children(&self, number: u64, children: Vec<u64>) {
         let mut tree = lock(&self.tree);
         if tree.places.len() + children.len() > PLACES_MAX {
@@ -218,7 +221,7 @@ impl MetadataReadahead {
             return Some(*first);
         }
         let mut number = number;
-        // No image has a tree so deep that this ends too early; a cycle of hard links would not end.
+        // No tree is deeper. Without a limit, a cycle of directories would never end.
         for _ in 0..PLACES_MAX {
             let (parent, position) = *tree.places.get(&number)?;
             if let Some(next) = tree.children.get(&parent).and_then(|children| children.get(position + 1)) {
@@ -243,13 +246,13 @@ mod tests {
         let readahead = MetadataReadahead::default();
         for (block, expected) in [
             (10, 10..10),
-            // The window of 12 and 13: the marker is left to the kernel.
+            // The window is 12 and 13; its marker is not read ahead.
             (11, 13..14),
             (40, 40..40),
             (12, 15..18),
             (41, 43..44),
             (14, 19..26),
-            // Behind the marker of the window 18..26, as what comes before was there.
+            // A block behind the marker of the window 18..26, because the marker was in the page cache.
             (20, 27..42),
             (99, 99..99),
         ] {
@@ -266,7 +269,7 @@ mod tests {
             let ahead = readahead.note_block(block);
             blocks = ahead.end - block.min(ahead.start);
             assert!(ahead.end - ahead.start < WINDOW_MAX, "{block}: {ahead:?}");
-            // The reader uses what is read ahead, and asks for the marker.
+            // The reader uses the blocks that were read ahead, and asks for the next marker.
             block = ahead.start - 1;
         }
         assert_eq!(blocks, 2 * WINDOW_MAX, "a window is read while the one before it is used");
@@ -280,7 +283,7 @@ mod tests {
         }
     }
 
-    /// 1 holds 2, 3 and 4; 2 holds 5 and 6; 3 holds 7.
+    /// Directory 1 contains 2, 3 and 4; 2 contains 5 and 6; 3 contains 7.
     fn tree() -> MetadataReadahead {
         let readahead = MetadataReadahead::default();
         for (number, children) in [(1, vec![2, 3, 4]), (2, vec![5, 6]), (3, vec![7]), (5, vec![]), (7, vec![])] {
@@ -313,7 +316,7 @@ mod tests {
         assert_eq!(readahead.step(first.walk, 7), Step::ReadAhead);
         assert_eq!(readahead.step(first.walk, 4), Step::Leave, "it was looked up");
         let next = Window { walk: first.walk, behind: 4, len: 8 };
-        assert_eq!(readahead.note_read(first.walk, 4), Some(next), "its marker was asked for already");
+        assert_eq!(readahead.note_read(first.walk, 4), Some(next), "its marker was already asked for");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! An inode of the original, and how much room it takes.
+//! An inode of the original, and its place in the virtual image.
 
 use std::ops::ControlFlow;
 
@@ -13,30 +13,30 @@ use crate::{
     view::lasting,
 };
 
-/// The size of an inode.
+/// The size of a rendered inode.
 pub(crate) const INODE_BYTES: u64 = InodeExtended::SIZE as u64;
 
-/// The largest regular file whose inode shares its block with others. Those blocks also hold what only looks like an inode,
-/// and this is what such a thing can waste of the address space.
+/// The largest regular file whose inode shares its block with others. Bytes that only look like an inode can be rendered in
+/// such a block; each of them wastes at most this much of the address space.
 const SHARED_FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The longest symbolic link, as Linux reads it: `PATH_MAX`.
 const LINK_BYTES_MAX: u64 = 4096;
 
-/// Where the root begins in its slot: its number is 36, as mkfs.erofs gives it.
+/// The offset of the root in its slot. Its nid is 36, as in images of mkfs.erofs.
 const ROOT_WITHIN: u64 = 36 * format::INODE_SLOT_SIZE;
 
-/// Where an inode begins in its slot whose attributes cannot be read, so that they are in the next block, which cannot be
-/// read either.
+/// The offset in its slot of an inode with unreadable extended attributes. It is the last of its block, so that the
+/// attributes are in the next block, whose reads fail.
 const BROKEN_XATTRS_WITHIN: u64 = BLOCK_BYTES - INODE_BYTES;
 
-/// What precedes the attributes behind an inode.
+/// The size of the header before the extended attributes.
 const XATTR_HEADER_BYTES: usize = XattrIbodyHeader::SIZE;
 
-/// The longest attributes that the field for their length can say, the header among them.
+/// The maximum size of extended attributes with their header: the largest that the inode's 16-bit count can express.
 const XATTR_BYTES_MAX: usize = XATTR_HEADER_BYTES + 4 * (u16::MAX as usize - 1);
 
-/// The length of attributes that cannot be read: the shortest that the kernel looks at.
+/// The claimed length of extended attributes that cannot be read: the shortest for which the kernel reads them.
 const BROKEN_XATTR_BYTES: u64 = 16;
 
 /// The largest chunk: 2^31 blocks.
@@ -45,16 +45,16 @@ const CHUNK_LOG2_MAX: u32 = BLOCK_LOG2 as u32 + format::CHUNK_FORMAT_BLKBITS_MAS
 const RULES: InodeRules =
     InodeRules { epoch: Timestamp { seconds: 0, nanoseconds: 0 }, wide: false, form: InodeForm::Extended };
 
-/// The attributes of an inode.
+/// The extended attributes of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Xattrs {
-    /// As they stand behind the inode; empty where there are none.
+    /// Their bytes behind the inode; empty if there are none.
     Body(Vec<u8>),
-    /// They break the original's format, or are too large.
+    /// They break the original's format or are too large.
     Broken,
 }
 
-/// An inode of the original, and how much room it takes.
+/// An inode of the original, and its place in the virtual image.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) nid: Nid,
@@ -63,22 +63,22 @@ pub(crate) struct Node {
     pub(crate) slot: Slot,
 }
 
-/// The map of a file with holes.
+/// The chunk map of a file with holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkMap {
     /// log2 of the size of a chunk.
     pub(crate) chunk_log2: u32,
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(crate) count: u64,
-    /// Where the map begins in the slot.
+    /// The offset of the map in the slot, in bytes.
     pub(crate) start: u64,
 }
 
 impl Node {
-    /// Reads inode `nid`, whose number is at most `number_max`.
+    /// Reads inode `nid`. Its inode number must be at most `number_max`.
     ///
     /// # Errors
-    /// It cannot be read, breaks the original's format, or is nothing that can be rendered.
+    /// The inode cannot be read, breaks the original's format, or cannot be rendered.
     pub(crate) fn read(file_system: &dyn FileSystem, nid: Nid, number_max: u64) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
         let outline = file_system.outline(nid)?;
@@ -102,12 +102,12 @@ impl Node {
         Ok(Self { nid, outline, xattrs, slot: Slot { class, number } })
     }
 
-    /// What `stat` says.
+    /// The attributes that `stat` shows.
     pub(crate) fn attr(&self) -> &Attr {
         &self.outline.attr
     }
 
-    /// Where the inode begins in its slot.
+    /// The offset of the inode in its slot, in bytes.
     pub(crate) fn within(&self) -> u64 {
         match (&self.xattrs, self.slot.class) {
             (Xattrs::Broken, _) => BROKEN_XATTRS_WITHIN,
@@ -116,17 +116,17 @@ impl Node {
         }
     }
 
-    /// Where the inode and its attributes end in the slot.
+    /// The offset in the slot at which the inode and its extended attributes end.
     pub(crate) fn body_end(&self) -> u64 {
         self.within() + INODE_BYTES + self.xattr_len()
     }
 
-    /// How many bytes of the inode's own block are left behind it and its attributes.
+    /// The free bytes behind the inode and its extended attributes, in its block or its part of a shared block.
     pub(crate) fn room(&self) -> u64 {
         self.slot.class.stride().min(BLOCK_BYTES).saturating_sub(self.body_end())
     }
 
-    /// The map of the file, where it has holes.
+    /// The chunk map of a regular file with holes.
     pub(crate) fn chunk_map(&self) -> Option<ChunkMap> {
         let alignment = self.outline.hole_alignment?.get();
         let is_sparse = self.attr().file_type == FileType::Regular && self.xattrs != Xattrs::Broken;
@@ -134,7 +134,7 @@ impl Node {
         is_sparse.then(|| ChunkMap::new(self.attr().size, alignment, self.body_end(), room))
     }
 
-    /// The inode and its attributes, with data as `data` says and `size` bytes of it.
+    /// The bytes of the inode and its extended attributes, for `size` bytes of data stored as `data`.
     pub(crate) fn to_bytes(&self, data: InodeData, size: u64) -> Vec<u8> {
         let attr = self.attr();
         let record = InodeRecord {
@@ -163,7 +163,7 @@ impl Node {
     }
 }
 
-/// An inode that stands for one that cannot be read: a file that nobody may read, and that cannot be read.
+/// The bytes of a placeholder for an inode that cannot be read, with permissions 0.
 pub(crate) fn broken_inode(file_type: FileType, data: InodeData, size: u64) -> Vec<u8> {
     let record = InodeRecord {
         file_type,
@@ -180,8 +180,8 @@ pub(crate) fn broken_inode(file_type: FileType, data: InodeData, size: u64) -> V
 }
 
 impl ChunkMap {
-    /// The map of a file of `size` bytes whose holes are aligned to `alignment`, at `start` in a slot, where there is room for
-    /// `room` bytes of it. Where that is too little, the chunks are larger, and holes that do not fill one are data.
+    /// The map of a file of `size` bytes whose holes are aligned to `alignment`, at `start` in a slot, in at most `room` bytes.
+    /// If that is too little, the chunks are larger, and holes smaller than a chunk become data.
     fn new(size: u64, alignment: u64, start: u64, room: u64) -> Self {
         let mut chunk_log2 = alignment.ilog2().clamp(u32::from(BLOCK_LOG2), CHUNK_LOG2_MAX);
         while size.div_ceil(1 << chunk_log2) > room / format::BLOCK_MAP_ENTRY_SIZE && chunk_log2 < CHUNK_LOG2_MAX {
@@ -190,17 +190,17 @@ impl ChunkMap {
         Self { chunk_log2, count: size.div_ceil(1 << chunk_log2), start }
     }
 
-    /// Where the map ends in the slot.
+    /// The offset in the slot at which the map ends.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.count * format::BLOCK_MAP_ENTRY_SIZE
     }
 
-    /// The chunk format that the inode says.
+    /// The chunk format for the inode.
     pub(crate) fn format(&self) -> u16 {
         (self.chunk_log2 - u32::from(BLOCK_LOG2)) as u16
     }
 
-    /// The chunks whose entries stand in block `block` of the slot.
+    /// The chunks whose entries are in block `block` of the slot.
     pub(crate) fn chunks_of_block(&self, block: u64) -> std::ops::Range<u64> {
         let index = |byte: u64| (byte.max(self.start) - self.start) / format::BLOCK_MAP_ENTRY_SIZE;
         index(block * BLOCK_BYTES).min(self.count)..index((block + 1) * BLOCK_BYTES).min(self.count)

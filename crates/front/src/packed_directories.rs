@@ -11,29 +11,30 @@ use floe_image::{DirectoryCursor, Error, FileSystem, Nid, Place, Result};
 
 use crate::geometry::BLOCK_BYTES;
 
-/// How many beginnings of blocks are kept, of all directories. One directory may have more alone.
+/// The maximum number of block starts in all kept indexes. A single directory may have more.
 const STARTS_MAX: usize = 1 << 18;
 
-/// The largest directory, rendered.
+/// The maximum size of a rendered directory.
 const DIRECTORY_BYTES_MAX: u64 = 4 << 30;
 
-/// The entries that each directory has one of, in the order of their names.
+/// The two entries that every directory has, in the order of their names.
 const DOTS: [&[u8]; 2] = [b".", b".."];
 
-/// Where the blocks of a directory begin that are filled one after the other with the entries in the order of their names.
+/// The index of a directory that is packed anew: block after block is filled with the entries in the order of their names,
+/// and the index says which entry each block starts with.
 ///
-/// Eight bytes for each block. It depends on nothing but the directory, so it may be forgotten and made anew.
+/// It takes eight bytes per block. It depends on the directory alone, so it may be dropped and built again.
 #[derive(Debug)]
 pub(crate) struct PackedDirectory {
-    /// The length of the rendered directory.
+    /// The length of the rendered directory in bytes.
     pub(crate) size: u64,
     /// The cursor in the original from which each block is read.
     starts: Vec<DirectoryCursor>,
-    /// The blocks that `.` and `..` stand in.
+    /// The blocks with the entries `.` and `..`.
     dot_blocks: [usize; 2],
 }
 
-/// The indexes of the directories that were rendered last.
+/// The indexes of recently rendered directories.
 #[derive(Default)]
 pub(crate) struct PackedDirectories {
     kept: Mutex<Kept>,
@@ -48,11 +49,11 @@ struct Kept {
 /// An entry in the order of the names.
 pub(crate) struct Sorted<'name> {
     pub(crate) name: &'name [u8],
-    /// What the original names; for `.` and `..` the directory itself.
+    /// The inode in the original; for `.` and `..` the directory itself.
     pub(crate) nid: Nid,
-    /// Where the original is read on for this entry.
+    /// The cursor in the original at which a read continues with this entry.
     cursor: DirectoryCursor,
-    /// Which of [`DOTS`] it is.
+    /// The index of the entry in [`DOTS`].
     dot: Option<usize>,
 }
 
@@ -62,7 +63,7 @@ impl PackedDirectories {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).directories.get(&nid).cloned()
     }
 
-    /// Keeps the index of a directory; forgets the others where that are too many.
+    /// Keeps the index of a directory, and drops all others if they have too many block starts together.
     pub(crate) fn keep(&self, nid: Nid, directory: &Arc<PackedDirectory>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.start_count + directory.starts.len() > STARTS_MAX {
@@ -78,7 +79,7 @@ impl PackedDirectory {
     /// Reads a whole directory.
     ///
     /// # Errors
-    /// It cannot be read, breaks the original's format, is not sorted, or is too large.
+    /// The directory cannot be read, breaks the original's format, is not sorted, or is too large.
     pub(crate) fn new(file_system: &dyn FileSystem, nid: Nid) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
         let mut directory = Self { size: 0, starts: vec![DirectoryCursor::default()], dot_blocks: [0; 2] };
@@ -108,7 +109,7 @@ impl PackedDirectory {
         fault.map_or(Ok(directory), Err)
     }
 
-    /// Whether the directory is small enough to be rendered in one block.
+    /// Whether the directory fits in one block.
     pub(crate) fn is_single_block(&self) -> bool {
         self.starts.len() == 1
     }
@@ -116,7 +117,7 @@ impl PackedDirectory {
     /// Visits the entries of block `block`.
     ///
     /// # Errors
-    /// They cannot be read, or there is no such block.
+    /// The entries cannot be read, or there is no such block.
     pub(crate) fn visit_block(
         &self,
         file_system: &dyn FileSystem,
@@ -139,13 +140,14 @@ impl PackedDirectory {
 }
 
 impl Sorted<'_> {
-    /// What the entry takes in a block.
+    /// The bytes that the entry takes in a block.
     fn len(&self) -> u64 {
         (RawDirent::SIZE + self.name.len()) as u64
     }
 }
 
-/// Visits the entries of a directory from `cursor` on, with those of [`DOTS`] that are `pending` where they belong.
+/// Visits the entries of a directory from `cursor` on in the order of their names, including those of [`DOTS`] that are
+/// `pending`.
 fn visit_sorted(
     file_system: &dyn FileSystem,
     nid: Nid,
@@ -173,7 +175,7 @@ fn visit_sorted(
     Ok(())
 }
 
-/// Visits those of [`DOTS`] that are `pending` and belong before the name `before`, or at the end.
+/// Visits those of [`DOTS`] that are `pending` and sort before the name `before`; all that are `pending` for `None`.
 fn visit_dots(
     nid: Nid,
     cursor: DirectoryCursor,

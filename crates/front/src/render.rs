@@ -13,7 +13,7 @@ use crate::{
     view::{View, lasting, unreadable},
 };
 
-/// How much of a file with holes is mapped at once.
+/// The bytes of a file with holes that one call of `map` covers.
 const MAP_STEP_BYTES: u64 = 64 << 20;
 
 /// The entry of a chunk that is a hole.
@@ -26,27 +26,27 @@ pub(crate) struct Placed {
     pub(crate) nid: Nid,
     /// The inode in the virtual image.
     pub(crate) front_nid: u64,
-    /// Its bytes, as far as the run has them. A run ends with a whole block, perhaps behind them.
+    /// The bytes of the file in the run. A run consists of whole blocks, so it may be longer.
     pub(crate) range: ByteRange,
     /// Whether it is file data, which is not rendered.
     pub(crate) is_file: bool,
 }
 
-/// An inode and what it needs elsewhere.
+/// An inode and its data.
 struct Shape {
     node: Node,
     content: Content,
 }
 
-/// The data of an inode.
+/// How the data of an inode is stored.
 enum Content {
-    /// None, or a device number.
+    /// A device number; 0 for fifos and sockets.
     Device(u32),
-    /// Bytes behind the inode.
+    /// The bytes behind the inode.
     Inline(Vec<u8>),
-    /// Blocks with addresses: so many bytes.
+    /// The size in bytes of data in one run of blocks.
     Blocks(u64),
-    /// Chunks.
+    /// Runs of chunks.
     Chunks(ChunkMap),
     /// A directory that cannot be read.
     BrokenDirectory,
@@ -55,10 +55,10 @@ enum Content {
 }
 
 impl View {
-    /// Block `number` of the virtual image, which holds no file data.
+    /// Renders block `number` of the virtual image, which must not be file data.
     ///
     /// # Errors
-    /// It cannot be read now, is one that never can, or has no meaning yet.
+    /// The original cannot be read now, the block can never be read, or its addresses are not assigned.
     pub(crate) fn block(&self, number: u64) -> Result<Vec<u8>> {
         let mut bytes = match u32::try_from(number) {
             Ok(0) => Ok(self.shared.superblock.clone()),
@@ -72,10 +72,10 @@ impl View {
         Ok(bytes)
     }
 
-    /// What has the addresses of `run`.
+    /// The data that the addresses of `run` are assigned to.
     ///
     /// # Errors
-    /// It cannot be read now.
+    /// The original cannot be read now.
     pub(crate) fn placed(&self, run: &Run) -> Result<Placed> {
         if run.metadata_block == NOTHING {
             let nothing = ByteRange::new(0, 0);
@@ -130,7 +130,7 @@ impl View {
         }
     }
 
-    /// A block with several inodes, of which `first` is the first. What is no inode of this class leaves its slot empty.
+    /// A block with several inodes, the first in slot `first`. The slot of a number without an inode of this class is zeros.
     fn shared_block(&self, number: u64, first: Slot) -> Result<Vec<u8>> {
         let stride = first.class.stride();
         let mut shapes = Vec::new();
@@ -157,7 +157,7 @@ impl View {
         Ok(bytes)
     }
 
-    /// Block `block` of the room of the inode in `slot`.
+    /// Block `block` of `slot`, whose inode shares it with no other. `number` is its number in the virtual image.
     fn own_block(&self, number: u64, slot: Slot, block: u64) -> Result<Vec<u8>> {
         let Some(node) = self.node_in(slot)? else { return Ok(Vec::new()) };
         if node.xattrs == Xattrs::Broken && block == 1 {
@@ -170,7 +170,7 @@ impl View {
             self.put_chunks(number, block, &node, map, &mut bytes)?;
         }
         let wanted = content.block_count().map(|block_count| Wanted { item: 0, block_count });
-        // The inode stands in the first block.
+        // The inode begins in the first block.
         let start = wanted.and_then(|wanted| self.shared.addresses.assign(number - block, &[wanted])?.first().copied());
         let inode = Shape { node, content }.to_bytes(start);
         match block_start.checked_sub(within) {
@@ -180,7 +180,7 @@ impl View {
         Ok(bytes)
     }
 
-    /// Puts the entries of the chunk map that stand in block `block` of the room of `node` there.
+    /// Writes the entries of the chunk map in block `block` of the slot of `node` to `bytes`.
     fn put_chunks(&self, number: u64, block: u64, node: &Node, map: ChunkMap, bytes: &mut [u8]) -> Result<()> {
         let chunks = map.chunks_of_block(block);
         let runs = self.data_runs(node, map, chunks.clone())?;
@@ -206,7 +206,7 @@ impl View {
         Ok(())
     }
 
-    /// The runs of those of `chunks` that hold data.
+    /// The runs of chunks in `chunks` with data.
     fn data_runs(&self, node: &Node, map: ChunkMap, chunks: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>> {
         let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
         let end = node.attr().size.min(chunks.end << map.chunk_log2);
@@ -216,7 +216,7 @@ impl View {
             let step = ByteRange::between(position, end.min(position.saturating_add(MAP_STEP_BYTES)));
             extents.clear();
             self.file_system.map(node.nid, step, &mut extents)?;
-            // The end of what is known to be data; a chunk is data as soon as one byte of it is.
+            // A chunk with one byte of data is data.
             for extent in extents.iter().filter(|extent| extent.data != ExtentData::Hole) {
                 let data = extent.range.intersection(step);
                 let (first, last) = (data.offset() >> map.chunk_log2, (data.end() - 1) >> map.chunk_log2);
@@ -256,7 +256,7 @@ impl View {
 }
 
 impl Content {
-    /// How many blocks with addresses it needs that the inode itself names.
+    /// The number of blocks that the inode itself refers to.
     fn block_count(&self) -> Option<u64> {
         match self {
             Self::Blocks(size) if *size != 0 => Some(size.div_ceil(BLOCK_BYTES)),
@@ -266,7 +266,7 @@ impl Content {
 }
 
 impl Shape {
-    /// The inode and what stands behind it, with the data at block `start`.
+    /// The bytes of the inode, its extended attributes and its inline data, for other data from block `start` on.
     fn to_bytes(&self, start: Option<u32>) -> Vec<u8> {
         let size = self.node.attr().size;
         let flat = |start: u32| InodeData::Flat { start_block: Some(start.into()), inline: false };
@@ -280,7 +280,7 @@ impl Shape {
             }
             (Content::Blocks(size), Some(start)) => self.node.to_bytes(flat(start), *size),
             (Content::Blocks(0), None) => self.node.to_bytes(none, 0),
-            // There are no addresses left.
+            // No addresses are left.
             (Content::Blocks(_), None) if self.node.attr().file_type == FileType::Directory => broken_directory(),
             (Content::Blocks(_), None) => broken_file(),
             (Content::Chunks(map), _) => self.node.to_bytes(InodeData::Chunked { format: map.format() }, size),
@@ -290,13 +290,13 @@ impl Shape {
     }
 }
 
-/// What stands for a file that cannot be read.
+/// The placeholder for a file that cannot be read.
 fn broken_file() -> Vec<u8> {
     let data = InodeData::Flat { start_block: Some(DEAD_BLOCK.into()), inline: false };
     broken_inode(FileType::Regular, data, BLOCK_BYTES)
 }
 
-/// What stands for a directory that cannot be read.
+/// The placeholder for a directory that cannot be read.
 fn broken_directory() -> Vec<u8> {
     let data = InodeData::Flat { start_block: Some(BROKEN_DIRECTORY_BLOCK.into()), inline: false };
     let inode = broken_inode(FileType::Directory, data, BROKEN_DIRECTORY_BYTES);
@@ -304,7 +304,7 @@ fn broken_directory() -> Vec<u8> {
     inode
 }
 
-/// Puts `part` into `bytes` at `offset`, as far as there is room.
+/// Copies `part` to `bytes` at `offset`, up to the end of `bytes`.
 fn put(bytes: &mut [u8], offset: u64, part: &[u8]) {
     let room = usize::try_from(offset).ok().and_then(|offset| bytes.get_mut(offset..)).unwrap_or_default();
     for (byte, given) in room.iter_mut().zip(part) {

@@ -1,4 +1,4 @@
-//! What is rendered, as a source that extents can name.
+//! The rendered parts of the virtual image as a source that extents refer to.
 
 use std::{io, sync::Weak};
 
@@ -8,17 +8,18 @@ use crate::{geometry::BLOCK_BYTES, view::View};
 
 /// Both views of an image.
 pub(crate) struct Views {
-    /// It waits for the original's metadata.
+    /// May wait for the original's metadata.
     pub(crate) waiting: View,
-    /// It does not.
+    /// Fails with [`Error::WouldBlock`] instead of waiting.
     pub(crate) at_hand: View,
 }
 
-/// What is rendered, at its addresses in the virtual image. File data is not in it.
+/// The rendered parts of the virtual image, at their addresses. File data is not among them.
 ///
-/// The reader of the original holds this source, and the views hold the reader.
+/// The reader of the original owns this source, and the views own the reader. So the source refers to the views weakly.
 pub(crate) struct RenderedSource {
     pub(crate) views: Weak<Views>,
+    /// The length of the virtual image in bytes.
     pub(crate) len: u64,
 }
 

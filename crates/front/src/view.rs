@@ -1,4 +1,4 @@
-//! The original, and what is rendered of it.
+//! The original image with the state of its rendering.
 
 use std::{io::ErrorKind, sync::Arc};
 
@@ -12,24 +12,24 @@ use crate::{
     packed_directories::PackedDirectories,
 };
 
-/// What all views of an image share.
+/// The state that all views of an image share.
 pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     pub(crate) addresses: Addresses,
     pub(crate) packed_directories: PackedDirectories,
     pub(crate) readahead: MetadataReadahead,
-    /// The block that the superblock is in.
+    /// The block with the superblock.
     pub(crate) superblock: Vec<u8>,
 }
 
-/// The original through a reader that may wait, or one that may not, and what is rendered of it.
+/// Renders the original, which it reads with a reader that may wait or with a non-blocking one.
 ///
-/// Everything that is rendered is a function of the original, but for the addresses of data, which are given once.
+/// All rendered bytes are a function of the original, except the addresses of data, which are assigned once.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) shared: Arc<Shared>,
-    /// Whether it may do what takes long.
+    /// Whether it may wait for the source, and do work that takes long.
     pub(crate) may_wait: bool,
 }
 
@@ -42,10 +42,10 @@ impl View {
         Node::read(self.file_system.as_ref(), nid, self.shared.geometry.number_max())
     }
 
-    /// The inode that is rendered in `slot`, or `None` where there is none.
+    /// The inode that is rendered in `slot`, or `None` if there is none or it breaks the original's format.
     ///
     /// # Errors
-    /// It cannot be read now.
+    /// The original cannot be read now.
     pub(crate) fn node_in(&self, slot: Slot) -> Result<Option<Node>> {
         let nid = match slot.class {
             Class::BrokenFile | Class::BrokenDirectory => None,
@@ -56,13 +56,13 @@ impl View {
         Ok(node.filter(|node| node.slot == slot))
     }
 
-    /// The nid under which an inode is rendered.
+    /// The nid of an inode in the virtual image.
     pub(crate) fn virtual_nid(&self, node: &Node) -> u64 {
         self.shared.geometry.nid(node.slot, node.within())
     }
 }
 
-/// What a question about the original gave, or `None` where it breaks its format, for good.
+/// The value of `answer`, or `None` for an error that lasts: the original breaks its format or is too short.
 ///
 /// # Errors
 /// The original cannot be read now.
@@ -75,7 +75,7 @@ pub(crate) fn lasting<T>(answer: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What is read of a place that holds nothing readable.
+/// The error of a read at a place that has no readable block.
 pub(crate) fn unreadable() -> Error {
-    Error::corrupt("what was rendered here cannot be read", Place::UNKNOWN)
+    Error::corrupt("block of the virtual image is not readable", Place::UNKNOWN)
 }

@@ -50,11 +50,11 @@ pub struct FrontPart {
     pub image_offset: u64,
 }
 
-/// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. It is a file
-/// system with this file alone, so what serves images serves it.
+/// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. To its users
+/// it is a file system with this file alone, so a mount can serve it like any image.
 ///
-/// Mapping the file gives the original's extents for file data, and extents of a source of its own for everything else,
-/// which is rendered when it is read. The crate's documentation describes the layout.
+/// Mapping the file gives the original's extents for file data. Everything else maps to an extra source, which renders its
+/// bytes when they are read. The crate's documentation describes the layout.
 pub struct VirtualImage {
     view: View,
     views: Arc<Views>,
@@ -66,19 +66,18 @@ impl VirtualImage {
     /// The name of the virtual image in the root.
     pub const NAME: &'static str = "image";
 
-    /// Where the virtual image has file data; its metadata are elsewhere.
+    /// The addresses for data in the virtual image; inodes are elsewhere.
     pub const DATA: ByteRange = ByteRange::between(DATA_BLOCK_64 << BLOCK_LOG2, META_BLOCK_64 << BLOCK_LOG2);
 
-    /// The number of the virtual image, for reads of it.
+    /// The nid of the virtual image.
     pub const NID: Nid = IMAGE;
 
-    /// The virtual image of `original`, which reads with `reader`, and where it may not wait with `non_blocking`.
+    /// The virtual image of `original`, whose reader is `reader`. Rendering that may not wait reads with `non_blocking`.
     ///
-    /// It takes as long for a million inodes as for one.
+    /// The time does not depend on the number of inodes.
     ///
     /// # Errors
-    /// The root cannot be read, the image has inode numbers beyond all bounds, or the reader cannot have a source that is made
-    /// of others.
+    /// The root cannot be read, the image has inode numbers beyond 2^38, or the reader does not support derived sources.
     pub fn open(
         original: Arc<dyn FileSystem>,
         reader: &Arc<dyn BlockReader>,
@@ -111,12 +110,12 @@ impl VirtualImage {
         Ok(Self { view: waiting, views, rendered, keeps_directory_sizes })
     }
 
-    /// Whether directories have the sizes in the virtual image that they have in the original.
+    /// Whether directories are as large in the virtual image as in the original.
     pub fn keeps_directory_sizes(&self) -> bool {
         self.keeps_directory_sizes
     }
 
-    /// The length of the virtual image in bytes. Most of it is nothing.
+    /// The length of the virtual image in bytes. Most of it is unused addresses.
     pub fn len(&self) -> u64 {
         self.view.shared.geometry.image_len()
     }
@@ -126,7 +125,7 @@ impl VirtualImage {
         false
     }
 
-    /// The byte of the original that byte `offset` of the virtual image is; `None` where it is no file data.
+    /// The byte of the original behind byte `offset` of the virtual image; `None` if it is not file data.
     ///
     /// # Errors
     /// The original's metadata cannot be read now.
@@ -137,7 +136,7 @@ impl VirtualImage {
         Ok(is_there.then(|| Origin { nid: placed.nid, offset: placed.range.offset() + within }))
     }
 
-    /// The files of the virtual image whose data are in `range`, in order. `None` where its first byte is no file data.
+    /// The files of the virtual image with data in `range`, in order. `None` if the first byte of `range` is not file data.
     ///
     /// # Errors
     /// The original's metadata cannot be read now.
@@ -189,8 +188,8 @@ impl VirtualImage {
         }
     }
 
-    /// Notes that the kernel reads `range`; returns the ranges of metadata to store in its page cache ahead of it. The
-    /// iterator reads the original and may wait.
+    /// Notes that the kernel reads `range`, and returns the ranges of metadata, in bytes, to store in its page cache ahead of
+    /// it. The iterator reads the original and may wait.
     pub fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
         // The kernel reads metadata page by page.
         if range.len() != BLOCK_BYTES {
@@ -227,8 +226,8 @@ impl VirtualImage {
         (!bytes.is_empty()).then(|| Box::new(std::iter::once(bytes)) as Box<dyn Iterator<Item = ByteRange> + Send>)
     }
 
-    /// Where the virtual image has a byte of the original. `None` where it is no file data, is in a hole, or where the kernel
-    /// has not read the inode yet, so that the file has no addresses.
+    /// The offset in the virtual image of a byte of the original. `None` if it is not file data or is in a hole, or if the
+    /// kernel has not read the inode yet, so that the file has no addresses.
     ///
     /// # Errors
     /// As [`VirtualImage::origin`].
@@ -236,7 +235,7 @@ impl VirtualImage {
         let node = self.view.node(origin.nid)?;
         let shared = &self.view.shared;
         let start = shared.geometry.offset(node.slot);
-        // The metadata block that names the byte, and which of the data that it names this is.
+        // The address of the metadata that refers to the byte, and the index of its data within the metadata block.
         let (named_at, item) = match node.chunk_map() {
             Some(map) => {
                 let chunk = origin.offset >> map.chunk_log2;
@@ -264,7 +263,7 @@ impl VirtualImage {
 
     /// Appends the extents of `range`, which is within `run`.
     fn map_run(&self, run: &Run, placed: &Placed, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
-        // To bytes of the file, and back.
+        // Translates to bytes of the file, and back.
         let (file_start, start) = (placed.range.offset(), run_start(run));
         let wanted = ByteRange::new(range.offset() - start + file_start, range.len()).intersection(placed.range);
         let mut end = range.offset();
@@ -281,7 +280,7 @@ impl VirtualImage {
                 index += 1;
             }
         }
-        // What of the last block is behind the end of the file.
+        // The rest of the last block is behind the end of the file.
         if end < range.end() {
             extents.push(Extent { range: ByteRange::between(end, range.end()), data: ExtentData::Hole });
         }
@@ -289,19 +288,19 @@ impl VirtualImage {
     }
 }
 
-/// The blocks of the directories that a walk along the tree comes to next.
+/// The blocks of the next directories of a walk along the tree.
 struct Descent {
     view: View,
     /// The directory that the walk came to last.
     number: u64,
     window: Window,
-    /// The number of directories of the window that it has not come to.
+    /// The number of directories of the window that are left.
     left: u64,
-    /// A walk in a tree with a cycle would go on without end.
+    /// The number of further directories. Without a limit, a cycle of directories would never end.
     steps_left: u64,
 }
 
-/// The most directories that a walk comes to before the kernel has to ask again.
+/// The maximum number of directories that a walk passes before the kernel has to ask again.
 const STEPS_MAX: u64 = 4096;
 
 impl Iterator for Descent {
@@ -425,7 +424,7 @@ impl FileSystem for VirtualImage {
                 0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
                 DATA_BLOCK_64..META_BLOCK_64 => {
                     let Some((run, placed)) = self.placed_at(position)? else {
-                        // What is read stays in the page cache as it was, so nothing may get these addresses any more.
+                        // The kernel keeps the bytes in its page cache, so these addresses may never be assigned.
                         let block_of = |offset: u64| u32::try_from(offset.div_ceil(BLOCK_BYTES)).unwrap_or(META_BLOCK);
                         let start = u32::try_from(position / BLOCK_BYTES).unwrap_or(META_BLOCK);
                         if !self.view.shared.addresses.give_to_nothing(start, block_of(end)) {
@@ -458,12 +457,12 @@ fn check_directory(nid: Nid) -> Result<()> {
     if nid == ROOT { Ok(()) } else { Err(Error::WrongType { expected: "a directory", nid }) }
 }
 
-/// The first byte of a run.
+/// The offset of a run in the virtual image.
 fn run_start(run: &Run) -> u64 {
     u64::from(run.start) * BLOCK_BYTES
 }
 
-/// Where data is that begins `len` bytes behind the beginning of `data`.
+/// The location of the data `len` bytes after the start of `data`. `None` on overflow.
 fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
     Some(match data {
         ExtentData::Hole => ExtentData::Hole,

@@ -1,4 +1,4 @@
-//! A million inodes: what opening takes, and what memory a walk does.
+//! A million inodes: the time to open the image, and the memory for a walk.
 
 mod support;
 
@@ -21,7 +21,7 @@ use support::{BLOCK, DirectFile};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Held by the test that runs: the allocator counts for all.
+/// Locked by the running test, because the allocator counts for all tests.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const ROOT: Nid = Nid(1);
@@ -30,7 +30,7 @@ const ROOT: Nid = Nid(1);
 struct Grid {
     directory_count: u64,
     files_per_directory: u64,
-    /// How many entries were visited, and how many inodes were asked for.
+    /// The numbers of visited entries and of requested inodes.
     visited: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
 }
@@ -44,7 +44,7 @@ impl Grid {
         Nid(ROOT.0 + 1 + index)
     }
 
-    /// The directory that an inode is in, for a file.
+    /// The parent directory of a file.
     fn directory_of(&self, nid: Nid) -> Option<u64> {
         let past = nid.0.checked_sub(self.directory(self.directory_count).0)?;
         Some(past / self.files_per_directory).filter(|directory| *directory < self.directory_count)

@@ -269,9 +269,9 @@ impl Drop for Mount {
 /// The descriptors of a connection to the kernel.
 struct Link {
     channel: Channel,
-    /// Further ones, of session threads with their own descriptors.
+    /// Additional channels for session threads with their own descriptors.
     of_threads: Vec<Channel>,
-    /// Further ones, without a use.
+    /// Additional channels that no thread uses.
     spare: Vec<Channel>,
     /// The terms, if another process has agreed upon them.
     agreement: Option<Agreement>,

@@ -87,7 +87,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
     let mut columns = Vec::new();
     let mut is_pool_locked = true;
     for is_pressed in [false, true] {
-        // Almost everything: the hog, the filler and the measured processes compete for the rest.
+        // The hog gets almost all memory below the limit. The filler and the measured processes compete for the rest.
         let left_bytes = (options.limit_bytes / 16).max(LEFT_BYTES_MIN);
         let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes.saturating_sub(left_bytes));
         let kinds = if is_pressed { vec![LoadKind::Memory { limit_bytes, hog_bytes }] } else { Vec::new() };

@@ -40,7 +40,7 @@ impl Images {
     }
 
     fn make(&self, program: &str, options: &[&str], places: &[&str]) {
-        let mut command = Command::new(peer(program).expect("asked for before"));
+        let mut command = Command::new(peer(program).expect("the test needs it"));
         command.args(options).args(places).current_dir(self.home.path()).stdout(Stdio::null());
         assert!(command.status().expect("runs").success());
     }

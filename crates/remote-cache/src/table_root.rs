@@ -1,4 +1,4 @@
-//! A digest table by its digest, which may still have to come.
+//! A digest table that is identified by its digest and fetched on demand.
 
 use std::{
     fmt, io,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::{Digest, DigestTable};
 
-/// Gets a table that has the digest, for an object of the right length.
+/// Fetches a table with the digest, for an object of the right length.
 type Load = Box<dyn Fn() -> io::Result<DigestTable> + Send + Sync>;
 
-/// A digest table by its digest, which may still have to come: it is asked for when the first bytes are verified, so that it
-/// comes at the same time as they do. Clones share it.
+/// A digest table that is identified by its digest. It is fetched when the first bytes must be verified, in parallel with these
+/// bytes. Clones share it.
 #[derive(Clone)]
 pub struct TableRoot {
     inner: Arc<Inner>,
@@ -20,12 +20,12 @@ pub struct TableRoot {
 struct Inner {
     digest: Digest,
     table: OnceLock<DigestTable>,
-    /// Locked while the table comes, so that it comes once.
+    /// Locked while the table is fetched, so that it is fetched only once.
     load: Mutex<Load>,
 }
 
 impl TableRoot {
-    /// The table with this digest, which `load` gets. A failure is that of one read, and the next one tries again.
+    /// The table with this digest, which `load` fetches. If that fails, one read fails, and the next one tries again.
     pub fn new(digest: Digest, load: impl Fn() -> io::Result<DigestTable> + Send + Sync + 'static) -> Self {
         Self { inner: Arc::new(Inner { digest, table: OnceLock::new(), load: Mutex::new(Box::new(load)) }) }
     }
@@ -35,15 +35,15 @@ impl TableRoot {
         &self.inner.digest
     }
 
-    /// The table, if it is here.
+    /// The table, if it was fetched.
     pub fn known(&self) -> Option<&DigestTable> {
         self.inner.table.get()
     }
 
-    /// The table; waits until it is here.
+    /// Returns the table, and fetches it if necessary.
     ///
     /// # Errors
-    /// It cannot be had, or has another digest.
+    /// The table cannot be fetched, or has another digest.
     pub fn table(&self) -> io::Result<&DigestTable> {
         if let Some(table) = self.known() {
             return Ok(table);

@@ -1,15 +1,15 @@
-//! Which pieces of an image a launch reads.
+//! The pieces of an image that a launch reads.
 
 use std::{collections::BTreeSet, fmt};
 
 use floe_image::ByteRange;
 use floe_remote_cache::PIECE_BYTES;
 
-/// The most pieces that count: 256 MiB.
+/// The maximum number of pieces: 256 MiB.
 const PIECES_MAX: u64 = 1024;
 
-/// Which pieces of 256 KiB of an image a launch reads, in the order in which they are fetched. As text, `0,708+12,1+17`: runs
-/// with the number of the first piece and, if there is more than one, of how many there are.
+/// The pieces of 256 KiB of an image that a launch reads, in the order in which they are fetched. The text form, such as
+/// `0,708+12,1+17`, has the number of the first piece of each run, and the length of the run if it is longer than one piece.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LaunchPieces {
     runs: Vec<ByteRange>,
@@ -31,8 +31,8 @@ impl LaunchPieces {
         launch
     }
 
-    /// Reads what [`fmt::Display`] writes. It is a hint: what makes no sense ends it, and what lies outside of the image is
-    /// left out.
+    /// Parses the text form. The pieces are only a hint, so parsing ends at the first syntax error, and pieces outside of the
+    /// image are left out.
     pub(crate) fn parse(text: &str, len: u64) -> Self {
         let mut launch = Self::default();
         let mut left = PIECES_MAX;

@@ -32,11 +32,11 @@ pub(crate) struct Requester {
     redirected: Mutex<Option<Target>>,
     /// The host of the last request.
     host: Mutex<Option<String>>,
-    /// The requests that nobody waited for when they were made.
+    /// The requests in progress that no reader waited for when they were made.
     background: Mutex<Vec<Background>>,
 }
 
-/// A request that nobody waited for when it was made.
+/// A request that no reader waited for when it was made.
 struct Background {
     range: ByteRange,
     limit: Arc<HostLimit>,
@@ -204,7 +204,7 @@ impl Requester {
         }
     }
 
-    /// Notes a request that nobody waits for, until what this gives is dropped.
+    /// Notes a request that no reader waits for, until the result is dropped.
     fn note(&self, range: ByteRange, limit: &Arc<HostLimit>, id: u64) -> Noted<'_> {
         let request = Background { range, limit: Arc::clone(limit), id };
         self.background.lock().unwrap_or_else(PoisonError::into_inner).push(request);
@@ -245,7 +245,7 @@ impl Requester {
     }
 }
 
-/// A request that is among those that nobody waits for.
+/// A request in the list of requests that no reader waits for. Dropping it removes it from the list.
 struct Noted<'a> {
     requester: &'a Requester,
     id: u64,

@@ -1,5 +1,4 @@
-//! A registry each of whose answers may be wrong in any way: a verified image gives right bytes or an error, within bounded
-//! memory.
+//! A registry with wrong answers of any kind: a verified image gives right bytes or an error, within bounded memory.
 //!
 //! In a program of its own: the peak memory of a process is at least that of the process that started it.
 
@@ -27,13 +26,13 @@ use support::{
     object,
 };
 
-/// How many answers are wrong, unless `FLOE_HOSTILE_ANSWERS` says so.
+/// The number of wrong answers, unless `FLOE_HOSTILE_ANSWERS` sets it.
 const ANSWERS: u64 = 500;
 
-/// How much memory all of it may take, the server included, in bytes.
+/// The memory limit for all of it, including the server, in bytes.
 const RESIDENT_BYTES_MAX: u64 = 256 << 20;
 
-/// How long it may take, on a busy machine.
+/// The time limit, for a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(1_800);
 
 const CHILD: &str = "FLOE_REMOTE_HOSTILE_CHILD";
@@ -51,7 +50,7 @@ fn a_hostile_registry_gives_no_wrong_byte() {
     assert!(run.resident_bytes_max < RESIDENT_BYTES_MAX, "{} bytes", run.resident_bytes_max);
 }
 
-/// Opens and reads images until as many answers as wanted were wrong.
+/// Opens and reads images until the number of wrong answers is reached.
 fn read_from_hostile_registries() {
     let wanted = env::var("FLOE_HOSTILE_ANSWERS").ok().and_then(|text| text.parse().ok()).unwrap_or(ANSWERS);
     let image = object((1 << 20) + 777, 31);
@@ -79,7 +78,7 @@ fn read_from_hostile_registries() {
             break;
         }
         let (served, counted, random) = (Arc::clone(&content), Arc::clone(&answers), Mutex::new(Random::new(case)));
-        // Some begin only once the image is open: most of what is wrong keeps it from being opened.
+        // Some wrong answers begin only after the image is open, because most earlier ones prevent opening it.
         let sound_answers = AtomicU64::new(if case % 3 == 0 { 0 } else { 4 + case % 5 });
         let server = Server::start(move |asked| {
             let answer = served.answer(asked);
@@ -91,7 +90,7 @@ fn read_from_hostile_registries() {
             counted.fetch_add(1, Relaxed);
             let answer =
                 if random.below(2) == 0 { mutate(&mut random, answer) } else { mutate_body(&mut random, answer) };
-            // Closed afterwards, so that nobody waits for what does not come.
+            // The connection is closed afterwards, so that the client does not wait for missing bytes.
             Answer { cut: answer.cut.or(Some(answer.body.len())), ..answer }
         });
         let version = &versions[case as usize % versions.len()];

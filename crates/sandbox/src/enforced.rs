@@ -1,4 +1,4 @@
-//! What the kernel enforces.
+//! The confinement that the kernel enforces.
 
 use std::fmt;
 

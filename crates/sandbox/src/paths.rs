@@ -28,7 +28,7 @@ pub(crate) struct PathRules {
     ruleset: Option<RulesetCreated>,
 }
 
-/// What the kernel enforces of the rules.
+/// The extent to which the kernel enforces the rules.
 pub(crate) struct EnforcedPaths {
     /// The ABI version; 0 without Landlock.
     pub(crate) abi: u32,

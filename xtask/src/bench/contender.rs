@@ -23,7 +23,7 @@ pub(super) struct Contender {
 
 #[derive(Clone, Debug)]
 enum How {
-    /// Straight from the file where the kernel can.
+    /// Directly from the file if the kernel can.
     Kernel,
     /// Through a loop device.
     KernelLoop,

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Check instead of extracting
     #[arg(long)]
     check: bool,
-    /// Where to extract to; a directory in memory excludes the disk
+    /// The target directory of extractions; one in memory excludes the disk
     #[arg(long, value_name = "DIR")]
     target: Option<PathBuf>,
 }

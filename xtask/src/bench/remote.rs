@@ -1,4 +1,4 @@
-//! Launches out of images in a registry.
+//! Launches from images in a registry.
 
 mod link;
 mod needed;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         }
     }
     let title = format!(
-        "python3 importing json, email, argparse and http.client, which need {} KiB (with what opening takes)",
+        "python3 importing json, email, argparse and http.client, which need {} KiB (including the bytes for opening)",
         place.needed_bytes >> 10
     );
     let version = first_line(Command::new(&floe).arg("--version"))?;

@@ -53,7 +53,7 @@ impl Session {
         Self::served(command, directory, &contender.name)
     }
 
-    /// Has a program mount on a directory that is its last argument, and waits for the mount.
+    /// Runs a program that mounts on a directory, its last argument, and waits for the mount.
     pub(super) fn by(mut command: Command, name: &str) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
         command.arg(directory.path());

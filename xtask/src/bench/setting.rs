@@ -39,7 +39,7 @@ pub(super) struct Setting {
 /// The contenders, the number of rounds, and the output.
 #[derive(clap::Args)]
 pub(super) struct Contest {
-    /// Where the peers' programs are, if not on PATH
+    /// The directory of the peers' programs, if they are not on PATH
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     /// The number of rounds

@@ -1,4 +1,4 @@
-//! A container image that holds the program and nothing else.
+//! A container image that contains only the program.
 
 use std::{fs, path::Path, process::Command};
 
@@ -55,7 +55,7 @@ impl Blobs {
     }
 }
 
-/// Packs what is in a directory, the same bytes each time.
+/// Packs the contents of a directory reproducibly.
 fn pack(directory: &Path, archive: &Path) -> Outcome {
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-cf"]).arg(archive);

@@ -1,4 +1,4 @@
-//! The C library, as programs are compiled against it.
+//! The C library with the files that programs are compiled against.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -7,7 +7,7 @@ use floe_testkit::{target_dir, workspace_root};
 use super::{cargo, run_tool};
 use crate::task_error::{During, Outcome};
 
-/// Makes what `/usr` becomes: the header, the libraries, what pkg-config says of them, and the examples.
+/// Creates the tree for `/usr`: the header, the libraries, the pkg-config file, and the examples.
 pub(super) fn make(path: &Path) -> Outcome {
     let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
     let mut build = cargo();

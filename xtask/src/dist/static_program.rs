@@ -12,14 +12,14 @@ use floe_testkit::target_dir;
 use super::{Architecture, cargo, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// A program without debug information that needs no library, and no loader.
+/// A static program without debug information, which needs neither libraries nor a loader.
 pub(super) struct StaticProgram {
     pub(super) architecture: Architecture,
     pub(super) path: PathBuf,
 }
 
 impl StaticProgram {
-    /// Builds it. Its debug information goes to `directory`.
+    /// Builds the program. Its debug information goes to `directory`.
     pub(super) fn build(architecture: Architecture, directory: &Path) -> Outcome<Self> {
         let target = architecture.target();
         let mut command = cargo();
@@ -43,12 +43,12 @@ impl StaticProgram {
         Ok(program)
     }
 
-    /// Whether this machine runs it.
+    /// Whether this machine can run it.
     pub(super) fn runs_here(&self) -> bool {
         env::consts::ARCH == self.architecture.machine()
     }
 
-    /// Says how large it is, and how long it takes to start.
+    /// Reports its size and its start time.
     fn describe(&self) -> Outcome {
         let size = fs::metadata(&self.path)?.len();
         println!("{}: {:.1} MiB", self.path.display(), size as f64 / f64::from(1 << 20));
@@ -75,14 +75,14 @@ impl StaticProgram {
     }
 }
 
-/// A compiler of C programs for musl, where one is installed; zig is one for every target.
+/// A C compiler for musl, if one is installed. zig is one for every target.
 fn c_compiler(architecture: Architecture) -> Option<String> {
     let named = format!("{}-linux-musl-gcc", architecture.machine());
     let own = (env::consts::ARCH == architecture.machine()).then(|| "musl-gcc".to_owned());
     [Some(named), own].into_iter().flatten().find(|name| Command::new(name).arg("--version").output().is_ok())
 }
 
-/// Moves the debug information of a program to a file of its own, and leaves a link to it.
+/// Moves the debug information of a program to a separate file, and links to it.
 fn separate_debug_information(program: &Path, debug: &Path) -> Outcome {
     let objcopy = objcopy()?;
     let remedy = "rustup component add llvm-tools";
@@ -92,7 +92,7 @@ fn separate_debug_information(program: &Path, debug: &Path) -> Outcome {
     run_tool(Command::new(&objcopy).arg(link).arg(program), remedy)
 }
 
-/// The `objcopy` of the toolchain, which knows every target.
+/// The `objcopy` of the toolchain, which supports every target.
 fn objcopy() -> Outcome<PathBuf> {
     let output = Command::new("rustc").args(["--print", "target-libdir"]).output().during("rustc cannot be run")?;
     let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());

@@ -1,4 +1,4 @@
-//! What a package installs, as a tree of files.
+//! The files that a package installs, as a tree.
 
 use std::{
     fs,
@@ -12,25 +12,25 @@ use floe_testkit::{target_dir, workspace_root};
 use super::{point, run_tool, static_program::StaticProgram};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// The names of other programs that the program stands in for.
+/// The names of other programs that the program replaces.
 const DROP_IN_NAMES: [&str; 7] =
     ["mkfs.erofs", "fsck.erofs", "dump.erofs", "erofsfuse", "squashfuse", "squashfuse_ll", "unsquashfs"];
-/// The names that mount(8) looks for.
+/// The helper names that mount(8) looks for.
 const MOUNT_NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
-/// Shells, and where each looks for completions under `/usr`.
+/// Shells, and the directories below `/usr` where they look for completions.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/floe"),
     ("zsh", "share/zsh/vendor-completions/_floe"),
     ("fish", "share/fish/vendor_completions.d/floe.fish"),
 ];
 
-/// The program with its pages, completions and links, below what `/usr` becomes.
+/// The program with its manual pages, completions and links, in a tree for `/usr`.
 pub(super) struct InstalledTree {
     path: PathBuf,
 }
 
 impl InstalledTree {
-    /// Makes it, in place of what was there. Packagers find it in `target/installed/floe`.
+    /// Creates the tree, and replaces an earlier one. Packagers find it in `target/installed/floe`.
     pub(super) fn make(program: &StaticProgram, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
@@ -51,14 +51,14 @@ impl InstalledTree {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Packs it, the same bytes each time.
+    /// Packs the tree reproducibly.
     pub(super) fn archive(&self, archive: &Path) -> Outcome {
         pack(&self.path, archive)
     }
 }
 
-/// Has the program write its manual pages and completions. One for another processor cannot; then the one for this
-/// processor, which was built before it, has left them.
+/// Lets the program write its manual pages and completions. A program for another processor cannot run here; the files then
+/// come from the program for this processor, which was built before.
 fn described(program: &StaticProgram, path: &Path) -> Outcome {
     let kept = target_dir().join("dist/described");
     if program.runs_here() {
@@ -90,7 +90,7 @@ fn described(program: &StaticProgram, path: &Path) -> Outcome {
     run_tool(Command::new("cp").args(["-r"]).arg(kept.join("share")).arg(path), "")
 }
 
-/// Packs a directory under its name, the same bytes each time.
+/// Packs a directory under its name, reproducibly.
 pub(super) fn pack(directory: &Path, archive: &Path) -> Outcome {
     let name = directory.file_name().unwrap_or_default();
     let mut tar = Command::new("tar");
@@ -99,7 +99,7 @@ pub(super) fn pack(directory: &Path, archive: &Path) -> Outcome {
     run_tool(&mut tar, "apt-get install tar")
 }
 
-/// Copies a file, and makes the directory that it goes to.
+/// Copies a file, and creates its target directory.
 pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
     fs::copy(from, to).during(from.display())?;

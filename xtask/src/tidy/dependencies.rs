@@ -16,7 +16,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("floe-squashfs", &["floe-image"]),
     ("floe-engine", &["floe-image", "floe-codec"]),
     ("floe-fuse-wire", &[]),
-    // Its tests serve and mount what it renders.
+    // Its tests serve and mount the images that it renders.
     ("floe-front", &["floe-image", "floe-erofs", "floe-squashfs", "floe-source", "floe-engine", "floe-fuse"]),
     ("floe-fuse", &["floe-image", "floe-engine", "floe-fuse-wire"]),
     ("floe-mkfs", &["floe-image", "floe-codec", "floe-erofs"]),

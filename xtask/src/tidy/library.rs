@@ -1,4 +1,4 @@
-//! What the library `floe` may not draw in.
+//! The crates that the library `floe` must not depend on.
 
 use std::{env, process::Command};
 

@@ -27,8 +27,8 @@ use crate::{
 /// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 16;
 
-/// A cache grows by so many times the size of a block that it had evicted too early: of the blocks that were evicted around
-/// the same time, more will be missed.
+/// A cache grows by this many times the size of a block that it had evicted too early, because other blocks that were evicted
+/// at about the same time will be missed too.
 const GROWTH_FACTOR: u64 = 8;
 
 /// The cache of decoded blocks that reads share, within a budget of bytes.

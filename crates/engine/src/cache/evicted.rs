@@ -1,13 +1,13 @@
-//! The blocks that were evicted last.
+//! Recently evicted blocks.
 
 use std::collections::{HashMap, VecDeque};
 
-/// The most blocks that are remembered.
+/// The maximum number of blocks that are remembered.
 const BLOCKS_MAX: usize = 1 << 16;
 
-/// The blocks that were evicted last, by their hashes, as far as a cache could have kept them that has grown to its maximum.
+/// Recently evicted blocks, by their hashes: as many as a cache of the maximum size would have kept.
 ///
-/// A miss of one of them is a miss that a larger cache would have spared.
+/// A miss of one of them would have been a hit in a larger cache.
 #[derive(Debug, Default)]
 pub(crate) struct Evicted {
     /// In the order of their eviction, each with the number of that eviction.
@@ -20,7 +20,7 @@ pub(crate) struct Evicted {
 }
 
 impl Evicted {
-    /// Remembers blocks of `bytes_max` in total from now on.
+    /// Remembers blocks of at most `bytes_max` bytes in total from now on.
     pub(crate) fn set_bytes_max(&mut self, bytes_max: u64) {
         self.bytes_max = bytes_max;
         self.forget();
@@ -36,7 +36,7 @@ impl Evicted {
         self.forget();
     }
 
-    /// Forgets the block with this hash; returns whether it was remembered.
+    /// Forgets the block with this hash, and returns whether it was remembered.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let taken = self.blocks.remove(&hash);
         self.bytes -= taken.map_or(0, |(_, bytes)| bytes);
@@ -46,7 +46,7 @@ impl Evicted {
     fn forget(&mut self) {
         while self.bytes > self.bytes_max || self.order.len() > BLOCKS_MAX {
             let Some((hash, number)) = self.order.pop_front() else { break };
-            // A block that came back and was evicted again is remembered for that.
+            // If the block was evicted again later, it is remembered for the later eviction.
             if self.blocks.get(&hash).is_some_and(|(last, _)| *last == number) {
                 self.take(hash);
             }
@@ -62,7 +62,7 @@ mod tests {
     fn what_a_grown_cache_could_have_kept_is_remembered() {
         let mut evicted = Evicted::default();
         evicted.note(1, 10);
-        assert!(!evicted.take(1), "nothing is, as long as no cache may grow");
+        assert!(!evicted.take(1), "nothing is remembered while the cache may not grow");
         evicted.set_bytes_max(30);
         for hash in [1, 2, 3, 1] {
             evicted.note(hash, 10);

@@ -11,24 +11,24 @@ use std::{
 
 use crate::Engine;
 
-/// How often it is looked whether memory has become scarce, while the cache is larger than its budget.
+/// The interval of the checks while the cache is larger than its budget.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A cache that was not used for so long shrinks back.
+/// How long a grown cache may be unused before it shrinks back.
 const UNUSED_MAX: Duration = Duration::from_secs(300);
 
-/// Watches over a cache that has grown: gives the memory back when others need it or when the cache is not used.
+/// Watches a cache that has grown, and shrinks it when memory becomes scarce or when the cache is not used.
 ///
-/// Only while the cache is larger than its budget there is a thread. It ends with the engine.
+/// The thread exists only while the cache is larger than its budget. It ends with the engine.
 #[derive(Debug, Default)]
 pub(crate) struct GrowthWatch {
-    /// Its end ends the thread.
+    /// Dropping it ends the thread.
     thread: Mutex<Option<Sender<()>>>,
 }
 
 impl GrowthWatch {
-    /// Watches over the cache of `engine`, which has grown, until it shrinks. The cache may go on growing only if this
-    /// returns true.
+    /// Watches the grown cache of `engine` until it shrinks. Returns `false` if no thread can be started; the cache must then
+    /// not grow further.
     pub(crate) fn begin(&self, engine: &Arc<Engine>) -> bool {
         let mut watching = self.lock();
         if watching.is_some() {
@@ -50,7 +50,7 @@ impl GrowthWatch {
     }
 }
 
-/// Waits until the cache is to shrink, and shrinks it.
+/// Waits until the cache must shrink, and shrinks it.
 fn watch(engine: &Weak<Engine>, ended: &Receiver<()>) {
     let (mut lookups, mut used_at) = (0, Instant::now());
     while ended.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {

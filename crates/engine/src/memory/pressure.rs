@@ -84,12 +84,12 @@ impl MemoryPressure {
         self.now_ms() < self.until_ms.load(Relaxed)
     }
 
-    /// Whether the machine has memory that nobody needs. False where that is not known.
+    /// Whether the machine has much free memory. `false` if that is not known.
     pub(crate) fn is_ample(&self) -> bool {
         !self.stalls_now() && self.memory().is_some_and(|(total, available)| available >= total / AMPLE_PART)
     }
 
-    /// Whether others need the memory that this process could give up.
+    /// Whether other processes need the memory that this process could free.
     pub(crate) fn is_scarce(&self) -> bool {
         self.stalls_now() || self.memory().is_some_and(|(total, available)| available < total / SCARCE_PART)
     }

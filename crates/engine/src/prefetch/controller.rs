@@ -1,4 +1,4 @@
-//! Decides what is prefetched, and how much.
+//! The controller: decides which bytes are prefetched, and how many.
 
 use std::{
     collections::VecDeque,
@@ -29,9 +29,10 @@ use crate::{
     },
 };
 
-/// The prefetch of one image: the detectors' reports come in, and what is to be prefetched comes out.
+/// The prefetch decisions for one image, based on the reports of the detectors.
 ///
-/// `read/read_around` does it: on the thread `floe-around`, at normal priority, with best-effort pages; work may be dropped.
+/// `read/read_around` executes them: mostly on the thread `floe-around`, at normal priority, with best-effort pages. Work may
+/// be dropped.
 pub(crate) struct Controller {
     kinds: AtomicU8,
     fault_around_bytes: AtomicU64,
@@ -43,14 +44,15 @@ pub(crate) struct Controller {
     clusters: Density,
     decoded: DropBehind,
     miss_cost: MissCost,
-    /// Of all bytes that were prefetched and not used yet.
+    /// The budget of all prefetched bytes that were not used yet.
     budget: Arc<PrefetchBudget>,
     file_feedback: Arc<Feedback>,
     directory_feedback: Arc<Feedback>,
+    /// The number of waiting work items.
     waiting: AtomicUsize,
-    /// Pieces of work that read more than was asked for, waiting or under way.
+    /// Work items that read more than was requested, waiting or in progress.
     reading_on: Gauge,
-    /// Blocks of which the rest waits to be stored.
+    /// Blocks whose rest waits to be stored.
     storing: Gauge,
     pub(crate) counts: Counts,
 }
@@ -58,7 +60,7 @@ pub(crate) struct Controller {
 #[derive(Default)]
 struct KnownWalks {
     walks: Walks,
-    /// Where the batches begin of which it is not known whether they were used.
+    /// The first positions of the batches that are not known to be used yet, with their claims on the budget.
     batches: VecDeque<(usize, Arc<Unused>)>,
 }
 
@@ -70,7 +72,7 @@ pub(crate) enum Pressure {
     Memory,
 }
 
-/// What a read of a source is for. Either stands densely or not by itself.
+/// The purpose of a read of a source. Density is measured for each purpose separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     Data,
@@ -80,16 +82,16 @@ pub(crate) enum Purpose {
 /// A read that may have to wait for its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Miss {
-    /// What the source is to bring besides.
+    /// The window to request from the source in addition.
     pub(crate) window: Option<ByteRange>,
-    /// Whether the source was asked for it before.
+    /// Whether the window of the read was requested before.
     was_asked: bool,
 }
 
-/// When the rest of a block goes to the page cache.
+/// When the rest of a block is pushed into the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StoreRest {
-    /// When the machine has time.
+    /// At normal priority; the block may be evicted before.
     Later,
     /// Soon; the block is held until then.
     Soon,
@@ -123,7 +125,7 @@ impl Controller {
         controller
     }
 
-    /// Heeds other options from now on.
+    /// Applies changed options.
     pub(crate) fn set(&self, options: &EngineOptions) {
         let kinds = if options.read_around { options.prefetch } else { options.prefetch.without_reading() };
         self.kinds.store(kinds.bits(), Relaxed);
@@ -131,13 +133,13 @@ impl Controller {
         self.budget.set_max(options.cache_bytes / BUDGET_PART);
     }
 
-    /// Whether there is a kind of prefetch.
+    /// Whether a kind of prefetch is switched on.
     pub(crate) fn has(&self, kind: PrefetchKind) -> bool {
         PrefetchSet::from_bits(self.kinds.load(Relaxed)).has(kind)
     }
 
     pub(crate) fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
-        // A second one would be told of the same bytes: the first stays.
+        // A second sink would get the same bytes, so the first stays.
         let _ = self.page_cache.set(page_cache);
     }
 
@@ -150,12 +152,12 @@ impl Controller {
         self.counts.so_far(used_blocks, wasted_blocks)
     }
 
-    /// Whether a miss costs so much that the source is told of a window before it is read.
+    /// Whether the source is far, so that windows are requested from it before they are read.
     pub(crate) fn is_far(&self) -> bool {
         self.miss_cost.window_bytes() > 0
     }
 
-    /// Notes a read that begins; returns the window to decode ahead of a sequential reader.
+    /// Notes the start of a read, and returns the window to decode ahead if the reader is sequential.
     pub(crate) fn note_read(&self, nid: Nid, range: ByteRange, pressure: impl FnOnce() -> Pressure) -> Option<Ahead> {
         if !self.has(PrefetchKind::Sequential) {
             return None;
@@ -169,14 +171,14 @@ impl Controller {
         let window = (FILE_WINDOW_MIN << (stream.run - 1).min(16)).max(2 * range.len());
         let window = window.min(max).min(self.budget.max_bytes() / 2);
         let (start, end) = (stream.ahead_end.max(stream.next), stream.next + window);
-        // Small steps are not worth the work: the next one comes when half of the window is used up.
+        // The next step comes when half of the window is used up, because small steps are not worth the work.
         if start + window / 2 > end || window == 0 {
             return None;
         }
         Some(stream.read_ahead(ByteRange::between(start, end)))
     }
 
-    /// Notes the first read of a file; gives the next files of a directory walk.
+    /// Notes the first read of a file, and returns the next files if it belongs to a directory walk.
     pub(crate) fn next_files(&self, nid: Nid, pressure: impl FnOnce() -> Pressure) -> Vec<AheadFile> {
         if self.page_cache.get().is_none() || !self.has(PrefetchKind::Directory) {
             return Vec::new();
@@ -201,7 +203,7 @@ impl Controller {
         batch
     }
 
-    /// What may be prefetched at one time of the kind with this feedback.
+    /// The maximum window in bytes for the kind of prefetch with this feedback; 0 while memory is short.
     fn window(&self, feedback: &Feedback, pressure: Pressure) -> u64 {
         let near = match pressure {
             Pressure::Memory => return 0,
@@ -211,19 +213,19 @@ impl Controller {
         feedback.part_of(near.max(self.miss_cost.window_bytes()))
     }
 
-    /// Notes files of a directory that readers were told of.
+    /// Notes files of a directory that were listed to readers.
     pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
         if self.has(PrefetchKind::Directory) {
             lock(&self.walks).walks.note_listed(directory, is_beginning, files);
         }
     }
 
-    /// Whether nobody has come to a file that is to be prefetched.
+    /// Whether a file is still to be prefetched: no reader has reached it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
         lock(&self.walks).walks.is_wanted(ahead)
     }
 
-    /// Whether reads of file data stand near each other of late, so that what is beside them will be wanted.
+    /// Whether recent reads of file data are near each other, so that bytes beside them are likely to be read.
     fn data_is_dense(&self) -> bool {
         self.data.near_share() >= DENSE_SHARE_MIN
     }
@@ -250,20 +252,20 @@ impl Controller {
         Miss { window: is_asked.then_some(range), was_asked }
     }
 
-    /// Notes how long that read took.
+    /// Notes how long the read of `len` bytes after a miss took.
     pub(crate) fn note_waited(&self, miss: Miss, len: usize, waited: Duration) {
         if !miss.was_asked {
             self.miss_cost.learn(len, miss.window.map_or(0, |window| window.len()), waited);
         }
     }
 
-    /// The window around a read of a source; `None` where it is as large.
+    /// The window around a read of a source; `None` if the read is at least as large.
     fn window_around(&self, device: DeviceId, wanted: ByteRange) -> Option<(Window, ByteRange)> {
         let near = match self.fault_around_bytes.load(Relaxed) {
             0 => WATCHED_BYTES,
             window_bytes => window_bytes,
         };
-        // In powers of two, so that windows are mostly found again while the estimate moves.
+        // Window sizes are powers of two, so that small changes of the estimate do not change the windows.
         let window_bytes = near << (self.miss_cost.window_bytes() / near).checked_ilog2().unwrap_or(0);
         let number = wanted.offset().checked_div(window_bytes).filter(|_| wanted.len() < window_bytes)?;
         let range = ByteRange::new(number * window_bytes, window_bytes);
@@ -277,14 +279,14 @@ impl Controller {
         }
     }
 
-    /// Notes stored bytes that were read to be decoded; gives what may leave the page cache.
+    /// Notes stored bytes that were read to be decoded, and returns stored bytes that may leave the page cache.
     pub(crate) fn note_decoded(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
         self.decoded.note(device, range).filter(|_| self.has(PrefetchKind::DropBehind))
     }
 
-    /// Whether the rest of a block that takes so long to decode is to be stored, and when. While reads are scattered nobody
-    /// will ask for it soon: only blocks that many files share are stored then, which may be worth keeping, and those that
-    /// are so costly that storing the rest hardly matters.
+    /// Whether and when the rest of a block with this decode cost is stored. While reads are scattered, the rest is unlikely
+    /// to be read soon. Then it is stored only for blocks that many files share, and for blocks so costly that storing adds
+    /// little.
     pub(crate) fn store_rest(&self, decode_cost: Duration, is_shared: bool) -> Option<StoreRest> {
         let is_worthwhile = is_shared || decode_cost >= STORED_ALWAYS_DECODE || self.data_is_dense();
         let when = if decode_cost >= STORED_SOON_DECODE { StoreRest::Soon } else { StoreRest::Later };
@@ -298,7 +300,7 @@ impl Controller {
         (visit.reads == CLUSTER_READS).then(|| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES))
     }
 
-    /// Room for one more piece of work that waits; counted as dropped where there is none.
+    /// Admits one more work item to wait. If too many wait, counts it as dropped and returns `None`.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Admitted> {
         if self.waiting.fetch_add(1, Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Relaxed);
@@ -308,22 +310,23 @@ impl Controller {
         Some(Admitted(Arc::clone(self)))
     }
 
-    /// Counts a piece of work that reads more than was asked for.
+    /// Counts a work item that reads more than was requested, until the result is dropped.
     pub(crate) fn reads_on(&self) -> Counted {
         self.reading_on.enter()
     }
 
-    /// Whether there is such a piece of work.
+    /// Whether there is a work item that reads more than was requested.
     pub(crate) fn is_reading_on(&self) -> bool {
         self.reading_on.now() > 0
     }
 
-    /// Claims bytes that are decoded ahead of a reader; `None` where there is no room for them.
+    /// Claims bytes of the budget for a block that is decoded ahead; `None` if the budget is used up.
     pub(crate) fn claim_ahead(&self, bytes: u64) -> Option<Arc<Unused>> {
         self.budget.claim(bytes, &self.file_feedback)
     }
 
-    /// Holds a block of `bytes` until the page cache has the rest of it; counted as dropped where there is no room for that.
+    /// Claims `bytes` of the budget for a block that is held until its rest is stored. If the budget is used up, counts the
+    /// rest as dropped and returns `None`.
     pub(crate) fn hold(&self, bytes: u64) -> Option<Arc<Unused>> {
         let held = self.budget.hold(bytes);
         if held.is_none() {
@@ -332,7 +335,7 @@ impl Controller {
         held
     }
 
-    /// Counts a block that waits to be stored; says whether it is the only one.
+    /// Counts a block whose rest waits to be stored, and returns whether it is the only one.
     pub(crate) fn stores_rest(&self) -> (Counted, bool) {
         let counted = self.storing.enter();
         let is_alone = self.storing.now() == 1;
@@ -340,7 +343,7 @@ impl Controller {
     }
 }
 
-/// A piece of work that waits; no longer once this is dropped.
+/// A waiting work item. Dropping it ends the wait.
 pub(crate) struct Admitted(Arc<Controller>);
 
 impl Drop for Admitted {

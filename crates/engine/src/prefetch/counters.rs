@@ -10,26 +10,26 @@ use crate::{
     prefetch::{controller::Controller, detectors::sequential::Ahead},
 };
 
-/// What read-around has done so far.
+/// Counters of prefetch since the image was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadAroundCounters {
-    /// Blocks decoded before anybody asked for them.
+    /// Blocks decoded ahead of demand.
     pub ahead_blocks: u64,
-    /// Of them, those that somebody asked for later.
+    /// Blocks decoded ahead that were used later.
     pub used_blocks: u64,
-    /// Of them, those that nobody asked for before they left the cache, or before newer ones needed their budget.
+    /// Blocks decoded ahead that were evicted, or lost their budget to newer ones, before they were used.
     pub wasted_blocks: u64,
-    /// Blocks left to a later demand read, because their pages would have cost waiting.
+    /// Blocks that were not decoded ahead because their pages would have had to be waited for.
     pub given_up: u64,
-    /// Blocks left because the reader had gone elsewhere, or had come there first.
+    /// Blocks that were not decoded ahead because the reader had gone elsewhere or had already reached them.
     pub cancelled: u64,
-    /// Pieces of work dropped because too many were waiting.
+    /// Work items dropped because too many were waiting, or because the budget was used up.
     pub dropped: u64,
-    /// Bytes given to the kernel's page cache that nobody had asked for.
+    /// Bytes pushed into the kernel's page cache ahead of demand.
     pub stored_bytes: u64,
 }
 
-/// The counters of [`ReadAroundCounters`], as they are counted.
+/// The live counters behind [`ReadAroundCounters`].
 #[derive(Default)]
 pub(crate) struct Counts {
     ahead_blocks: AtomicU64,
@@ -65,15 +65,15 @@ impl Counts {
     }
 }
 
-/// A window that is decoded ahead of a reader, for as long as it is worth it.
+/// A window that is being decoded ahead of a reader.
 pub(crate) struct AheadGuard<'window> {
     pub(crate) window: &'window Ahead,
     pub(crate) controller: &'window Controller,
 }
 
 impl AheadGuard<'_> {
-    /// Whether the reader is still on its way, and has not come to `end`, a byte of the window; counts a block that it
-    /// does not want any more.
+    /// Whether the block that ends at byte `end` of the window is still wanted: the reader has not gone elsewhere and has
+    /// not reached `end`. Counts a block that is not.
     pub(crate) fn wants(&self, end: usize) -> bool {
         let is_wanted = !self.window.is_cancelled() && end as u64 > self.window.passed_bytes();
         if !is_wanted {
@@ -82,12 +82,12 @@ impl AheadGuard<'_> {
         is_wanted
     }
 
-    /// Claims the bytes of a block that is decoded now; `None` where there is no room for them.
+    /// Claims bytes of the budget for a block that is decoded now; `None` if the budget is used up.
     pub(crate) fn claim(&self, bytes: u64) -> Option<Arc<Unused>> {
         self.controller.claim_ahead(bytes)
     }
 
-    /// Counts a block that was decoded.
+    /// Counts a block that was decoded ahead.
     pub(crate) fn decoded(&self) {
         self.controller.counts.ahead_blocks.fetch_add(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Detectors of access patterns: state machines that report what they see, and decide nothing.
+//! Detectors of access patterns: state machines that report patterns to the controller, which decides.
 
 pub(crate) mod density;
 pub(crate) mod directory;

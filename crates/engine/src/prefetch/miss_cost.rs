@@ -1,4 +1,4 @@
-//! What a miss costs at the source of an image.
+//! The cost of a miss at the source of an image.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,11 +9,11 @@ use crate::prefetch::thresholds::{
     FAR_LATENCY, FAR_WINDOW_MAX, TRANSFER_BYTES_MIN, TRANSFER_PS_INITIAL, TRANSFER_PS_MIN, WAITED_MIN,
 };
 
-/// What a read costs that waits for the source: a latency, and a time for each byte, learnt from reads that waited. A local
-/// disk has 100 µs, a registry 80 ms.
+/// The cost of a read that waits for the source: a latency and a time for each byte, learnt from reads that waited. The
+/// latency is about 100 µs for a local disk and 80 ms for a registry.
 #[derive(Debug)]
 pub(crate) struct MissCost {
-    /// Zero until something is known.
+    /// Zero until it is known.
     latency_ns: AtomicU64,
     ps_per_byte: AtomicU64,
 }
@@ -25,8 +25,8 @@ impl Default for MissCost {
 }
 
 impl MissCost {
-    /// Learns from a read of `len` bytes that nobody had asked the source for before. `asked_len` bytes were asked for
-    /// together with it, which may go first.
+    /// Learns from a read of `len` bytes that were not requested before. `asked_len` further bytes were requested with them,
+    /// and may be transferred first.
     pub(crate) fn learn(&self, len: usize, asked_len: u64, waited: Duration) {
         if waited < WAITED_MIN {
             return;
@@ -43,7 +43,7 @@ impl MissCost {
         }
     }
 
-    /// How many bytes a far source transfers in the time that a miss costs; zero for one that is near.
+    /// The number of bytes that a far source transfers during the latency of a miss; 0 for a near source.
     pub(crate) fn window_bytes(&self) -> u64 {
         let latency_ns = self.latency_ns.load(Relaxed);
         if latency_ns < FAR_LATENCY.as_nanos() as u64 {
@@ -53,7 +53,8 @@ impl MissCost {
     }
 }
 
-/// A moving average that falls faster than it rises: a thread that had to wait for a CPU too says little of the source.
+/// A moving average that falls faster than it rises: a long wait may be a wait for a CPU, and then says little about the
+/// source.
 fn average(old: u64, seen: u64) -> u64 {
     match seen {
         _ if old == 0 => seen,
@@ -93,7 +94,7 @@ mod tests {
         cost.learn(4096, 0, Duration::from_millis(80));
         assert!(cost.window_bytes() > 4 << 20);
         cost.learn(4096, 0, Duration::from_micros(10));
-        assert!(cost.window_bytes() > 4 << 20, "that did not wait");
+        assert!(cost.window_bytes() > 4 << 20, "the read did not wait");
         let near = MissCost::default();
         (0..10).for_each(|_| near.learn(4096, 0, Duration::from_micros(150)));
         near.learn(4096, 0, Duration::from_millis(20));

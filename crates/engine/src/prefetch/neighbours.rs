@@ -16,13 +16,13 @@ pub(crate) struct Neighbours {
     pub(crate) cluster: Option<ByteRange>,
 }
 
-/// The part of a file that a block holds, of which a read wanted only some.
+/// The part of a file in a block of which a read wanted only some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) block: StoredBlock,
-    /// The bytes of the file that the block holds.
+    /// The bytes of the file in the block.
     pub(crate) range: ByteRange,
-    /// How many decoded bytes precede the first of them.
+    /// The number of decoded bytes before the first of them.
     pub(crate) skip: u32,
     /// Whether most of the block belongs to other files.
     pub(crate) is_shared: bool,
@@ -35,7 +35,7 @@ impl Neighbour {
         (nid.0.rotate_left(32) ^ self.range.offset()).wrapping_mul(HASH_FACTOR)
     }
 
-    /// Whether most of a block belongs to other files than the one that has `range` of it.
+    /// Whether most of a block belongs to other files than the one with the bytes `range` in it.
     pub(crate) fn is_shared(range: ByteRange, block: &StoredBlock) -> bool {
         range.len() < u64::from(block.decoded_len.bytes()) / 2
     }

@@ -2,20 +2,19 @@
 
 use floe_image::Nid;
 
-/// A cache nearer to the readers than the block cache, which takes bytes of files that nobody asked for yet.
+/// A cache that is closer to the readers than the block cache, and takes bytes of files ahead of demand.
 ///
-/// It is set with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks go there;
-/// the controller decides what and how much, so a sink has no thresholds.
+/// It is set with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks use it. The
+/// controller decides what to prefetch and how much, so a sink has no thresholds.
 ///
-/// The other two places that prefetch fills are not behind this trait. Sequential readahead decodes into the block cache,
-/// which belongs to the engine. Stored bytes belong to their source: fault-around asks for them with
-/// [`ImageSource::will_need`](floe_image::ImageSource::will_need), and drop-behind lets them go with
-/// [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
+/// Prefetch fills two other places without this trait. Sequential readahead decodes into the block cache of the engine.
+/// Fault-around requests stored bytes from their source with [`ImageSource::will_need`](floe_image::ImageSource::will_need),
+/// and drop-behind releases them with [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
 pub trait Sink: Send + Sync {
-    /// Takes the bytes of a file from `offset` on, which begin at a page, and end at one or where the file does; gives how
-    /// many it took, from the first on. May wait.
+    /// Stores the bytes of a file from `offset` on, and returns how many it took, counted from the first. The bytes begin at a
+    /// page boundary, and end at one or at the end of the file. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
 
-    /// The size of its pages in bytes: it keeps nothing smaller.
+    /// The size of its pages in bytes, the smallest unit that it keeps.
     fn page_bytes(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Looks up where the bytes of a planned read are.
+//! Looks up the current location of each part of a planned read.
 
 use std::{ops::Range, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     read::plan::{Origin, PlannedStep},
 };
 
-/// One step of a read: where some bytes of its output are now.
+/// One step of a read: a part of its output, and the current location of its bytes.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The bytes of the output.
@@ -22,30 +22,30 @@ pub(crate) struct Step {
     pub(crate) source: BlockSource,
 }
 
-/// Where the bytes of a [`Step`] are now.
+/// The current location of the bytes of a [`Step`].
 #[derive(Debug)]
 pub(crate) enum BlockSource {
-    /// Nowhere: they are zero.
+    /// A hole: the bytes are zero.
     Hole,
-    /// They stand in the image as they are.
+    /// Stored in the image without compression.
     Plain { device: DeviceId, offset: u64 },
     /// In a decoded block in memory.
     Cached { cached: Arc<CachedBlock>, block: StoredBlock, skip: usize },
     /// In a decoded block in the spill file.
     Spilled { spilled: SpilledBlock, block: StoredBlock, skip: usize },
-    /// In a block that is decoded into the output: all of it, or the part from `skip` on of one that the cache has no room
-    /// for.
+    /// In a block that is decoded directly into the output: a whole block, or the part from `skip` on of a block that the
+    /// cache has no room for.
     DecodeInto { block: StoredBlock, skip: usize },
-    /// In a block that this read decodes for all who want it.
+    /// In a block that this read decodes into the cache.
     Lead { block: StoredBlock, skip: usize, lead: Lead },
     /// In a block that another read is decoding.
     Join { block: StoredBlock, skip: usize, flight: Arc<Flight<Arc<CachedBlock>>> },
-    /// In a block that is to be decoded into the cache before anybody asks for it. It is led only when it is decoded:
-    /// whoever wants it from then on waits for it.
+    /// In a block to decode into the cache ahead of demand. The lead is taken only when decoding starts, so demand reads wait
+    /// only from then on.
     Ahead { block: StoredBlock },
 }
 
-/// Looks up where the bytes of each planned step are. Leads are taken and hits are counted here, for demand alone.
+/// Looks up the bytes of each planned step of a demand read. Takes leads and counts hits.
 pub(crate) fn acquire(engine: &Engine, planned: &[PlannedStep], steps: &mut Vec<Step>) {
     steps.extend(planned.iter().map(|step| acquire_step(engine, step)));
 }
@@ -59,7 +59,7 @@ fn acquire_step(engine: &Engine, step: &PlannedStep) -> Step {
     Step { output: step.output.clone(), source }
 }
 
-/// Looks up where `len` bytes of a block from `skip` on are.
+/// Looks up `len` bytes of a block from `skip` on.
 pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, len: usize) -> BlockSource {
     let blocks = &engine.blocks;
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;

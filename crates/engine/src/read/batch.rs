@@ -1,4 +1,4 @@
-//! Blocks that one fetch brings.
+//! Blocks whose stored bytes are fetched together.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::{
     },
 };
 
-/// The most stored bytes that one fetch brings for several blocks.
+/// The maximum number of stored bytes that one fetch reads for several blocks.
 const FETCH_BYTES_MAX: u64 = 512 << 10;
 
-/// Blocks to decode whose stored bytes stand behind one another, so that one fetch brings them.
+/// Blocks to decode whose stored bytes are adjacent, so that one fetch reads them all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Batch {
-    /// How many blocks there are: as many steps, from the first one on.
+    /// The number of blocks, each in one step, from the first step on.
     pub(crate) block_count: usize,
     pub(crate) device: DeviceId,
-    /// The first stored byte.
+    /// The offset of the first stored byte.
     pub(crate) start: u64,
-    /// How many stored bytes.
+    /// The number of stored bytes.
     pub(crate) len: usize,
-    /// How long decoding will take.
+    /// The estimated time to decode all of them.
     pub(crate) decode_cost: Duration,
-    /// How many bytes those blocks give that are decoded for all who want them, and so not into the output.
+    /// The decoded bytes of those blocks that are decoded into the cache rather than into the output.
     pub(crate) led_bytes: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Batch {
 pub(crate) struct Stored {
     pages: PageRun,
     len: usize,
-    /// The memory of the pages, and of blocks that are decoded from them for all who want them.
+    /// The memory of the pages, and of the blocks that are decoded from them into the cache.
     _permit: Permit,
 }
 
@@ -51,10 +51,10 @@ impl Stored {
 }
 
 impl Batch {
-    /// The batch that `steps` begin with; `None` where the first of them decodes nothing.
+    /// The batch at the start of `steps`; `None` if the first step decodes nothing.
     ///
     /// # Errors
-    /// A block lies past the end of its source, or is longer than any format has them.
+    /// A block ends past the end of its source, or is longer than any format allows.
     pub(crate) fn at(engine: &Engine, steps: &[Step]) -> Result<Option<Self>> {
         let mut batch: Option<Self> = None;
         for (step, block) in steps.iter().map_while(|step| Some((step, step.block_to_decode()?))) {

@@ -25,42 +25,42 @@ use crate::{
     },
 };
 
-/// Who asked for the read: called once, with its bytes.
+/// Called once, with the bytes of the read or an error.
 pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
-/// When a read was asked for, and by whom.
+/// The time of a request for a read, and its completion.
 pub(crate) struct Request {
     pub(crate) asked: Instant,
     pub(crate) completion: Completion,
 }
 
-/// The steps of a mapped read that are not done.
+/// The remaining steps of a mapped read.
 pub(crate) struct Left {
     pub(crate) steps: Vec<Step>,
-    /// How many bytes the whole read gives.
+    /// The number of bytes of the whole read.
     pub(crate) len: usize,
     pub(crate) neighbours: Neighbours,
 }
 
-/// Blocks that take at least so long to decode are spread over the CPUs one by one.
+/// Blocks with at least this decode time are distributed to the workers one by one.
 const SPREAD_DECODE: Duration = Duration::from_micros(200);
 
-/// A read that has left the thread that took it: fetched where waiting does no harm, decoded on the workers, answered by
-/// the thread that does its last piece. A read that is dropped before its end is answered with an error.
+/// A read that continues on other threads: a thread that may wait fetches, the workers decode, and the thread that finishes
+/// the last piece completes it. A read that is dropped before its end completes with an error.
 pub(crate) struct DetachedRead {
     reader: Reader,
     nid: Nid,
     range: ByteRange,
-    /// Pieces of work under way or to come, and one for the thread that hands them out.
+    /// The number of unfinished pieces, plus one while the first thread hands them out.
     pending: AtomicUsize,
     retries: AtomicUsize,
     end: Mutex<End>,
     _outstanding: Counted,
-    /// The last to go: others may begin when the pages are back.
+    /// The last field to be dropped: other reads may begin once the pages are back in the pool.
     _admitted: Admitted,
 }
 
-/// A read that waits until there is memory for it. One that is dropped before that is answered with an error.
+/// A read that waits until there is memory for it. If it is dropped before, it completes with an error.
 struct WaitingRead {
     reader: Reader,
     nid: Nid,
@@ -70,7 +70,7 @@ struct WaitingRead {
 }
 
 struct End {
-    /// There once all parts were handed out.
+    /// Set once all parts have been handed out.
     output: Option<SplitOutput>,
     len: usize,
     neighbours: Neighbours,
@@ -79,8 +79,8 @@ struct End {
 }
 
 impl DetachedRead {
-    /// Has the rest of a read done; all of it where the map is not known yet. Where there is no room for one more read,
-    /// it begins later, and anew.
+    /// Continues a read with the steps `left`, or from the start if it is not mapped yet. If memory for one more read is
+    /// short, the read starts again later.
     pub(crate) fn submit(
         reader: Reader,
         nid: Nid,
@@ -96,7 +96,7 @@ impl DetachedRead {
             let read = Self::new(reader, nid, range, request, outstanding, admitted);
             return engine.workers.fetch_here_if_free(Box::new(move || read.begin(pages, left)));
         }
-        // Reads that wait for what this one was to decode look for another one to do it, and the pages go to others.
+        // Dropping the leads makes the reads that joined them look the blocks up again. The pages go back to the pool.
         drop((left, pages));
         let waiting = WaitingRead { reader, nid, range, request: Some(request), outstanding: Some(outstanding) };
         engine.admission.enter_later(bytes, move |admitted| {
@@ -126,13 +126,13 @@ impl DetachedRead {
         })
     }
 
-    /// On a thread that may wait.
+    /// Runs on a thread that may wait.
     fn begin(self: Arc<Self>, pages: PageRun, left: Option<Left>) {
         let result = self.hand_out(pages, left);
         self.end_piece(result);
     }
 
-    /// Fetches what the steps need and hands the decoding out.
+    /// Fetches the stored bytes for the steps, and hands costly decoding to the workers.
     fn hand_out(self: &Arc<Self>, pages: PageRun, left: Option<Left>) -> Result<()> {
         let engine = self.reader.engine();
         let Left { mut steps, len, neighbours } = match left {
@@ -153,7 +153,7 @@ impl DetachedRead {
         result
     }
 
-    /// Has the thread that decodes the block of a step fill the step's part of the output.
+    /// Lets the thread that decodes the block of a step fill the step's part of the output.
     fn subscribe(self: &Arc<Self>, step: Step, output: &mut SplitOutput) {
         let BlockSource::Join { block, skip, flight } = step.source else { return };
         let mut part = output.take(step.output);
@@ -187,12 +187,12 @@ impl DetachedRead {
         job.run_to_end(&mut steps, &mut part[..])
     }
 
-    /// Ends a piece of the read; the last one answers.
+    /// Ends a piece of the read. The last one completes the read.
     fn end_piece(&self, result: Result<()>) {
         if let Err(error) = result {
             self.end().error.get_or_insert(error.for_inode(self.nid));
         }
-        // What the other pieces wrote must be seen by the last one.
+        // The last piece must see the bytes that the others wrote.
         if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.answer();
         }
@@ -220,7 +220,7 @@ impl DetachedRead {
 }
 
 impl WaitingRead {
-    /// On a thread that may wait.
+    /// Runs on a thread that may wait.
     fn begin(mut self, admitted: Admitted) {
         let (Some(request), Some(outstanding)) = (self.request.take(), self.outstanding.take()) else { return };
         let pages = self.reader.engine().pool.temporary(self.range.len() as usize, Effort::Demand);
@@ -247,7 +247,7 @@ impl Drop for DetachedRead {
     }
 }
 
-/// The output of a read whose costly parts are filled by others.
+/// The output of a read whose costly parts the workers fill.
 struct HandedOut<'read> {
     read: &'read Arc<DetachedRead>,
     output: SplitOutput,

@@ -15,41 +15,41 @@ use crate::{
     },
 };
 
-/// Decodes that take no longer together run where their bytes are, unless the switch says otherwise: a hop to another
-/// thread would cost as much.
+/// Blocks with at most this decode time in total are decoded on the thread that has their bytes, unless the option says
+/// otherwise: handing them to another thread would cost as much.
 pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
 
-/// How often a read looks blocks up again when those that were to decode them gave up.
+/// How often a read looks blocks up again after their leads were dropped.
 pub(crate) const JOIN_RETRIES_MAX: usize = 64;
 
-/// Executes the steps of a read: fetches what stands together at once, decodes, copies. All reads come through here: those
-/// of the FUSE edge, of the library, and those that nobody asked for yet.
+/// Executes the steps of a read: fetches adjacent bytes together, decodes, copies. All reads use it: those of the FUSE edge,
+/// of the library and of prefetch.
 pub(crate) struct Job<'job> {
     pub(crate) engine: &'job Arc<Engine>,
     /// Whether the calling thread may wait for sources.
     pub(crate) blocking: Blocking,
     pub(crate) costly: Costly,
-    /// Who wants the blocks that are decoded ahead; `None` for demand.
+    /// The window that is decoded ahead; `None` for demand.
     pub(crate) ahead: Option<&'job AheadGuard<'job>>,
 }
 
-/// What becomes of blocks whose decode is not cheap.
+/// The treatment of blocks whose decode is not cheap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Costly {
     /// They are decoded on the calling thread.
     DecodeHere,
-    /// They are left.
+    /// Their steps are returned unfinished.
     Leave,
     /// They are fetched and handed off.
     HandOff,
 }
 
-/// What a job fills.
+/// The output that a job fills.
 pub(crate) trait Output {
     /// The bytes of one step.
     fn part(&mut self, range: Range<usize>) -> &mut [u8];
 
-    /// Has others decode these steps, whose blocks were fetched. Called only with [`Costly::HandOff`].
+    /// Hands these steps, whose blocks were fetched, to other threads to decode. Called only with [`Costly::HandOff`].
     fn hand_off(&mut self, batch: Batch, stored: Stored, steps: Vec<Step>) {
         let _ = (batch, stored, steps);
     }
@@ -62,12 +62,12 @@ impl Output for [u8] {
 }
 
 impl Job<'_> {
-    /// Runs the steps, and gives those that are left: all that would wait where that is not allowed, those that are too
-    /// costly where they are to be left, and those that wait for another read's decode. A step that is dropped because
-    /// of an error frees those that wait for its block.
+    /// Runs the steps, and returns the remaining ones: steps that would wait although that is not allowed, costly steps with
+    /// [`Costly::Leave`], and steps that joined the decode of another read. If an error drops a step with a lead, the reads
+    /// that joined it look the block up again.
     ///
     /// # Errors
-    /// The image is corrupt or cannot be read; there is no memory.
+    /// The image is corrupt or cannot be read, or memory is exhausted.
     pub(crate) fn run<O: Output + ?Sized>(&self, steps: &mut Vec<Step>, output: &mut O) -> Result<Vec<Step>> {
         let mut left = Vec::new();
         let mut cost = Duration::ZERO;
@@ -116,8 +116,8 @@ impl Job<'_> {
         Ok(left)
     }
 
-    /// Runs the steps to their end; waits for what other reads decode. What those may wait for is decoded before, so that
-    /// two reads never wait for each other.
+    /// Runs the steps to their end, and waits for blocks that other reads decode. The blocks that this read leads are decoded
+    /// first, so two reads never wait for each other.
     ///
     /// # Errors
     /// As [`Job::run`].
@@ -141,11 +141,11 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Decodes the block of one step of a batch; into `target`, which is the step's part of the output, or for the cache
-    /// alone where nobody asked for it yet.
+    /// Decodes the block of one step of a batch into `target`, the step's part of the output, or only into the cache if it is
+    /// ahead of demand.
     ///
     /// # Errors
-    /// The block is corrupt; there is no memory.
+    /// The block is corrupt, or memory is exhausted.
     pub(crate) fn decode_step(&self, batch: &Batch, step: Step, stored: &[u8], target: &mut [u8]) -> Result<()> {
         match step.source {
             BlockSource::Lead { block, skip, lead } => {
@@ -164,7 +164,7 @@ impl Job<'_> {
                     ahead.give_up(1);
                     return Ok(());
                 };
-                // Only now, as whoever wants the block from here on waits for it.
+                // The lead is taken only now, because reads of the block wait for it from here on.
                 let Found::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
                 self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead, unused)
             }
@@ -181,7 +181,7 @@ impl Job<'_> {
         unused: Arc<Unused>,
     ) -> Result<()> {
         match self.decode_for_cache(block, stored, self.effort()) {
-            // Dropping the lead has those who wait decode for themselves.
+            // Dropping the lead makes the reads that joined it decode the block themselves.
             Err(Error::NoMemory) => {
                 ahead.give_up(1);
                 Ok(())
@@ -199,7 +199,7 @@ impl Job<'_> {
         }
     }
 
-    /// Runs a step that decodes nothing; gives whether it is done.
+    /// Runs a step that decodes nothing. Returns `false` if it would have to wait.
     fn run_step<O: Output + ?Sized>(&self, step: &Step, output: &mut O) -> Result<bool> {
         let blocking = self.blocking;
         let result = match &step.source {
@@ -223,7 +223,8 @@ impl Job<'_> {
         }
     }
 
-    /// Fetches the stored bytes of a batch into pages of the pool, once there is room for them and for what is decoded.
+    /// Fetches the stored bytes of a batch into pages of the pool, once the budget has room for them and for the blocks that
+    /// are decoded into the cache.
     fn fetch_stored(&self, batch: &Batch) -> Result<Stored> {
         let bytes = batch.len as u64 + batch.led_bytes;
         let permit = match self.engine.decoding.take_now(bytes) {
@@ -236,7 +237,7 @@ impl Job<'_> {
         Ok(Stored::new(pages, batch.len, permit))
     }
 
-    /// Decodes a block into pages of the cache; on demand into others where the cache has no room.
+    /// Decodes a block into pages of the cache. If the cache has no room, a demand read uses other pages.
     fn decode_for_cache(&self, block: &StoredBlock, stored: &[u8], effort: Effort) -> Result<CachedBlock> {
         let engine = self.engine;
         let len = block.decoded_len.bytes() as usize;
@@ -257,7 +258,7 @@ impl Job<'_> {
         if self.ahead.is_some() { self.engine.switches.ahead_effort() } else { Effort::Demand }
     }
 
-    /// Whether what takes so long to decode is decoded where its bytes are.
+    /// Whether blocks with this decode time are decoded on the thread that has their bytes.
     fn is_cheap(&self, cost: Duration) -> bool {
         match self.engine.switches.sync_decompress() {
             SyncDecompress::Always => true,

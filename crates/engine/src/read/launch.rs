@@ -6,33 +6,33 @@ use floe_image::{ByteRange, Error, Nid, Result};
 
 use crate::{Reader, memory::page_pool::Effort};
 
-/// The number of bytes that are read and stored at a time.
+/// The number of bytes read and stored at a time.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// The maximum size of a file that is stored as a whole: a sink may refuse the last page of a file of which it is given a
-/// part.
+/// The maximum size in bytes of a file that is stored with one call: a sink may refuse the last page of a file if it is not
+/// stored with the pages before it.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 impl Reader {
-    /// Stores a range of a file in the page cache, as far as the file reaches. The range grows to whole pages, and to the
-    /// whole file if that is small and most of it is wanted. The receiver gets the number of bytes that were stored; it
-    /// is closed without one where no thread can do the work.
+    /// Stores a range of a file in the page cache, up to the end of the file. The range grows to whole pages, and to the whole
+    /// file if the file is small and at least half of it is in the range. The receiver gets the number of bytes that were
+    /// stored. It is closed without a number if no thread can do the work.
     ///
-    /// The bytes are read and stored on the thread that stores decoded bytes, which has the priority of the decoders.
+    /// The bytes are read and stored on the thread `floe-store`, which has the priority of the decoders.
     ///
     /// # Errors
-    /// Those that the receiver gets: the inode has no data, the image is corrupt or cannot be read, memory is short.
+    /// The receiver gets an error if the inode has no data, the image is corrupt or cannot be read, or memory is short.
     pub fn store_for_launch(&self, nid: Nid, range: ByteRange) -> Receiver<Result<u64>> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let reader = self.clone();
         self.engine().workers.store(Box::new(move || {
-            // The launch may have been given up meanwhile.
+            // The replay of the launch may have ended meanwhile.
             let _ = sender.send(reader.store_whole_pages(nid, range));
         }));
         receiver
     }
 
-    /// Whether prefetch must leave memory alone.
+    /// Whether memory is so short that prefetch must not use more.
     pub fn is_memory_short(&self) -> bool {
         self.engine().pool.is_memory_short()
     }

@@ -1,4 +1,4 @@
-//! Pages that several threads fill, each its own part.
+//! Pages that several threads fill, each a separate part.
 
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -12,11 +12,11 @@ use crate::PageRun;
 #[derive(Debug)]
 pub(crate) struct SplitOutput {
     pages: Arc<SplitPages>,
-    /// Every part, in order, and whether it was taken out.
+    /// Each part, in order, and whether it was taken out.
     parts: Vec<(Range<usize>, bool)>,
 }
 
-/// A part of an output, which its owner alone reaches.
+/// A part of an output. Only its owner can access these bytes.
 #[derive(Debug)]
 pub(crate) struct OutputPart {
     pages: Arc<SplitPages>,
@@ -26,11 +26,11 @@ pub(crate) struct OutputPart {
 #[derive(Debug)]
 struct SplitPages {
     start: NonNull<u8>,
-    /// Keeps the bytes alive; as long as there are parts, they are reached through `start` alone.
+    /// Keeps the bytes alive. While there are parts, the bytes are accessed only through `start`.
     pages: PageRun,
 }
 
-// SAFETY: the bytes belong to this value. They are reached through parts that do not overlap, each by its one owner.
+// SAFETY: the bytes belong to this value. They are accessed only through parts that do not overlap and have one owner each.
 unsafe impl Send for SplitPages {}
 // SAFETY: as above.
 unsafe impl Sync for SplitPages {}
@@ -39,7 +39,7 @@ impl SplitOutput {
     /// Cuts `pages` into `parts`, which are in order and do not overlap.
     ///
     /// # Panics
-    /// They do overlap, or one of them lies past the end of the pages.
+    /// The parts overlap or are not in order, or one ends past the end of the pages.
     pub(crate) fn new(mut pages: PageRun, parts: impl Iterator<Item = Range<usize>>) -> Self {
         let parts: Vec<_> = parts.map(|range| (range, false)).collect();
         let mut end = 0;
@@ -58,7 +58,7 @@ impl SplitOutput {
     pub(crate) fn part(&mut self, range: Range<usize>) -> &mut [u8] {
         let (range, is_taken) = self.find(&range).clone();
         assert!(!is_taken, "a part is filled by one thread");
-        // SAFETY: parts do not overlap, nobody else has this one, and it is borrowed from `self` as long as it is used.
+        // SAFETY: parts do not overlap, this one was not taken out, and the slice borrows `self`.
         unsafe { self.pages.bytes_mut(&range) }
     }
 
@@ -87,10 +87,10 @@ impl SplitOutput {
 
 impl SplitPages {
     /// # Safety
-    /// `range` is one of the parts, and nobody else uses it as long as the slice lives.
+    /// `range` is one of the parts, and no other reference to its bytes exists as long as the slice lives.
     #[expect(clippy::mut_from_ref, reason = "parts do not overlap")]
     unsafe fn bytes_mut(&self, range: &Range<usize>) -> &mut [u8] {
-        // SAFETY: parts lie in the pages, which are writable and initialised; the rest the caller promises.
+        // SAFETY: parts are within the pages, which are writable and initialised. The caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
     }
 }
@@ -99,14 +99,14 @@ impl Deref for OutputPart {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: this value alone has the part.
+        // SAFETY: only this value has the part.
         unsafe { self.pages.bytes_mut(&self.range) }
     }
 }
 
 impl DerefMut for OutputPart {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: this value alone has the part, and it is borrowed for writing here.
+        // SAFETY: only this value has the part, and it is borrowed mutably here.
         unsafe { self.pages.bytes_mut(&self.range) }
     }
 }

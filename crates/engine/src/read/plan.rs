@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use floe_image::{ByteRange, DeviceId, Extent, ExtentData, StoredBlock, StoredLen};
 
-/// One step of a plan: where some bytes of the output come from.
+/// One step of a plan: a part of the output, and the origin of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PlannedStep {
     /// The bytes of the output.
@@ -12,19 +12,19 @@ pub(crate) struct PlannedStep {
     pub(crate) origin: Origin,
 }
 
-/// Where the bytes of a [`PlannedStep`] come from, as the format says it.
+/// The origin of the bytes of a [`PlannedStep`], as the format maps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// Nowhere: they are zero.
+    /// A hole: the bytes are zero.
     Hole,
-    /// They stand in the image as they are.
+    /// Stored in the image without compression.
     Plain { device: DeviceId, offset: u64 },
-    /// They are the part of a block from `skip` on.
+    /// The part of a block from `skip` on.
     Block { block: StoredBlock, skip: usize },
 }
 
-/// Turns the extents that a format gave for `range` into steps, in order; gives how many bytes they fill. Plain bytes that
-/// stand side by side both in the file and in the image become one step. Nothing is looked up or counted.
+/// Turns the extents of `range` into steps, in order, and returns how many bytes they fill. Plain bytes that are adjacent both
+/// in the file and in the image become one step. Nothing is looked up or counted.
 pub(crate) fn plan(range: ByteRange, extents: &[Extent], steps: &mut Vec<PlannedStep>) -> usize {
     let mut end = range.offset();
     for extent in extents {
@@ -53,7 +53,7 @@ pub(crate) fn plan(range: ByteRange, extents: &[Extent], steps: &mut Vec<Planned
 }
 
 impl PlannedStep {
-    /// Where its stored bytes are.
+    /// The location of its stored bytes; `None` for a hole.
     pub(crate) fn stored(&self) -> Option<(DeviceId, ByteRange)> {
         match self.origin {
             Origin::Hole => None,
@@ -73,7 +73,7 @@ impl PlannedStep {
     }
 }
 
-/// How many stored bytes a block of file data has.
+/// The number of stored bytes of a block of file data.
 pub(crate) fn stored_len(block: &StoredBlock) -> u64 {
     match block.stored_len {
         StoredLen::Known(len) => u64::from(len),
@@ -94,7 +94,7 @@ mod tests {
         Extent { range: ByteRange::between(start, end), data: ExtentData::Plain { device: DeviceId(0), offset } }
     }
 
-    /// The bytes of the output, and where in the image plain bytes stand.
+    /// The bytes of the output, and the offset of plain bytes in the image.
     type Shown = (Range<usize>, Option<u64>);
 
     fn planned(extents: &[Extent]) -> (Vec<Shown>, usize) {

@@ -1,4 +1,4 @@
-//! Executes what prefetch decides: decodes ahead, and pushes bytes into the page cache.
+//! Executes the decisions of prefetch: decodes ahead, and pushes bytes into the page cache.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use crate::{
 };
 
 impl Reader {
-    /// Notes a read that begins; gives what to read ahead of its reader.
+    /// Notes the start of a read, and returns the window to decode ahead of its reader.
     pub(crate) fn note_read(&self, nid: Nid, range: ByteRange) -> Option<Ahead> {
         self.prefetch().note_read(nid, range, || self.pressure())
     }
 
-    /// After a read was taken care of: reads on, if it follows others, and what it suggests besides.
+    /// Prefetches after a read: the window ahead of a sequential reader, or the next files of a directory walk.
     pub(crate) fn read_ahead(&self, nid: Nid, range: ByteRange, ahead: Option<Ahead>) {
         if let Some(ahead) = ahead {
             self.announce(nid, ahead.range);
-            // Whatever is wrong with the image, the demand read that comes later will say it.
+            // Errors are ignored: a later demand read reports them.
             return self.read_on(move |reader| drop(reader.decode_ahead(nid, &ahead)));
         }
         if range.offset() > 0 {
@@ -46,7 +46,7 @@ impl Reader {
         }
     }
 
-    /// The scarce resource, as prefetch sees it.
+    /// The resource that is scarce now.
     fn pressure(&self) -> Pressure {
         let engine = self.engine();
         if engine.switches.ahead_effort() == Effort::BestEffort && engine.pool.is_memory_short() {
@@ -58,8 +58,8 @@ impl Reader {
         }
     }
 
-    /// Asks a far source for the stored bytes of a part of a file, so that it transfers them while others are waited for. A
-    /// map that is not in memory is left to those who read.
+    /// Requests the stored bytes of a part of a file from a far source, so that it transfers them while the reader waits for
+    /// others. Does nothing if the metadata that maps the file is not in memory.
     fn announce(&self, nid: Nid, range: ByteRange) {
         if !self.prefetch().is_far() {
             return;
@@ -83,25 +83,25 @@ impl Reader {
         });
     }
 
-    /// Whether the thread that reads around has something to read, so that a CPU is not idle.
+    /// Whether the thread `floe-around` has prefetch to do, which keeps a CPU busy.
     pub fn is_reading_on(&self) -> bool {
         self.prefetch().is_reading_on()
     }
 
-    /// Notes that the readers of the page cache were told of these files of a directory, in the order in which it lists
-    /// them. `is_beginning` says that its list begins with them.
+    /// Notes that these files of a directory were listed to the kernel, in the order of the listing. `is_beginning` says that
+    /// they are the first of the listing.
     pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
         self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// The parts of the file that a read did not ask for, but that are in the blocks that it decodes or, for a small read, in
-    /// blocks in memory or beside it in the image; only those that the page cache is to get.
+    /// The parts of the file to push into the page cache beyond a read: the rest of the blocks that the read decodes, or that
+    /// a small read finds in memory, and the plain bytes around a small read.
     pub(crate) fn neighbours(&self, nid: Nid, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Neighbours {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Neighbours::default();
         }
-        // A small read that finds its block in memory was not covered by readahead, so each page of the block that is read
-        // later would be a request of its own.
+        // The kernel's readahead did not include a small read. Without this, each further page of its block would be a
+        // separate request.
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
         let was_cached = |block: &StoredBlock| {
             steps.iter().find_map(|step| match &step.source {
@@ -127,10 +127,10 @@ impl Reader {
         Neighbours { blocks: blocks.collect(), cluster }
     }
 
-    /// After a read was answered: gives the page cache what its blocks hold beside it.
+    /// Pushes the rest of the blocks of a read into the page cache, after its reply.
     ///
-    /// Cheap blocks may wait until the machine has time, or be dropped. Costly blocks go soon and are held until then:
-    /// otherwise a block that was evicted in the meantime is decoded again for each of its pages.
+    /// The rest of cheap blocks may be stored later or be dropped. The rest of costly blocks is stored soon, and the blocks are
+    /// held until then: an evicted block would be decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Neighbours) {
         if let Some(cluster) = neighbours.cluster {
             // Errors are ignored: a read of the same range receives them.
@@ -172,8 +172,8 @@ impl Reader {
             }
             drop((cached, held, storing));
         });
-        // A real-time thread would take the CPU from the reader that was just answered: it is only for what comes while
-        // the other one has not got to the last block yet.
+        // A real-time thread would take the CPU from the reader that just got its reply. So a block goes to it only while an
+        // earlier one still waits to be stored.
         if is_alone {
             self.engine().workers.run_around(work)
         } else {
@@ -198,7 +198,7 @@ impl Reader {
             }
             let stored_len = page_cache.store(nid, part.offset(), bytes);
             self.prefetch().counts.stored(stored_len);
-            // Readers come back for the bytes that were not stored.
+            // The block is needed again for bytes that were not stored.
             is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared {
@@ -206,7 +206,7 @@ impl Reader {
         }
     }
 
-    /// Gives the page cache the plain bytes of a cluster that are in one piece with those of a read.
+    /// Stores the plain bytes of a cluster that are contiguous with those of a read in the page cache.
     fn store_cluster(&self, nid: Nid, wanted: ByteRange, cluster: ByteRange) -> Result<()> {
         let plain = self.workspaces.with(|workspace| {
             self.plan(workspace, nid, cluster, Blocking::Allowed)?;
@@ -233,15 +233,14 @@ impl Reader {
         }
     }
 
-    /// Whether a block is one that many files share and that is costly to decode: it is kept where it is found again when
-    /// the block cache has let go of it.
+    /// Whether a block is shared by many files and costly to decode. Such blocks are also kept in the spill file.
     fn is_kept(&self, neighbour: &Neighbour) -> bool {
         neighbour.is_shared && self.engine().costs.estimate(&neighbour.block) >= COSTLY_DECODE
     }
 
     /// Stores ranges of a file in the page cache, one after the other, until one cannot be stored. The ranges are computed and
-    /// read on the thread that stores decoded bytes, which competes with the readers for a CPU; they are dropped where too
-    /// much is waiting.
+    /// read on the thread `floe-store`, which competes with the readers for a CPU. They are dropped if too many work items are
+    /// waiting.
     pub fn store_ahead(&self, nid: Nid, ranges: impl Iterator<Item = ByteRange> + Send + 'static) {
         let Some(admitted) = self.prefetch().admit() else { return };
         let reader = self.clone();
@@ -255,7 +254,7 @@ impl Reader {
         }));
     }
 
-    /// Gives the page cache files that a reader comes to next.
+    /// Stores the next files of a directory walk in the page cache.
     fn store_files(&self, files: &[AheadFile]) {
         for ahead in files {
             let ListedFile { nid, size } = ahead.file;
@@ -265,7 +264,7 @@ impl Reader {
         }
     }
 
-    /// Gives the page cache a part of a file; gives whether it took it.
+    /// Stores a part of a file in the page cache. Returns whether all of it was stored.
     fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
         let (Some(page_cache), len) = (self.prefetch().page_cache(), part.len() as usize) else { return Ok(false) };
         let effort = self.engine().switches.ahead_effort();
@@ -276,7 +275,7 @@ impl Reader {
         Ok(stored_len == len)
     }
 
-    /// As [`Reader::run_around`], for what reads more than was asked for.
+    /// Like [`Reader::run_around`], for work that reads more than was requested.
     fn read_on(&self, work: impl FnOnce(&Self) + Send + 'static) {
         let reading_on = self.prefetch().reads_on();
         self.run_around(move |reader| {
@@ -285,7 +284,7 @@ impl Reader {
         });
     }
 
-    /// Has the thread that reads around do `work`; drops it where too much is waiting. Returns whether it will be done.
+    /// Runs `work` on the thread `floe-around`, and returns whether it will: not if too many work items are waiting.
     fn run_around(&self, work: impl FnOnce(&Self) + Send + 'static) -> bool {
         let Some(admitted) = self.prefetch().admit() else { return false };
         let reader = self.clone();
@@ -296,7 +295,7 @@ impl Reader {
         true
     }
 
-    /// Decodes into the block cache what a reader comes to next.
+    /// Decodes a window ahead of a sequential reader into the block cache.
     fn decode_ahead(&self, nid: Nid, window: &Ahead) -> Result<()> {
         self.workspaces.with(|workspace| {
             self.plan(workspace, nid, window.range, Blocking::Allowed)?;
@@ -326,7 +325,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The prefetch step for a planned step. Plain bytes are only announced to the source.
+    /// The prefetch step for a planned step. Plain bytes are only requested from the source.
     fn step_ahead(&self, step: &PlannedStep, ahead: &AheadGuard<'_>) -> Option<Step> {
         let engine = self.engine();
         match step.origin {

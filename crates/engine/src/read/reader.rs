@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Reads file data: a format that maps, and the engine that fetches and decodes. Cheap to clone.
+/// Reads file data: combines a format, which maps, with the engine, which fetches and decodes. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     engine: Arc<Engine>,
@@ -27,11 +27,11 @@ pub struct Reader {
     pub(crate) workspaces: Arc<Workspaces>,
 }
 
-/// How far a read came on the thread that took it.
+/// The state of a read after the work on its first thread.
 enum Start {
     /// It is done.
     Done(Result<usize>, Neighbours),
-    /// This is left of it; all, if the map is not known yet.
+    /// These steps are left; `None` if the read is not mapped yet.
     Left(Option<Left>),
 }
 
@@ -52,12 +52,12 @@ impl Reader {
         &self.engine
     }
 
-    /// Names the sink of what is prefetched for other caches than the engine's own. Only the first counts.
+    /// Sets the sink for bytes that are prefetched into a cache outside the engine. Only the first call has an effect.
     pub fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
         self.prefetch().set_page_cache(page_cache);
     }
 
-    /// What read-around has done so far.
+    /// The counters of prefetch.
     pub fn read_around_counters(&self) -> ReadAroundCounters {
         self.prefetch().counters()
     }
@@ -66,7 +66,7 @@ impl Reader {
         &self.engine.prefetch
     }
 
-    /// The format, for a caller that may wait for the source or not.
+    /// The view of the file system for a caller that may or may not wait for the source.
     fn file_system_for(&self, blocking: Blocking) -> &dyn FileSystem {
         match blocking {
             Blocking::Allowed => self.file_system.as_ref(),
@@ -74,11 +74,11 @@ impl Reader {
         }
     }
 
-    /// Fills `output` with the bytes of a file from `offset` on, and gives how many there were: fewer than asked for
-    /// only at the end of the file. All of it happens on the calling thread.
+    /// Fills `output` with the bytes of a file from `offset` on, and returns how many there were: fewer than requested only at
+    /// the end of the file. All work is done on the calling thread.
     ///
     /// # Errors
-    /// The inode has no data, the image is corrupt or cannot be read.
+    /// The inode has no data, or the image is corrupt or cannot be read.
     pub fn read(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Result<usize> {
         let range = ByteRange::new(offset, output.len() as u64);
         if range.is_empty() {
@@ -96,9 +96,9 @@ impl Reader {
         result.map_err(|error| error.for_inode(nid))
     }
 
-    /// As [`Reader::read`], into pages of the pool, which `completion` is then given. It runs once, on whichever thread
-    /// ends the read, perhaps before this returns. The calling thread never waits for a source unless it has a permit
-    /// for that ([`Engine::permit_blocking`]), and decodes only what is cheap.
+    /// Like [`Reader::read`], into pages of the pool, which are passed to `completion`. `completion` runs once, on the thread
+    /// that ends the read, possibly before this returns. The calling thread never waits for a source unless it has a permit
+    /// for that ([`Engine::permit_blocking`]), and decodes only cheap blocks.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
         let asked = Instant::now();
         let Some(mut pages) = self.engine.pool.temporary(len as usize, Effort::Demand) else {
@@ -124,9 +124,8 @@ impl Reader {
         self.read_ahead(nid, range, ahead);
     }
 
-    /// Runs `work`, which reads metadata, and gives its result to `completion`: here if nothing has to be waited for, else
-    /// on a thread that may wait. `work` is told the file system to ask; it runs a second time where the first ended in
-    /// [`Error::WouldBlock`].
+    /// Runs `work`, which reads metadata of the file system that it is passed, and passes the result to `completion`. If `work`
+    /// ends in [`Error::WouldBlock`] on the calling thread, it runs a second time on a thread that may wait.
     pub fn metadata_then<R: 'static>(
         &self,
         work: impl Fn(&dyn FileSystem) -> Result<R> + Send + 'static,
@@ -148,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// Maps `range` and plans it: the workspace then has the extents and the plan; gives how many bytes it fills.
+    /// Maps `range` and plans its read in the workspace. Returns how many bytes the plan fills.
     pub(crate) fn plan(
         &self,
         workspace: &mut Workspace,
@@ -162,7 +161,7 @@ impl Reader {
         Ok(plan(range, &workspace.extents, &mut workspace.planned))
     }
 
-    /// Plans a read and looks up where the bytes of each step are.
+    /// Plans a read and looks up the bytes of each step.
     pub(crate) fn prepare(
         &self,
         workspace: &mut Workspace,
@@ -177,7 +176,7 @@ impl Reader {
         Ok(Left { steps, len, neighbours })
     }
 
-    /// Does what can be done at once.
+    /// Executes the steps that need no waiting and no costly decoding.
     fn start(&self, workspace: &mut Workspace, nid: Nid, range: ByteRange, output: &mut [u8]) -> Start {
         let job = Job { engine: &self.engine, blocking: Blocking::Never, costly: Costly::Leave, ahead: None };
         let Left { mut steps, len, neighbours } = match self.prepare(workspace, nid, range, Blocking::Never) {

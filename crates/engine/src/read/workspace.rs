@@ -1,4 +1,4 @@
-//! What one read needs while it runs.
+//! Buffers of reads, reused by later reads.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use floe_image::Extent;
 
 use super::{acquire::Step, plan::PlannedStep};
 
-/// What one read needs while it runs, kept from read to read so that nothing is made anew.
+/// The buffers of one read. They are reused, so that a read allocates nothing.
 #[derive(Default)]
 pub(crate) struct Workspace {
     pub(crate) extents: Vec<Extent>,
@@ -14,14 +14,14 @@ pub(crate) struct Workspace {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Workspaces that nobody uses now; as many as there were reads at one time.
+/// The idle workspaces; as many as there were concurrent reads.
 #[derive(Default)]
 pub(crate) struct Workspaces {
     idle: Mutex<Vec<Workspace>>,
 }
 
 impl Workspaces {
-    /// Runs `work` with a workspace of its own.
+    /// Runs `work` with an empty workspace.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Workspace) -> R) -> R {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut workspace = idle.unwrap_or_default();

@@ -310,7 +310,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
 }
 
-/// What hands the mount over, with the state that the next process needs. `None` for a front.
+/// Creates the giver of the mount, with the state that the next process needs. `None` for a front.
 fn giver(
     mount: &Mount,
     image: &Image,

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "URL")]
     location: RemoteLocation,
 
-    /// What a launch reads, as floe record has it [default: the launch list in the image]
+    /// The profile of a launch, from floe record [default: the launch list in the image]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 

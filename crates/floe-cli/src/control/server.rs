@@ -27,7 +27,7 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a connection could not be accepted, usually because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a mount does for its clients.
+/// The operations of a mount for its clients.
 pub(crate) trait Service: Send + Sync {
     /// Answers a question.
     fn answer(&self, question: Question) -> Answer;

@@ -29,7 +29,7 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 const FULL_DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The maximal number of descriptors in a message: `SCM_MAX_FD`.
+/// The maximum number of descriptors in a message: `SCM_MAX_FD`.
 pub(super) const DESCRIPTORS_MAX: usize = 253;
 
 /// A mount that can be handed over.
@@ -45,10 +45,10 @@ impl Giver {
     }
 
     /// Hands the mount over to the process at the other end of a connection, which has asked for it. If that process fails,
-    /// this one goes on.
+    /// this one continues to serve.
     ///
     /// # Errors
-    /// The other process broke off the conversation.
+    /// The other process closed the connection, or broke the protocol.
     pub(crate) fn give(&self, connection: &UnixStream) -> io::Result<()> {
         connection.set_write_timeout(Some(START_PATIENCE))?;
         self.send_state(connection)?;
@@ -81,7 +81,7 @@ impl Giver {
         }
     }
 
-    /// Sends the state, and with it the descriptors: those of the device, and the further ones that the answer counts.
+    /// Sends the state, and with it the descriptors: those of the device, and the others that the answer mentions.
     fn send_state(&self, connection: &UnixStream) -> io::Result<()> {
         let mut descriptors: Vec<BorrowedFd<'_>> = self.handover.devices();
         let (auto_unmount, state_file) = (self.handover.auto_unmount(), self.state.descriptor());
@@ -92,7 +92,8 @@ impl Giver {
             has_state_file: state_file.is_some(),
         };
         if descriptors.len() > DESCRIPTORS_MAX {
-            let answer = Answer::Refused("it has too many threads with descriptors of their own (clone-fd)".to_owned());
+            let answer =
+                Answer::Refused("the mount has more descriptors than one message can pass (clone-fd)".to_owned());
             return write_line(connection, &answer);
         }
         let mut line = serde_json::to_vec(&answer)?;

@@ -51,7 +51,7 @@ impl ServiceManager {
         self.send(&format!("READY=1\nMAINPID={}", std::process::id()), &[]);
     }
 
-    /// Stores what a process needs that is to continue after a crash of this one.
+    /// Stores descriptors for the process that continues the mount after a crash of this one.
     pub(super) fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) {
         for descriptor in descriptors {
             self.send(&format!("FDSTORE=1\nFDNAME={name}"), &[*descriptor]);
@@ -65,7 +65,7 @@ impl ServiceManager {
         }
     }
 
-    /// Sends a message. One that the service manager does not take is lost.
+    /// Sends a message. Errors are ignored.
     fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);

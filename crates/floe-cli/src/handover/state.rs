@@ -31,7 +31,7 @@ pub(crate) struct State {
     minor: u32,
     /// The FUSE features in use.
     features: u64,
-    /// Which front the mount has (`kernel` or `fuse`), and why.
+    /// The front of the mount (`kernel` or `fuse`), and the reason for it.
     pub(crate) front: FrontReport,
     /// The changes of `floe tune`, each of the form `key=value`, in their order.
     pub(crate) tuned: Vec<String>,
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Invocation {
-    /// How this process was started. To be called before it changes its working directory.
+    /// How this process was started. Must be called before the working directory changes.
     pub(crate) fn of_this_process(is_service: bool) -> Self {
         Self {
             arguments: std::env::args_os().collect(),

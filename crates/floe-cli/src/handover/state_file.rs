@@ -16,15 +16,15 @@ use super::State;
 /// The size of each copy of the state, in bytes.
 const SLOT_BYTES: usize = 64 << 10;
 
-/// The state of a mount. It is also in a memory file if a service manager keeps one: so that a process that is killed while it
-/// writes leaves a valid state, the file has two copies, which are written in turn.
+/// The state of a mount. If a service manager keeps a memory file, the state is also in that file. It has two copies, which are
+/// written in turn, so that a process that is killed while it writes leaves one valid copy.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     current: Mutex<Version>,
     file: Option<File>,
 }
 
-/// A version of the state; that with the highest number is current.
+/// A version of the state. The version with the highest number is current.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Version {
     number: u64,
@@ -75,7 +75,7 @@ impl StateFile {
         current.number += 1;
         current.number_at_end = current.number;
         if let Some(file) = &self.file {
-            // Without room for the changes, a restarted process has the options of its arguments.
+            // If the changes cannot be written, a restarted process continues with older options.
             let _ = write(file, &current);
         }
     }
@@ -86,7 +86,7 @@ impl StateFile {
     }
 }
 
-/// Makes a file of a descriptor that another process has passed on.
+/// Turns a descriptor that another process has passed into a file.
 pub(crate) fn file_of(descriptor: OwnedFd) -> File {
     descriptor.into()
 }

@@ -41,7 +41,7 @@ pub(crate) struct Taken {
     pub(crate) state: State,
     inherited: Inherited,
     state_file: Option<File>,
-    /// The process that serves it, unless that has crashed.
+    /// The connection to the process that serves it, unless that process has crashed.
     from: Option<UnixStream>,
 }
 
@@ -153,7 +153,7 @@ impl Taken {
     /// Takes the mount over: lets the other process stop, and starts to serve.
     ///
     /// # Errors
-    /// The image is another one, or the other process does not stop. The mount is left to that process.
+    /// The image has changed, or the other process does not stop. That process continues to serve the mount.
     pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
         let directory = self.directory();
         let shown = directory.display();
@@ -185,7 +185,7 @@ fn another_version(directory: &Path) -> Fail {
     ))
 }
 
-/// The first answer, with the descriptors that come with it.
+/// Receives the first answer and its descriptors.
 fn receive(connection: &UnixStream) -> io::Result<(Answer, Vec<OwnedFd>)> {
     let (mut line, mut descriptors) = (Vec::new(), Vec::new());
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

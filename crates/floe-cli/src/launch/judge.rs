@@ -1,4 +1,4 @@
-//! Sees a launch begin, and whether it is still the recorded one.
+//! Detects the beginning of a recorded launch, and whether it still matches its profile.
 
 use std::{
     collections::HashSet,
@@ -11,10 +11,10 @@ use std::{
 use floe_fuse::Touch;
 use floe_image::Nid;
 
-/// The minimum number of files outside of the profile with which a launch has left it.
+/// A launch has left its profile only if it touched at least this many files outside of it.
 const OUTSIDE_MIN: usize = 16;
 
-/// A launch has left its profile when more than one in this many of its files is outside.
+/// A launch has left its profile if more than one in this many of its files is outside.
 const OUTSIDE_SHARE: u64 = 4;
 
 /// The maximum number of files outside of the profile that are remembered.
@@ -23,7 +23,7 @@ const OUTSIDE_MAX: usize = 1024;
 /// The maximum number of files that are remembered until the files of the profile are known.
 const EARLY_MAX: usize = 1024;
 
-/// Compares the files that programs touch with those of the profile. Directories count as neither: all programs share
+/// Compares the files that programs touch with those of the profile. Directories are ignored, because all programs share
 /// them.
 #[derive(Default)]
 pub(super) struct Judge {
@@ -108,7 +108,7 @@ impl Judge {
         self.is_over.load(Relaxed)
     }
 
-    /// Ends the judgement: from here on, touches cost nothing.
+    /// Ends the comparison. Touches cost nothing from here on.
     pub(super) fn end(&self) {
         let _state = self.lock();
         self.is_over.store(true, Relaxed);

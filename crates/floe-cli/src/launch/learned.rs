@@ -27,9 +27,9 @@ const END_BYTES: u64 = 128 << 10;
 
 /// The place of the profile that is learned for an image: `launches/IDENTITY/profile` in the cache directory.
 ///
-/// A local image is identified by its length, its offset in the file and a SHA-256 of both its ends, a remote one by its
-/// name, in which tags are resolved to digests, and its length. A wrong profile costs time and nothing else, so an
-/// image that differs in its middle alone may share one.
+/// A local image is identified by the length of the file, the offset given for the image, and a SHA-256 of the first and the
+/// last 128 KiB. A remote image is identified by its length and its name, in which tags are resolved to digests. Images that
+/// differ only in the middle share a profile, which is acceptable because a wrong profile costs only time.
 pub(super) struct LearnedPlace {
     directory: PathBuf,
 }
@@ -42,7 +42,7 @@ impl LearnedPlace {
     pub(super) fn of(image: &Path, options: &OpenOptions, remote: Option<&RemoteProcess>) -> Result<Self, Fail> {
         let cache = options.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
         let cache = cache.ok_or_else(|| {
-            Fail::failed("there is no place for what is learned: name one with -o cache-directory=DIR")
+            Fail::failed("there is no directory for learned profiles: name one with -o cache-directory=DIR")
         })?;
         let identity = match remote {
             Some(process) => {
@@ -70,24 +70,24 @@ impl LearnedPlace {
             Ok(profile) if !profile.is_empty() => Some(profile),
             Ok(_) => None,
             Err(error) => {
-                eprintln!("floe: {}: {error}; the next launch is learned", self.path().display());
+                eprintln!("floe: {}: {error}; the next launch will be learned", self.path().display());
                 None
             }
         }
     }
 
-    /// Makes the directory, and allows a confined process to write the profile in it.
+    /// Creates the directory, and allows a confined process to write the profile in it.
     pub(super) fn allow(&self, policy: &mut Policy) {
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory) {
-            eprintln!("floe: cannot make {}: {error}; nothing will be learned", self.directory.display());
+            eprintln!("floe: cannot create {}: {error}; no launch will be learned", self.directory.display());
         }
         policy.allow(&self.directory, Access::Files);
     }
 
-    /// Writes the profile. Readers see all of it or nothing.
+    /// Writes the profile atomically.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// The file cannot be written.
     pub(super) fn write(&self, profile: &Profile) -> io::Result<()> {
         let unfinished = self.directory.join(format!(".{NAME}.{}", process::id()));
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
@@ -101,13 +101,13 @@ impl LearnedPlace {
 }
 
 fn identity_of(image: &Path, offset: Offset) -> io::Result<String> {
-    // A FIFO would wait for a writer.
+    // Opening a FIFO would otherwise wait for a writer.
     let file = fs::OpenOptions::new().read(true).custom_flags(NONBLOCK).open(image)?;
     let len = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
     let start = match offset {
         Offset::At(start) => start,
         Offset::None => 0,
-        // Another value than any offset.
+        // Differs from any offset.
         Offset::Auto => u64::MAX,
     };
     let first = if start == u64::MAX { 0 } else { start.min(len) };

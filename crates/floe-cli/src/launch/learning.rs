@@ -15,18 +15,18 @@ use super::{
     report::{LaunchState, Progress},
 };
 
-/// A launch is over when nothing new was touched for so long.
+/// A launch is over when nothing new was touched for this long.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// The longest time that a launch is recorded.
+/// The maximum duration of a recording.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Records the first launch of a mount.
 ///
-/// Meanwhile, nothing is prefetched: bytes that are pushed into the page cache hide from the mount that programs read them.
+/// Prefetch is off during the recording: the mount would not see reads of bytes that were pushed into the page cache.
 pub(super) struct Learning {
     recorder: Arc<Recorder>,
-    /// Taken by the one who writes.
+    /// Taken by the thread that writes the profile.
     place: Mutex<Option<LearnedPlace>>,
     reads_around: bool,
     progress: Arc<Progress>,

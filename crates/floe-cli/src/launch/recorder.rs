@@ -1,4 +1,4 @@
-//! Records what a launch touches.
+//! Records the touches of a launch.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use crate::fail::Fail;
 /// The maximum depth of a path.
 const DEPTH_MAX: usize = 1024;
 
-/// Records what a launch touches, in order.
+/// Records the touches of a launch, in order.
 #[derive(Default)]
 pub(crate) struct Recorder {
     recording: Mutex<Recording>,
@@ -61,8 +61,8 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// Waits until files were read and nothing was touched for `quiet`, or for `time_max` in all since the first read, or
-    /// until the recording is ended.
+    /// Waits until files were read and then nothing was touched for `quiet`, until `time_max` has passed since the first read,
+    /// or until the recording ends.
     pub(crate) fn wait_until_quiet(&self, quiet: Duration, time_max: Duration) {
         let unpoison = PoisonError::into_inner;
         let nothing = |recording: &mut Recording| !recording.has_read && !recording.is_over;
@@ -91,7 +91,7 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// The profile of what was recorded, which is taken.
+    /// Takes the recorded touches, and returns their profile.
     ///
     /// # Errors
     /// The image cannot be read.
@@ -124,7 +124,7 @@ impl Recorder {
     }
 }
 
-/// The paths of inodes; that of the root is empty.
+/// The paths of inodes. The path of the root is empty.
 struct Paths {
     root: Nid,
     names: HashMap<Nid, (Nid, Box<[u8]>)>,
@@ -132,8 +132,8 @@ struct Paths {
 }
 
 impl Paths {
-    /// Finds the paths of inodes whose names were not looked up: those that were listed with attributes, and all if the
-    /// kernel's EROFS looks names up.
+    /// Finds the paths of inodes whose names the mount did not look up: those listed with attributes, or all if the kernel's
+    /// EROFS looks names up.
     fn find_unnamed(&mut self, image: &Image, touches: &[Recorded]) -> Result<(), Fail> {
         let nids = touches.iter().map(|touch| match touch {
             Recorded::Name { parent, .. } => *parent,

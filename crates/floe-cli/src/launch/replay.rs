@@ -19,35 +19,37 @@ use super::{
 /// The maximum number of bytes that a replay puts into the page cache.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// The number of bytes that are stored before it is looked whether the launch goes on.
+/// The number of bytes that are stored between two checks whether the replay continues.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Ranges grow to whole chunks of so many bytes. Pages that are missing between stored ones would cost a request each: the
-/// kernel's readahead asks for each gap on its own. The blocks that hold them are decoded anyway.
+/// Ranges grow to whole chunks of this size in bytes. The kernel's readahead sends a request for each gap between stored
+/// pages, and the blocks with the pages of the gap are decoded anyway.
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// The number of steps of the first batch. Each batch has twice as many as the one before.
 const FIRST_STEPS: u32 = 8;
 
-/// The bytes of ranges with which a batch ends.
+/// A batch ends when its ranges have this many bytes.
 const BATCH_BYTES: u64 = 1 << 20;
 
 /// The number of batches whose names are looked up while the ranges of earlier ones are stored.
 const BATCHES_AHEAD: usize = 2;
 
-/// Goes ahead of a launch: instantiates its names in the kernel and puts what it reads into the page cache, in order.
+/// Replays a launch ahead of its programs: looks up its names in the kernel, and puts the ranges that it reads into the page
+/// cache, in order.
 pub(super) struct Replay {
     pub(super) image: Image,
     /// The reader that serves the mount.
     pub(super) reader: Reader,
     pub(super) walk: LaunchWalk,
-    /// Whether the kernel's EROFS is in front: then its page cache reads by itself, and is not given bytes.
+    /// Whether the kernel's EROFS is in front. It is then told to read ahead, because bytes cannot be pushed into its page
+    /// cache.
     pub(super) is_front: bool,
     pub(super) judge: Arc<Judge>,
     pub(super) progress: Arc<Progress>,
 }
 
-/// Names that are looked up together, and the ranges that follow.
+/// Names that are looked up together, and the ranges to store after them.
 #[derive(Default)]
 struct Batch {
     walk: WalkBatch,
@@ -57,7 +59,7 @@ struct Batch {
     files_end: u64,
 }
 
-/// Why a replay ends before its profile does.
+/// The reason why a replay ends early.
 enum Ending {
     Left,
     Stopped(&'static str),
@@ -127,7 +129,7 @@ impl Replay {
                 (ProfileStep::Range(_), None) => self.progress.note_skipped(),
                 (ProfileStep::Range(range), Some((nid, size))) => {
                     let range = range.range.intersection(ByteRange::new(0, *size));
-                    // The page cache takes bytes only of files that the kernel knows.
+                    // The page cache takes bytes only for inodes that the kernel has looked up.
                     let is_first = !seen.contains(path.as_slice());
                     actions.extend((is_first && !self.is_front).then_some(WalkAction::Look));
                     for range in new_chunks(range, *size, chunks.entry(*nid).or_default()) {
@@ -170,7 +172,7 @@ impl Replay {
         under_way.into_iter().try_for_each(|batch| self.finish(batch))
     }
 
-    /// Asks for the names of a batch, and finishes the oldest one if enough are under way.
+    /// Sends the names of a batch, and finishes the oldest batch if enough are in progress.
     fn begin(&self, batch: Batch, under_way: &mut VecDeque<Batch>) -> Result<(), Ending> {
         self.check()?;
         if !batch.walk.is_empty() {
@@ -212,7 +214,7 @@ impl Replay {
             self.check()?;
             match receiver.recv_timeout(GLANCE) {
                 Err(RecvTimeoutError::Timeout) => {}
-                // Those who read the range receive the error.
+                // Programs that read the range receive the error.
                 Ok(Err(_)) => return Ok(0),
                 Ok(Ok(stored)) => return Ok(stored),
                 Err(RecvTimeoutError::Disconnected) => return Err(Ending::Stopped("no thread can store bytes")),
@@ -220,7 +222,7 @@ impl Replay {
         }
     }
 
-    /// Whether the replay goes on.
+    /// Checks whether the replay continues.
     fn check(&self) -> Result<(), Ending> {
         if self.judge.is_over() {
             Err(Ending::Stopped("the mount has ended"))
@@ -234,13 +236,13 @@ impl Replay {
     }
 }
 
-/// The chunks of a range that are not in `known`, which they are added to, as ranges of a file of this size.
+/// The chunks of a range that are not in `known`, as ranges of a file of `size` bytes. Adds them to `known`.
 fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     if range.is_empty() {
         return ranges;
     }
-    // Larger files than this are never replayed to their end.
+    // The limit of the replay ends longer ranges anyway.
     for chunk in (range.offset() / CHUNK_BYTES..range.end().div_ceil(CHUNK_BYTES)).take(CHUNKS_MAX) {
         if !known.insert(chunk) {
             continue;
@@ -254,7 +256,7 @@ fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<Byte
     ranges
 }
 
-/// The maximum number of chunks of one range: with them, the limit of the replay is reached.
+/// The maximum number of chunks of one range: as many as a replay may store.
 const CHUNKS_MAX: usize = (BYTES_MAX / CHUNK_BYTES) as usize;
 
 const NO_WALKER: &str = "the thread that looks names up has ended";

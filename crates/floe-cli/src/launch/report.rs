@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct LaunchReport {
     /// `off`, `none`, `unavailable`, `waiting`, `replaying`, `replayed`, `left`, `stopped`, `learning` or `learned`.
     pub(crate) state: String,
-    /// Why it is this state; may be empty.
+    /// The reason for the state; may be empty.
     pub(crate) reason: String,
-    /// Where the profile is: a path, or `image`.
+    /// The location of the profile: a path, or `image`.
     pub(crate) source: String,
     /// The steps of the profile.
     pub(crate) steps: u64,
@@ -27,7 +27,7 @@ pub(crate) struct LaunchReport {
     /// Names that were looked up ahead of the programs and do not exist.
     pub(crate) missing_names: u64,
     pub(crate) failed_names: u64,
-    /// Ranges of files that the page cache was given, or was asked to read.
+    /// Ranges of files that were stored in the page cache, or that the kernel's EROFS was told to read.
     pub(crate) ranges: u64,
     pub(crate) range_bytes: u64,
     /// Steps whose files are not in the image.
@@ -52,7 +52,7 @@ pub(crate) enum LaunchState {
     Replayed,
     /// The launch touched too many files that the profile does not have.
     Left,
-    /// A limit was reached.
+    /// A limit was reached, or the mount ended.
     Stopped,
     Learning,
     Learned,

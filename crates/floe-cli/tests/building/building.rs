@@ -1,4 +1,4 @@
-//! `floe mkfs`: its sources, what it reads back, and how it ends.
+//! `floe mkfs`: its sources, its verification of the image, and its exit codes.
 
 use std::{
     fs,
@@ -113,9 +113,9 @@ fn an_image_that_does_not_read_back_is_not_kept() {
         options.compression = compression;
         let verifier = ImageVerifier { thoroughness: Thoroughness::Full, jobs: NonZeroUsize::new(2).expect("not 0") };
         let summary = build_verified(&options, std::slice::from_ref(&source), &mut verifier.clone(), &mut NoProgress);
-        let summary = summary.expect("an image that nobody spoils is taken");
+        let summary = summary.expect("an unmodified image is accepted");
         let image = Image::open(&options.output, &OpenOptions::default()).expect("it opens");
-        // Where the root's inode is: 32 bytes for each number, in the block that the metadata begins with.
+        // The offset of the root's inode: 32 bytes per nid, from the first metadata block on.
         let metadata = 4096 + summary.data_bytes;
         let root = metadata.next_multiple_of(4096) + 32 * image.root().0;
         let root = if image.root().0 * 32 + metadata < summary.image_bytes { root } else { metadata };

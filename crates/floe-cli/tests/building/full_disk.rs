@@ -1,4 +1,4 @@
-//! A disk that is full at any point: what is written is whole or not there, and what failed is told in one line each.
+//! A disk that becomes full at any point: files are complete or missing, and each failure has a one-line message.
 
 use std::{
     ffi::CString,
@@ -20,12 +20,12 @@ use rustix::{
 
 use crate::support::program::{PATIENCE, floe};
 
-/// In how many steps a disk grows from nothing to what is needed.
+/// The number of disk sizes between nothing and enough.
 const STEPS: u64 = 24;
 
 const KIB: u64 = 1 << 10;
 
-/// A small disk, in memory; unmounted when dropped.
+/// A small tmpfs. Unmounted when dropped.
 struct Disk {
     directory: tempfile::TempDir,
 }
@@ -54,7 +54,7 @@ impl Drop for Disk {
     }
 }
 
-/// A tree of text, noise and many small files.
+/// A tree of text, random data and many small files.
 fn tree(folder: &Path) -> PathBuf {
     let tree = folder.join("tree");
     let mut random = Random::new(7);
@@ -73,7 +73,7 @@ fn run(command: &mut Command) -> BoundedRun {
     run
 }
 
-/// That a run that failed says so in lines of its own, of which one says that the disk is full.
+/// Checks that the messages of a failed run are lines of its own, and that one of them says that the disk is full.
 fn assert_full(run: &BoundedRun, what: &str) {
     assert_eq!(run.status.code(), Some(1), "{what}: {} {}", run.status, run.stderr);
     assert!(run.stderr.contains("No space left on device"), "{what}: {:?}", run.stderr);
@@ -103,7 +103,7 @@ fn an_image_that_does_not_fit_leaves_nothing_behind() {
         assert!(made.status.success(), "{options:?}: {}", made.stderr);
         let expected = fs::read(&reference).expect("the image");
         let enough = (expected.len() as u64).div_ceil(KIB).next_multiple_of(4);
-        // An archive is unpacked beside the image first; so are the tails of files.
+        // Archives are first unpacked beside the image, and so are the tails of files.
         let needs_scratch = source == &archive || options.contains(&"--fragments=tails");
         let most = if needs_scratch { enough + 8 * KIB } else { enough + 64 };
         let mut outcomes = [0, 0];
@@ -205,7 +205,7 @@ fn stopping_and_going_on_changes_nothing() {
     }
 }
 
-/// Runs a program that is stopped and continued all the time: calls that wait are interrupted. Gives how often it was.
+/// Runs a program that is stopped and continued all the time, which interrupts waiting calls. Returns how often.
 fn stops(mut command: Command) -> usize {
     let mut child = command.spawn().expect("floe runs");
     let pid = Pid::from_child(&child);
@@ -216,7 +216,7 @@ fn stops(mut command: Command) -> usize {
             return count;
         }
         for signal in [Signal::STOP, Signal::CONT] {
-            kill_process(pid, signal).expect("it has not been waited for");
+            kill_process(pid, signal).expect("its process id is still in use");
         }
         count += 1;
         thread::sleep(Duration::from_millis(1));

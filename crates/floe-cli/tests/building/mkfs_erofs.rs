@@ -1,4 +1,4 @@
-//! By the name of mkfs.erofs: the same options give images with the same content, and the same exit codes.
+//! Floe under the name mkfs.erofs: the same options give images with the same content, and the same exit codes.
 
 use std::{path::Path, process::Output};
 
@@ -24,13 +24,13 @@ fn manifest(image: &Path, device: Option<&Path>) -> Manifest {
     };
     let mut manifest = walk::image(image.file_system().as_ref(), &read).expect("walked");
     for (_, entry) in manifest.entries_mut() {
-        // Where things are is each one's own.
+        // Locations may differ.
         (entry.inode_number, entry.blocks_512, entry.segments) = (None, None, None);
     }
     manifest
 }
 
-/// Options and a source for which both are to give the same content.
+/// Options and a source for which both programs must give the same content.
 const SAME: [&str; 29] = [
     "source",
     "-b512 source",
@@ -71,12 +71,12 @@ fn the_same_options_give_the_same_content() {
     check_same(&scene_of(&small_tree()), &SAME);
 }
 
-/// One that is fast to walk and to compress, as it goes into an image for each row, twice.
+/// A tree that is fast to walk and to compress, because each row builds two images of it.
 fn small_tree() -> Tree {
     Tree { file_count: 30, file_bytes_max: 60_000, wide_directory_entries: 150, nesting_depth: 5, ..Tree::small(20) }
 }
 
-/// Makes images by both and compares them.
+/// Builds images with both programs, and compares them.
 fn check_same(scene: &tempfile::TempDir, rows: &[&str]) {
     let folder = scene.path();
     check_rows(
@@ -84,7 +84,7 @@ fn check_same(scene: &tempfile::TempDir, rows: &[&str]) {
         |options| format!("mkfs.erofs {options}"),
         |&options| {
             let (flags, source) = options.rsplit_once(' ').unwrap_or(("", options));
-            // Nanoseconds need inodes of the larger form, which the original does not choose for them.
+            // Nanoseconds need the extended inode form, which the original does not choose because of them.
             let flags =
                 if flags.contains("-T16") { flags.to_owned() } else { format!("-Eforce-inode-extended {flags}") };
             let mut manifests = Vec::new();
@@ -136,7 +136,7 @@ fn chunks_go_to_a_device() {
     assert_eq!(differences(&manifests[1], &manifests[0], &comparison), Vec::<String>::new());
 }
 
-/// More of them, for a smaller tree.
+/// More options, for a smaller tree.
 const SAME_TOO: [&str; 27] = [
     "-zlz4hc --compress-hints=blanks source",
     "-zlz4 -Enosbcrc source",
@@ -174,7 +174,7 @@ fn rarer_options_give_the_same_content() {
     }
 }
 
-/// Wrong calls, which both end in the same way.
+/// Wrong calls, which end in the same way with both programs.
 const WRONG: [&str; 33] = [
     "",
     "image",
@@ -232,7 +232,7 @@ fn wrong_calls_end_as_the_originals() {
                 told.push(format!("{} instead of {}: {found:?}", found.status, expected.status));
             }
             if found.stderr.is_empty() || left {
-                told.push(format!("nothing is told, or there is an image: {found:?}"));
+                told.push(format!("no message, or an image in spite of it: {found:?}"));
             }
             told
         },
@@ -272,12 +272,12 @@ fn what_is_not_offered_is_refused_in_one_line() {
     }
 }
 
-/// The options that a help text names, with their dashes.
+/// The options in a help text, with their dashes.
 fn options_of(help: &str) -> Vec<String> {
     let mut options = Vec::new();
     for line in help.lines() {
         let line = line.trim_start();
-        // A line begins with an option, or with two: `-V, --version`.
+        // A line begins with one option or two: `-V, --version`.
         let (first, rest) = line.split_once(", ").unwrap_or((line, ""));
         for form in [first, rest].into_iter().filter(|form| form.starts_with('-')) {
             let is_name = |character: &char| character.is_ascii_alphanumeric() || *character == '-';

@@ -1,4 +1,4 @@
-//! By the name of mkfs.erofs: what its options control on disk, and that the kernel mounts it.
+//! Floe under the name mkfs.erofs: the effect of its options on disk, and that the kernel mounts the image.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use floe_testkit::{
 
 use crate::support::mkfs_erofs::{ours, scene, theirs};
 
-/// The superblock's field of so many bytes.
+/// The field of `len` bytes at an offset in the superblock.
 fn field(image: &Path, start: u64, offset: u64, len: usize) -> u64 {
     let mut bytes = [0; 8];
     let file = fs::File::open(image).expect("it is there");
@@ -26,15 +26,15 @@ fn field(image: &Path, start: u64, offset: u64, len: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What dump.erofs says of a path, in lines that begin with `words`.
+/// The lines of dump.erofs about a path that begin with `words`.
 fn dumped(image: &Path, arguments: &[&str], words: &[&str]) -> Vec<String> {
-    let output = Command::new(peer("dump.erofs").expect("it was asked for")).args(arguments).arg(image).output();
+    let output = Command::new(peer("dump.erofs").expect("the test needs it")).args(arguments).arg(image).output();
     let output = String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned();
     let lines = output.lines().map(str::trim);
     lines.filter(|line| words.iter().any(|word| line.starts_with(word))).map(str::to_owned).collect()
 }
 
-/// The extents of a file: lengths in the file, and places in the image.
+/// The extents of a file: lengths in the file, and offsets in the image.
 fn extents(image: &Path, path: &str) -> Vec<(u64, u64)> {
     let lines = dumped(image, &[&format!("--path={path}"), "-e"], &["0:", "1:", "2:", "3:", "4:", "5:"]);
     let numbers = |line: &String| -> Vec<u64> {
@@ -45,10 +45,10 @@ fn extents(image: &Path, path: &str) -> Vec<(u64, u64)> {
     found
 }
 
-/// What an option controls on disk, as a text that is the same for both.
+/// The effect of an option on disk, as a text that must be equal for both programs.
 type Property = fn(&Path) -> String;
 
-/// Options, and what they control.
+/// Options, and their effects.
 const CONTROLLED: [(&str, Property); 9] = [
     ("-Enosbcrc", |image| format!("checksum: {} {}", field(image, 0, 8, 4) & 1, field(image, 0, 4, 4))),
     ("--fsalignblks=5", |image| {
@@ -121,7 +121,7 @@ fn what_options_control_on_disk_is_the_same() {
                     let image = folder.join(name);
                     let offset = if options.contains("--offset") { "--offset=12345" } else { "--offset=0" };
                     let fsck =
-                        Command::new(peer("fsck.erofs").expect("it was asked for")).arg(offset).arg(&image).output();
+                        Command::new(peer("fsck.erofs").expect("the test needs it")).arg(offset).arg(&image).output();
                     let fsck = fsck.expect("it runs");
                     format!(
                         "{}, fsck {}",
@@ -171,7 +171,7 @@ fn the_kernel_mounts_what_is_asked_for() {
             };
             let mut found = walk::directory(&mount.path(), DirectoryWalk::default()).expect("walked");
             for (_, entry) in found.entries_mut() {
-                // The mark by which overlayfs knows the directory of a whiteout is put there on purpose.
+                // The attribute by which overlayfs recognises directories with whiteouts is added on purpose.
                 entry.xattrs.retain(|name, _| !name.ends_with(b"overlay.origin"));
             }
             let comparison = Comparison { directory_shape_is_free: true, ..Comparison::default() };

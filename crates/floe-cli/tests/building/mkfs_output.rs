@@ -1,4 +1,4 @@
-//! What `floe mkfs` writes to, and what it takes care of there.
+//! The targets of `floe mkfs`, and how it treats existing ones.
 
 use std::{
     fs::{self, File, Permissions},
@@ -18,11 +18,11 @@ use floe_mkfs::{
 use floe_testkit::skip::{self, Need};
 use tempfile::TempDir;
 
-/// Where the superblock's magic is, and what it is.
+/// The offset and the value of the superblock's magic.
 const MAGIC_OFFSET: u64 = 1024;
 const MAGIC: [u8; 4] = 0xE0F5_E1E2_u32.to_le_bytes();
-/// The ioctl by which a file system stops at once, as in a crash (`FS_IOC_SHUTDOWN`), and what it is asked for: not even
-/// its journal is written.
+/// The ioctl that stops a file system at once, as in a crash (`FS_IOC_SHUTDOWN`), and its argument: the journal is not
+/// written either.
 const SHUTDOWN: &str = "open F, '<', $ARGV[0] or die $!; my $how = pack('L', 2); \
     ioctl(F, 0x8004587D, $how) or die \"ioctl: $!\"";
 
@@ -140,7 +140,7 @@ fn a_link_stays_and_leads_to_the_image() {
     fs::create_dir(folder.path().join("store")).expect("made");
     symlink("second", folder.path().join("first")).expect("linked");
     symlink("store/image", folder.path().join("second")).expect("linked");
-    // Once the target is not there yet, once it is replaced.
+    // Once the target does not exist, once it is replaced.
     for round in 0..2 {
         succeed(&floe(&folder, &["first", "source", "--compress=zstd", "--fragments=tails"]));
         for (link, target) in [("first", "second"), ("second", "store/image")] {
@@ -179,7 +179,7 @@ fn a_device_in_use_is_refused() {
     assert_eq!(fs::read(folder.path().join("mount/other")).expect("read"), b"more");
 }
 
-/// Says of every image that it is not as it should be.
+/// A check that rejects every image.
 struct Refusal;
 
 impl Verifier for Refusal {
@@ -207,11 +207,11 @@ fn a_device_holds_a_whole_image_or_none() {
     assert!(device.has_magic());
     let error = build_verified(&options, &[source], &mut Refusal, &mut NoProgress).expect_err("it is refused");
     assert!(matches!(error, Error::Verify(_)), "{error}");
-    assert!(!device.has_magic(), "what was refused is left as an image");
-    // What fails before anything is written leaves the device alone.
+    assert!(!device.has_magic(), "a refused image keeps its magic");
+    // A build that fails before it writes leaves the device unchanged.
     succeed(&floe(&folder, &[&device.path, "source"]));
     assert_eq!(floe(&folder, &[&device.path, "nothing"]).status.code(), Some(1));
-    assert!(device.has_magic(), "nothing was written, but the image is gone");
+    assert!(device.has_magic(), "the refused build did not change the device");
 }
 
 #[test]
@@ -236,12 +236,12 @@ fn an_image_in_its_own_source_is_left_out() {
         theirs.len() <= first.len() && note.contains("<W> erofs: the output source/a/image is inside the source"),
         "{note}"
     );
-    // The same name at the same place of another source is another file.
+    // The same name in another source is another file.
     fs::create_dir_all(folder.path().join("other/a")).expect("made");
     fs::write(folder.path().join("other/a/image"), "no image").expect("written");
     succeed(&floe(&folder, &["source/a/image", "source", "other"]));
     let image = Image::open(folder.path().join("source/a/image"), &OpenOptions::default()).expect("it opens");
-    let nid = image.resolve("/a/image").expect("that of the other source");
+    let nid = image.resolve("/a/image").expect("the file of the other source");
     assert_eq!(image.attr(nid).expect("read").size, 8);
 }
 
@@ -298,14 +298,14 @@ fn the_environment_bounds_times() {
     all.iter().skip(1).for_each(|path| touch(path, 1_700_000_001));
     succeed(&command("1500000000", &["two", "source"]));
     let [one, two] = ["one", "two"].map(|image| fs::read(folder.path().join(image)).expect("read"));
-    assert!(one == two, "times after the one of the environment make a difference");
+    assert!(one == two, "times later than that of the environment are replaced");
     let times = |name: &str| {
         let image = Image::open(folder.path().join(name), &OpenOptions::default()).expect("it opens");
         ["/", "/text", "/a/b/small"]
             .map(|path| image.attr(image.resolve(path).expect("it is there")).expect("read").modified.seconds)
     };
     assert_eq!(times("one"), [1_500_000_000, 1_000_000_000, 1_500_000_000]);
-    // What the command line says counts more.
+    // The command line takes precedence.
     succeed(&command("1500000000", &["three", "source", "-T7"]));
     assert_eq!(times("three"), [7; 3]);
     for epoch in ["", "soon", "-1", "0x10", "1.5", "99999999999999999999"] {
@@ -388,6 +388,6 @@ fn what_is_excluded_has_to_be_there() {
             }
         }
     }
-    // The original takes what is not there.
+    // The original accepts a path that does not exist.
     succeed(&drop_in(&folder, &["--exclude-path=nothing", "image", "source"]));
 }

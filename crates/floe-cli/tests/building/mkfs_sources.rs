@@ -1,4 +1,4 @@
-//! What `floe mkfs` makes of its sources: of holes, of lists in archives, of files that change, of what is no source.
+//! `floe mkfs` and its sources: holes, archive members, changing files, and invalid sources.
 
 mod archives;
 mod changing;

@@ -1,4 +1,4 @@
-//! `floe record` and `floe mkfs --profile`: what a launch reads comes first, and is listed.
+//! `floe record` and `floe mkfs --profile`: the files of a launch come first in the image, and are listed in it.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn launch_list(image: &Image) -> Vec<(Nid, ByteRange)> {
     erofs.launch_list().expect("it can be read")
 }
 
-/// The first byte of the image that a file's data is in.
+/// The offset of a file's data in the image.
 fn first_byte(image: &Image, path: &str) -> u64 {
     let nid = image.resolve(path).expect("it is there");
     let mut extents: Vec<Extent> = Vec::new();
@@ -55,7 +55,7 @@ fn scene() -> tempfile::TempDir {
     folder
 }
 
-/// The files that a launch reads, in an order that is not that of their names.
+/// The files that a launch reads, not in the order of their names.
 const READ: [&str; 4] = ["/d/31", "/d/07", "/d/22", "/d/08"];
 
 #[test]
@@ -83,7 +83,7 @@ fn what_is_recorded_comes_first() {
         let rest = (0..40).map(|number| format!("/d/{number:02}")).filter(|path| !READ.contains(&path.as_str()));
         assert!(rest.map(|path| first_byte(&profiled, &path)).all(|place| place > places[3]), "{more:?}");
         profiled.read_ahead_of_launch();
-        // What no reader looks at may be anything.
+        // Bytes that no reader uses may differ.
         let bytes = fs::read(folder.join("profiled")).expect("read");
         let start = bytes.len() - 4096;
         for place in [0, 8, 12, 16, 30, 47] {
@@ -122,18 +122,18 @@ fn a_launch_is_recorded_as_it_reads() {
     };
     check("with nothing mounted", &record(&["--image", "image"]));
     run(&["mount", "image", "mount", "--daemon"]);
-    // What is in memory already is recorded too.
+    // Reads of bytes in the page cache are recorded too.
     fs::read(folder.join("mount/d/07")).expect("read");
-    check("over a mount of ours", &record(&[]));
+    check("over a mount of Floe", &record(&[]));
     assert!(folder.join("mount/d/07").exists(), "the mount from before is still there");
     run(&["umount", "mount"]);
     let ours = Command::new("mount").args(["-t", "erofs", "-o", "ro", "image", "mount"]).current_dir(folder).status();
     assert!(ours.expect("mount runs").success());
-    // The kernel shows the file only where the source is a device.
+    // The kernel shows the file only if the source is a device.
     check("over a mount of the kernel", &record(&["--image", "image"]));
     assert!(Command::new("umount").arg(folder.join("mount")).status().expect("umount runs").success());
 
-    // The image with the profile is mounted by the kernel like any other, and by Floe.
+    // The image with the profile can be mounted by the kernel and by Floe.
     run(&["mkfs", "image", "source", "-z", "lz4", "-C", "16k", "--profile", "profile"]);
     for mount in [&["mount", "-t", "erofs", "-o", "ro"][..], &[env!("CARGO_BIN_EXE_floe"), "mount", "--daemon"]] {
         let mut command = Command::new(mount[0]);
@@ -240,7 +240,7 @@ fn the_flags_of_the_covered_mount_are_kept() {
         let at = folder.join("mount").canonicalize().expect("it is there");
         let line = table.lines().rfind(|line| line.contains(at.to_str().expect("text"))).expect("it is mounted");
         let mut expected = words(&covered[0]);
-        // The kernel's EROFS, alone or in front of Floe, checks permissions and lets all users in.
+        // With the kernel's EROFS, alone or in front of Floe, the kernel checks permissions and lets all users in.
         if covered[0].contains(" - erofs ") {
             expected.extend(["default_permissions".to_owned(), "allow_other".to_owned()]);
         } else if !more.is_empty() {

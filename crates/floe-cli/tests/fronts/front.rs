@@ -17,7 +17,7 @@ fn scene() -> Scene {
     Scene::new(&[("small", 10), ("directory/large", 3 << 20), ("directory/deep/file", 5000)])
 }
 
-/// How many mounts of FUSE are in the tree.
+/// The number of FUSE mounts in the tree.
 fn fuse_mounts_of(image: &std::path::Path) -> usize {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
     table.lines().filter(|line| line.contains(" - fuse") && line.contains(image.to_str().expect("text"))).count()
@@ -132,9 +132,9 @@ fn status_says_what_is_in_front_and_why() {
     }
     let scene = scene();
     for (options, expected) in [
-        ("front=kernel", "kernel (it was asked for)"),
-        ("front=fuse", "fuse (it was asked for)"),
-        ("front=auto", "kernel (this is possible here)"),
+        ("front=kernel", "kernel (requested by an option)"),
+        ("front=fuse", "fuse (requested by an option)"),
+        ("front=auto", "kernel (the kernel supports it)"),
         ("front=auto,private", "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)"),
     ] {
         let serving = Serving::new(&scene.image, ["-o", options]);
@@ -187,7 +187,7 @@ fn a_daemon_and_mount_of_fstab_have_a_front() {
         assert_eq!(daemon(command), (Some(0), String::new()));
         assert!(place.mount_line().contains(" - erofs floe"), "{}", place.mount_line());
         let (code, errors) = told(&run(floe().arg("mount").arg(&scene.image).arg(&place.path)));
-        assert!(code == Some(1) && errors.contains("already: to replace it, run floe umount"), "{code:?} {errors}");
+        assert!(code == Some(1) && errors.contains("is already mounted on"), "{code:?} {errors}");
         assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
         until("the program ends", || processes_with(&name).is_empty());
     }
@@ -207,8 +207,8 @@ fn users_without_the_right_to_mount_are_told_why() {
         told(&run(&mut command))
     };
     let (code, errors) = mount("front=kernel");
-    let expected = "floe: the kernel's EROFS cannot be mounted in front: it takes CAP_SYS_ADMIN outside of user \
-                    namespaces: give front=fuse in place of front=kernel\n";
+    let expected = "floe: the kernel's EROFS cannot be mounted in front: it needs CAP_SYS_ADMIN outside of user \
+                    namespaces: use front=fuse instead of front=kernel\n";
     assert_eq!((code, errors.as_str()), (Some(1), expected));
     assert!(!place.is_mounted());
 }

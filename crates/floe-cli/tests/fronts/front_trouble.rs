@@ -1,5 +1,5 @@
 //! The kernel's EROFS in front of a program that is killed, stuck or short of memory: readers get an error or their data,
-//! and everything can be unmounted.
+//! and all mounts can be unmounted.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ use crate::support::{
     program::{Place, Serving, floe, processes_with, run, told, until, within},
 };
 
-/// How many readers wait at one time.
+/// The number of readers that wait at a time.
 const READER_COUNT: usize = 100;
 
-/// An image whose source can be made to hang: it is a file in another mount of Floe, whose program can be stopped.
+/// An image whose source can hang: a file in another mount of Floe, whose program can be stopped.
 struct Stoppable {
     scene: Scene,
     below: Serving,
@@ -55,7 +55,7 @@ impl Drop for Stoppable {
     }
 }
 
-/// Threads that each read a file of their own, and count themselves when they are done.
+/// Threads that each read their own file, and are counted when they are done.
 struct Readers {
     done: Arc<AtomicUsize>,
     failed: Arc<AtomicUsize>,
@@ -87,7 +87,7 @@ fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
 }
 
-/// The tasks of which the kernel has said that they hang.
+/// The tasks that the kernel has reported as hung.
 fn hung_tasks() -> String {
     let log = run(Command::new("dmesg").arg("--notime"));
     let log = String::from_utf8_lossy(&log.stdout).into_owned();
@@ -110,7 +110,7 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
         let uncached = serving.place.file("5/35");
         let (again, missed) = within(move || (fs::read(cached), fs::read(uncached)));
         assert!(again.expect("it is cached") == expected);
-        // Where its name is not known either, the kernel's EROFS gives the error of the hidden mount.
+        // If the name is not cached either, the kernel's EROFS returns the error of the hidden mount.
         let errno = missed.map(|_| ()).map_err(|error| error.raw_os_error());
         assert!(matches!(errno, Err(Some(libc::EIO | libc::ENOTCONN | libc::ECONNABORTED))), "{options}: {errno:?}");
         let path = &serving.place.path;
@@ -159,9 +159,9 @@ fn a_killed_program_lets_waiting_readers_go() {
     let (code, errors) = told(&run(floe().arg("umount").arg(&serving.place.path)));
     assert!(code == Some(1) && errors.contains("in use"), "{code:?} {errors}");
     serving.signal(Signal::KILL);
-    // The program itself may wait in the source, where no signal reaches it, until that goes on.
+    // The program itself may wait for the source, uninterruptibly, until the source continues.
     stoppable.below.signal(Signal::CONT);
-    assert!(readers.end() > 0, "some had to wait");
+    assert!(readers.end() > 0, "some readers had to wait and failed");
     serving.end();
     assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
 }
@@ -178,8 +178,8 @@ fn a_stuck_source_gives_errors_after_the_deadline() {
     drop_caches();
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
-    assert!(readers.end() > 0, "nobody reads what is not there");
-    // Nobody waits any more, so it goes as any other.
+    assert!(readers.end() > 0, "readers of missing bytes fail");
+    // Nothing waits any more, so the mount can be unmounted.
     let path = serving.place.path.clone();
     until("it is unmounted", || run(floe().arg("umount").arg(&path)).status.success());
     stoppable.below.signal(Signal::CONT);
@@ -193,7 +193,7 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     }
     let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
     let mut serving = stoppable.fronted("deadline=off");
-    // Through the open directory, names lead into the mount when it is gone from the tree too.
+    // Names still resolve through the open directory after the mount has left the tree.
     let root = fs::File::open(&serving.place.path).expect("the root");
     let inside = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| inside.join(name)).collect();
@@ -205,7 +205,7 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     assert_eq!(told(&run(floe().args(["umount", "--lazy"]).arg(&serving.place.path))), (Some(0), String::new()));
     assert!(!serving.place.is_mounted() && serving.is_running());
     stoppable.below.signal(Signal::CONT);
-    assert_eq!(readers.end(), 0, "all read, though the mount is gone from the tree");
+    assert_eq!(readers.end(), 0, "all readers succeed after the mount has left the tree");
     drop(root);
     assert_eq!(serving.end().0.code(), Some(0));
 }
@@ -230,7 +230,7 @@ fn a_truncated_image_gives_errors() {
     assert!(!serving.place.is_mounted());
 }
 
-/// A control group with a limit on memory; removed in the end.
+/// A control group with a memory limit. Removed when dropped.
 struct ControlGroup {
     path: PathBuf,
 }
@@ -254,7 +254,7 @@ impl ControlGroup {
         command
     }
 
-    /// How many bytes of files are in memory on the group's account.
+    /// The bytes of cached files that are charged to the group.
     fn file_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.path.join("memory.stat")).expect("the kernel says so");
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
@@ -273,7 +273,7 @@ fn a_mount_that_is_short_of_memory_reads_right() {
     if !ready() {
         return;
     }
-    // Less than what is read.
+    // Less than the size of the files.
     let Some(group) = ControlGroup::new(48 << 20) else {
         return skip::skipped("there is no control group with a limit on memory to be had");
     };
@@ -306,7 +306,7 @@ fn what_is_read_stays_in_memory_once() {
     let place = Place::new();
     let mut command = group.command(env!("CARGO_BIN_EXE_floe"));
     command.arg("mount").arg(&scene.image).arg(&place.path).args(["-o", "front=kernel"]);
-    // The image's own pages would count, and the program's.
+    // Cached pages of the image and the program would be charged too.
     fs::read(&scene.image).expect("it is there");
     fs::read(env!("CARGO_BIN_EXE_floe")).expect("it is there");
     let mut serving = Serving::start(command, place);
@@ -315,14 +315,14 @@ fn what_is_read_stays_in_memory_once() {
     let read = run(reading.args(["-c", "cat \"$0\"/*/* | wc -c"]).arg(&serving.place.path));
     let bytes: u64 = String::from_utf8_lossy(&read.stdout).trim().parse().expect("a number");
     assert_eq!(bytes, scene.contents.values().map(|content| content.len() as u64).sum::<u64>());
-    // What the front has taken goes when nobody reads any more.
+    // The pages of the front are freed when nothing reads them any more.
     let bound = before + bytes + bytes / 10;
     until("one copy is left", || {
-        // Pages of these that were read again, since somebody dropped them, count as the group's.
+        // Pages of these files that were dropped and read again are charged to the group.
         [scene.image.as_path(), Path::new(env!("CARGO_BIN_EXE_floe"))].into_iter().for_each(forget_pages);
         group.file_bytes() <= bound
     });
-    assert!(group.file_bytes() >= before + bytes / 10 * 9, "what was read is in memory");
+    assert!(group.file_bytes() >= before + bytes / 10 * 9, "the bytes read are in memory");
     serving.signal(Signal::TERM);
     assert_eq!(serving.end().0.code(), Some(0));
 }

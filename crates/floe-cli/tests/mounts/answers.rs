@@ -1,4 +1,4 @@
-//! What system calls answer on a mount of Floe, beside the kernel's mount of the same image.
+//! Results of system calls on a mount of Floe, compared with the kernel's mount of the same image.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ use crate::support::{
     program::{floe, run},
 };
 
-/// Names of attributes: of each namespace, of none, too short and too long.
+/// Names of attributes: of each namespace and of none, too short and too long.
 fn names() -> Vec<String> {
     let plain = [
         "foo",
@@ -51,7 +51,7 @@ fn names() -> Vec<String> {
     plain.map(str::to_owned).into_iter().chain(long).collect()
 }
 
-/// What a path answers about attributes: each question with its answer.
+/// Attribute calls on a path, with their results.
 fn attribute_answers(path: &Path) -> Vec<String> {
     let mut answers = Vec::new();
     let mut list = vec![0; 70_000];
@@ -71,7 +71,7 @@ fn attribute_answers(path: &Path) -> Vec<String> {
     answers
 }
 
-/// Paths of each kind below a directory, with the directory itself.
+/// Paths of each kind below a directory, including the directory.
 fn paths(directory: &Path) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::new()];
     let mut next = 0;
@@ -133,8 +133,8 @@ fn an_image_without_attributes_answers_as_the_kernel() {
     for path in [".", "directory"] {
         let (kernel, served) = (kernel.path().join(path), served.path().join(path));
         assert_eq!(llistxattr(&served, &mut room[..]), llistxattr(&kernel, &mut room[..]), "{path}");
-        // After the ENOSYS that ends these requests, FUSE says that there are no attributes where SquashFS says that there
-        // is none of this name.
+        // After the ENOSYS that ends these requests, FUSE reports that attributes are not supported. SquashFS reports that there
+        // is no attribute with this name.
         for name in ["user.a", "security.capability"] {
             assert_eq!(lgetxattr(&kernel, name, &mut room[..]), Err(Errno::NODATA), "{path}");
             assert_eq!(lgetxattr(&served, name, &mut room[..]), Err(Errno::OPNOTSUPP), "{path}");
@@ -177,7 +177,7 @@ fn labels_are_answered_as_by_the_kernel() {
                 label.map_err(|error| error.raw_os_error())
             };
             match label(kernel.path()) {
-                // Linux has had the call for EROFS since 6.17 only.
+                // Linux supports the call for EROFS only since 6.17.
                 Err(Some(libc::ENOTTY)) if image.format == Format::Erofs => {}
                 expected => assert_eq!(label(served.path()), expected, "{:?} {path:?}", image.path),
             }

@@ -1,4 +1,4 @@
-//! Images inside other files, which `floe mount` finds by itself.
+//! Images inside other files, which `floe mount` finds.
 
 use std::{
     env, fs,
@@ -17,19 +17,20 @@ use floe_testkit::{
 
 use crate::support::program::{Place, Serving, floe, run, told};
 
-/// All that can be compared of two mounts.
+/// The comparable properties of two mounts.
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
 
-/// SquashFS of several compressors, that of AppImages and of SIF files among them; and EROFS, which newer ones hold.
+/// SquashFS images of several compressors, including those of AppImages and SIF files, and EROFS images, which newer ones
+/// contain.
 const IMAGES: [&str; 6] =
     ["sqfs-cbase-gzip", "sqfs-cbase-zstd-noI", "sqfs-xz-1m", "sqfs-lz4-hc", "sqfs-nopad", "erofs-cbase-lz4"];
 
-/// A file that holds an image and something else.
+/// A file with an image and other contents.
 #[derive(Clone, Copy, Debug)]
 enum Container {
-    /// A program, and the image behind it.
+    /// A program followed by an image.
     AppImage,
-    /// A container of Singularity and Apptainer: a definition and a partition.
+    /// A container of Singularity or Apptainer: a definition and a partition.
     Sif,
 }
 
@@ -91,7 +92,7 @@ fn files_without_an_image_are_refused_in_one_line() {
 }
 
 impl Container {
-    /// Makes such a file around `image`.
+    /// Builds such a file around `image`.
     fn make(self, folder: &Path, image: &[u8]) -> PathBuf {
         match self {
             Self::AppImage => appimage(folder, image),
@@ -100,7 +101,7 @@ impl Container {
     }
 }
 
-/// An AppImage of type 2: a real program, this one, with the mark in its header; the image begins where it ends.
+/// An AppImage of type 2: a program, this one, with the mark in its header, followed by the image.
 fn appimage(folder: &Path, image: &[u8]) -> PathBuf {
     let path = folder.join("Tool.AppImage");
     fs::copy(env::current_exe().expect("this program"), &path).expect("a copy");
@@ -120,7 +121,7 @@ fn sif(folder: &Path, image: &[u8]) -> PathBuf {
     let mut put = |offset: usize, field: &[u8]| bytes[offset..offset + field.len()].copy_from_slice(field);
     put(0, b"#!/usr/bin/env run-singularity\n");
     put(32, b"SIF_MAGIC\x0001\0");
-    // Free and all descriptors, where they begin.
+    // The numbers of free and of all descriptors, and their offset.
     put(80, &46_u64.to_le_bytes());
     put(88, &48_u64.to_le_bytes());
     put(96, &(DESCRIPTORS as u64).to_le_bytes());
@@ -131,7 +132,7 @@ fn sif(folder: &Path, image: &[u8]) -> PathBuf {
         put(descriptor + 17, &(offset as u64).to_le_bytes());
         put(descriptor + 25, &(content.len() as u64).to_le_bytes());
         if data_type == 0x4004 {
-            // A compressed SquashFS that is the system to run, as they all are; readers look at the content.
+            // A compressed SquashFS partition with the system to run, the usual type. Readers examine the content.
             put(descriptor + 201, &1_u32.to_le_bytes());
             put(descriptor + 205, &2_u32.to_le_bytes());
         }

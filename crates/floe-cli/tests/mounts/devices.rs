@@ -1,4 +1,4 @@
-//! The extra devices of an image: opened where somebody asks for them, never because the image names them.
+//! The extra devices of an image: opened only when a user names them, never because the image names them.
 
 use std::{
     fs,
@@ -14,10 +14,10 @@ use floe_testkit::{
 
 use crate::support::program::{Place, Serving, floe, run, told};
 
-/// A folder with `image`, whose data is in the extra device `blob` beside it.
+/// A folder with `image`, and the extra device `blob` with its data.
 struct Scene {
     folder: tempfile::TempDir,
-    /// Where in the image the device has its name, which has room for 64 bytes.
+    /// The offset of the device's name in the image. It has room for 64 bytes.
     name_at: usize,
 }
 
@@ -42,17 +42,17 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// Gives the device another name in the image.
+    /// Changes the name of the device in the image.
     fn rename_device(&self, name: &str) {
         let mut image = fs::read(self.path("image")).expect("ours");
         image[self.name_at..][..64].fill(0);
         image[self.name_at..][..name.len()].copy_from_slice(name.as_bytes());
-        // The first feature is the checksum, which would be wrong now.
+        // Removes the first feature, the checksum, which would be wrong now.
         image[1024 + 8] &= !1;
         fs::write(self.path("image"), image).expect("ours");
     }
 
-    /// A command of Floe, or of a program that it stands in for.
+    /// A command of Floe, or of a program that it replaces.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = floe();
         let (name, arguments) = words.split_first().expect("a name");
@@ -148,7 +148,7 @@ fn mounts_open_devices_where_they_are_asked_to() {
         let serving = Serving::new(&scene.path("image"), &options);
         assert_eq!(fs::read(serving.place.file("file")).expect("data").len(), 21_000, "{options:?}");
     }
-    // What a device of root's holds is not shown to everybody.
+    // The content of a device of root is not shown to other users.
     scene.rename_device("secret");
     fs::rename(scene.path("blob"), scene.path("secret")).expect("ours");
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Mounts by the names of FUSE programs: as strict as those of the originals.
+//! Mounts under the names of FUSE programs are as strict as those of the originals.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ const OPTIONS: &[&str] = &[
     "ro",
 ];
 
-/// Programs and what they mount, where a user can reach both.
+/// Programs and an image, in a directory that a user can reach.
 struct Scene {
     folder: tempfile::TempDir,
 }
@@ -70,14 +70,14 @@ impl Scene {
         self.path(if name == "erofsfuse" { "erofs" } else { "squashfs" })
     }
 
-    /// What the mount table shows after `program` has mounted by the name `name`, if it has; apart from `ro` and `rw`: only
-    /// ours says that an image is read-only.
+    /// The line of the mount table after `program` has mounted under the name `name`, if it mounted. `ro` and `rw` are left
+    /// out, because only Floe mounts read-only.
     fn shown(&self, program: &Path, name: &str, is_user: bool, options: &str) -> Option<Vec<String>> {
         let place = Place::new();
         chown(&place.path, is_user.then_some(USER), is_user.then_some(USER)).expect("ours");
         let user = if is_user { "setpriv --reuid 65534 --regid 65534 --clear-groups" } else { "" };
         let options = if options.is_empty() { String::new() } else { format!("-o {options}") };
-        // The mount is seen and removed in the namespace, in which the device is for all users.
+        // The mount is made and removed in the namespace, in which all users may open the device.
         let names = tempfile::tempdir_in(self.folder.path()).expect("a folder");
         fs::set_permissions(names.path(), fs::Permissions::from_mode(0o755)).expect("ours");
         let link = names.path().join(name);
@@ -113,7 +113,7 @@ fn mounts_are_as_strict_as_those_of_the_originals() {
     }
     let scene = Scene::new();
     for name in names {
-        copy_program(peer(name).expect("it was looked for"), scene.path(&format!("original-{name}")));
+        copy_program(peer(name).expect("the test needs it"), scene.path(&format!("original-{name}")));
     }
     let rows: Vec<_> = names
         .iter()
@@ -148,7 +148,7 @@ fn allow_root_is_not_allow_other() {
         run(command.current_dir("/")).status.success()
     };
     let file = place.file("README.txt");
-    // What root has read is in the kernel's caches.
+    // Data that root has read is in the kernel's caches.
     assert!(!fs::read(&file).expect("root may read").is_empty());
     assert!(fs::read_dir(&place.path).expect("root may list").count() > 1);
     let (file, directory) = (file.to_str().expect("text"), place.path.to_str().expect("text"));

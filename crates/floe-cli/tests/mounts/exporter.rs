@@ -93,7 +93,7 @@ fn one_endpoint_has_the_metrics_of_all_mounts() {
     }
     let reads = |serving: &Serving| value(&metrics, "floe_requests_total", &[&mountpoint(&serving.place), "\"read\""]);
     assert!(reads(&first) > Some(0.0) && reads(&second) == Some(0.0), "{metrics}");
-    // Prometheus rejects a metric that begins twice, and a sample that has been there.
+    // Prometheus rejects a metric that is declared twice, and a repeated sample.
     let (mut begun, mut samples) = (BTreeSet::new(), BTreeMap::new());
     for line in metrics.lines() {
         match line.strip_prefix("# TYPE ") {
@@ -105,7 +105,7 @@ fn one_endpoint_has_the_metrics_of_all_mounts() {
             None => {}
         }
     }
-    // A mount that was killed stays in the tree, and one that was unmounted does not.
+    // A mount whose process was killed stays in the tree; an unmounted one does not.
     let (killed, mut ended) = (first, second);
     killed.signal(Signal::KILL);
     ended.signal(Signal::TERM);
@@ -140,7 +140,7 @@ fn root_may_include_the_mounts_of_users() {
         skip::skipped("users mount with fusermount3, which is not installed");
         return;
     }
-    // Everything where the user can reach it, and a device for all users, as most machines have it.
+    // The files are where the user can reach them, and all users may open the device, as on most machines.
     let folder = tempfile::tempdir().expect("a directory");
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("ours");
     for (from, to) in [(Path::new(env!("CARGO_BIN_EXE_floe")), "floe"), (&demo(), "image")] {
@@ -201,7 +201,7 @@ fn the_dashboard_shows_metrics_that_exist() {
             let named: Vec<_> = words.filter(|word| word.starts_with("floe_")).collect();
             assert!(!named.is_empty(), "{expression}");
             for name in named {
-                // A local image has no metrics of a server.
+                // A local image has no server metrics.
                 let exists = name.starts_with("floe_remote_") || metrics.contains(&format!("\n{name}{{"));
                 assert!(exists, "{name} in {expression}");
             }

@@ -1,4 +1,4 @@
-//! `floe exporter --all-users` and users who want to disturb it: the metrics of all other mounts stay right.
+//! `floe exporter --all-users` with users who attack it: the metrics of all other mounts stay right.
 
 use std::{
     collections::BTreeSet,
@@ -34,10 +34,10 @@ const ATTACKER: u32 = 54_321;
 /// A user whose directory for sockets is a mount that hangs.
 const HANGING: u32 = 54_322;
 
-/// Where the attacker's program finds what to serve.
+/// The variable with the directory of the answers that the attacker's program serves.
 const DIRECTORY: &str = "FLOE_TEST_SOCKETS";
 
-/// A process in a mount namespace of its own. It is killed in the end.
+/// A process in its own mount namespace. It is killed in the end.
 struct Attacker(Child);
 
 impl Attacker {
@@ -48,7 +48,7 @@ impl Attacker {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let stdout = child.stdout.take().expect("it is piped");
         let attacker = Self(child);
-        // The harness of tests says something, too.
+        // The test harness also writes lines.
         let lines =
             within(move || BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.contains("ready")));
         assert!(lines, "the attacker does not start");
@@ -76,30 +76,30 @@ fn report(serving: &Serving) -> Value {
     serde_json::from_slice(&output.stdout).expect("a report")
 }
 
-/// The device number in a report, as sockets are named.
+/// The device number in a report, in the form of socket names.
 fn socket(report: &Value) -> String {
     format!("{}.sock", report["device"].as_str().expect("a number").replace(':', "-"))
 }
 
-/// Answers of a user to the question for the state of a mount, by device number: each file holds one.
+/// A user's answers to a status query, by device number: one per file.
 fn lies(truth: &Value, folder: &Path) {
     let lie = |device: &str, change: &dyn Fn(&mut Value)| {
         let mut report = truth.clone();
         change(&mut report);
         fs::write(folder.join(device), json!({ "status": report }).to_string()).expect("ours");
     };
-    // It claims to be another user's mount: the same directory and device number.
+    // It claims to be another user's mount, with the same directory and device number.
     lie("0-4001.sock", &|_| ());
-    // Under the number of another user's mount.
+    // It uses the number of another user's mount.
     lie(&socket(truth), &|_| ());
-    // Labels that end the line, and would make samples of their own.
+    // Labels with line ends, which could inject samples.
     lie("0-4002.sock", &|report| report["image"]["path"] = "x\"} 1\nfloe_mount_up{mountpoint=\"/forged\"} 1\n#".into());
-    // Prometheus takes no sample twice.
+    // Prometheus rejects repeated samples.
     lie("0-4003.sock", &|report| {
         let latency = report["latency"].as_array_mut().expect("stages");
         latency.push(latency[0].clone());
     });
-    // A long label that each of many samples repeats.
+    // A long label that is repeated by many samples.
     lie("0-4004.sock", &|report| {
         report["mountpoint"] = format!("/{}", "x".repeat(4000)).into();
         report["requests"] = (0..10_000).map(|kind| (kind.to_string(), json!(1))).collect();
@@ -109,7 +109,7 @@ fn lies(truth: &Value, folder: &Path) {
     fs::write(folder.join("0-4007.sock"), "{}").expect("ours");
 }
 
-/// Serves the sockets of the attacker until it is killed. It is run by the tests below.
+/// Serves the sockets of the attacker until it is killed. The tests below run it.
 #[test]
 #[ignore = "a program of another test"]
 fn attacker() {
@@ -121,17 +121,17 @@ fn attacker() {
             let _ = stream.write_all(&answer).and_then(|()| stream.write_all(b"\n"));
         });
     }
-    // It accepts, and says nothing.
+    // It accepts connections and sends nothing.
     serve(&directory.join("0-4010.sock"), |mut stream| drop(stream.read_to_end(&mut Vec::new())));
-    // It sends a byte now and then, within the time for each.
+    // It sends single bytes, each within the time limit.
     serve(&directory.join("0-4011.sock"), |mut stream| {
         while stream.write_all(b" ").is_ok() {
             thread::sleep(Duration::from_millis(100));
         }
     });
-    // It sends without an end.
+    // It sends without end.
     serve(&directory.join("0-4012.sock"), |mut stream| while stream.write_all(&[b' '; 65_536]).is_ok() {});
-    // Its queue of connections is full.
+    // Its connection queue is full.
     let full = directory.join("0-4013.sock");
     let listener = UnixListener::bind(&full).expect("a socket");
     net::listen(listener.as_fd(), 0).expect("a shorter queue");
@@ -168,7 +168,7 @@ fn users_can_only_lie_about_themselves() {
     copy_program(env::current_exe().expect("this"), folder.path().join("tests"));
     fs::create_dir(folder.path().join("lies")).expect("ours");
     lies(&truth, &folder.path().join("lies"));
-    // What a user cannot make, but could lead to: a socket of root.
+    // A link to a socket of root, which a user cannot create.
     symlink(format!("/run/floe/{}", socket(&truth)), folder.path().join("link")).expect("ours");
     let script = format!(
         "mkdir -p /run/user && mount -t tmpfs users /run/user && mkdir -p /run/user/{ATTACKER}/floe
@@ -179,7 +179,7 @@ fn users_can_only_lie_about_themselves() {
     );
     let attacker = Attacker::start(&script, folder.path());
     let exporter = attacker.exporter();
-    // Requests at the same time take turns.
+    // Concurrent requests wait for each other.
     let all: Vec<String> = thread::scope(|scope| {
         let asked: Vec<_> = (0..2).map(|_| scope.spawn(|| exporter.metrics())).collect();
         asked.into_iter().map(|asked| asked.join().expect("metrics")).collect()
@@ -189,7 +189,7 @@ fn users_can_only_lie_about_themselves() {
     let right = [label.as_str(), &format!("device=\"{device}\""), "user=\"0\""];
     assert_eq!(value(metrics, "floe_mount_up", &right), Some(1.0), "{metrics}");
     assert!(value(metrics, "floe_uptime_seconds", &right).is_some(), "{metrics}");
-    // Of the lies, two are reports like others. They are the attacker's, under numbers that are not those of mounts.
+    // Two of the lies are valid reports. They are attributed to the attacker, under device numbers that belong to no mounts.
     let told = of_user(metrics, ATTACKER);
     let up: Vec<_> = told.iter().filter(|line| line.starts_with("floe_mount_up{")).collect();
     assert_eq!(up.len(), 2, "{up:?}");
@@ -210,7 +210,7 @@ fn a_directory_that_hangs_holds_up_its_user_only() {
         return;
     }
     let working = Serving::new(&demo(), ["-o", "front=fuse"]);
-    // With allow_root, the kernel caches no attributes: every look at the directory waits for the program.
+    // With allow_root, the kernel caches no attributes, so each access to the directory waits for the program.
     let stopped = Serving::new(&demo(), ["-o", "front=fuse,allow_root"]);
     let script = format!(
         "mkdir -p /run/user && mount -t tmpfs users /run/user && mkdir -p /run/user/{HANGING}/floe
@@ -225,6 +225,6 @@ fn a_directory_that_hangs_holds_up_its_user_only() {
         assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&stopped.place)]), Some(0.0), "{metrics}");
     }
     stopped.signal(Signal::CONT);
-    // The directory is the image's, so the user has no mounts.
+    // The directory is the root of the image, which the user does not own, so the user has no mounts.
     assert!(of_user(&exporter.metrics(), HANGING).is_empty());
 }

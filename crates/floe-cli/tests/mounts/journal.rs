@@ -1,4 +1,4 @@
-//! The entries that mounts write to systemd's journal, received by a socket in its place.
+//! The entries that mounts write to systemd's journal, received by a test socket.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use floe_testkit::skip::{self, Need};
 
 use crate::support::program::{PATIENCE, Place, demo, run, told, until};
 
-/// A file of the demo image, and where its first block is.
+/// A file of the demo image, and the offset of its first block.
 const DAMAGED: &str = "records/2022.csv";
 const BLOCK_OFFSET: usize = 65_536;
 
@@ -51,7 +51,8 @@ impl Machine {
         path
     }
 
-    /// A command that mounts. The mount is in the mount namespace of the tests, and its `/run` is this machine's.
+    /// A command that mounts. The mount appears in the mount namespace of the tests, but its process sees the `/run` of this
+    /// [`Machine`].
     fn mount(&self, image: &Path, place: &Place) -> Command {
         // The mountpoint is shared with the namespace, everything else is private.
         let script = "mount --make-rprivate / && mount --bind $1/run /run && shift && exec \"$@\"";
@@ -142,7 +143,7 @@ fn standard_error_decides_in_the_foreground() {
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("text");
         assert!(fs::read(seen_by(child.id(), &place.file(DAMAGED))).is_err(), "the block is broken");
         if goes_to_journal {
-            // The program says that the mount works before it logs it; meanwhile the block was read.
+            // The program reports that the mount works before it logs it. Meanwhile the block was read.
             let mut entries = [machine.entry(), machine.entry()];
             entries.sort_by_key(|entry| entry.get("PRIORITY").cloned());
             check(&entries[0], &FAULT);

@@ -1,4 +1,4 @@
-//! Many misses on a stuck source, and reads of what is cached beside them.
+//! Many misses on a stuck source, and concurrent reads of cached bytes.
 
 use std::{
     fs::{self, File},
@@ -19,16 +19,16 @@ use floe_testkit::{
 };
 use rustix::fs::{Advice, fadvise};
 
-/// How many reads that miss are under way at one time.
+/// The number of concurrent reads that miss.
 const MISS_COUNT: usize = 500;
 
-/// How many reads of what is cached are timed, each way.
+/// The number of timed reads of cached bytes, with and without misses.
 const HIT_COUNT: usize = 5000;
 
-/// The size of the file of which nothing is cached, in bytes.
+/// The size of the uncached file in bytes.
 const COLD_BYTES: usize = 96 << 20;
 
-/// An image with a file that will be cached and one that will not.
+/// An image with one file that will be cached and one that will not.
 fn image(folder: &Path) -> Vec<u8> {
     let tree = folder.join("tree");
     fs::create_dir(&tree).expect("ours");
@@ -43,7 +43,7 @@ fn image(folder: &Path) -> Vec<u8> {
     fs::read(path).expect("the image")
 }
 
-/// Times reads that the program has to answer, but not the source: sorted.
+/// Times reads that the program answers without its source. Sorted.
 fn time_hits(file: &File) -> Vec<Duration> {
     let mut random = Random::new(42);
     let mut times = Vec::new();
@@ -91,7 +91,7 @@ fn misses_do_not_delay_what_is_cached() {
     source.hold();
     let beside = thread::scope(|scope| {
         for index in 0..MISS_COUNT {
-            // Far apart.
+            // Offsets far from each other.
             let page = index * 7919 % (COLD_BYTES / 4096);
             let cold = &cold;
             scope.spawn(move || cold.read_exact_at(&mut [0; 4096], page as u64 * 4096).expect("data"));

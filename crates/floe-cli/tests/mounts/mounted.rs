@@ -1,4 +1,4 @@
-//! Every reference image, mounted: beside its manifest, and beside the kernel's own mount.
+//! Each reference image, mounted, compared with its manifest and with the kernel's own mount.
 
 use std::{
     ffi::OsStr,
@@ -17,7 +17,7 @@ use floe_testkit::{
 
 use crate::support::Served;
 
-/// All that can be compared of two mounts.
+/// The comparable properties of two mounts.
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
 
 #[test]
@@ -41,7 +41,7 @@ fn mounts_show_what_manifests_and_the_kernel_say() {
                 Err(refusal) => return vec![refusal],
             };
             let shown = walk::directory(&served.path(), EVERYTHING).expect("walked");
-            // Where the kernel cannot mount the image, directories are those that a tool made elsewhere.
+            // If the kernel cannot mount the image, its manifest comes from a tool whose directories may differ.
             let directory_shape_is_free = !image.kernel_is_truth();
             let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
             let mut told = differences(&corpus.manifest(image), &shown, &comparison);
@@ -58,9 +58,9 @@ fn mounts_show_what_manifests_and_the_kernel_say() {
     );
 }
 
-/// How a mount differs from the kernel's.
+/// The differences between a mount and the kernel's.
 fn beside_kernel(image: &ImageRecord, shown: &Manifest, served: &Path, mounted: &Path) -> Vec<String> {
-    // What is huge takes the kernel long to read; its content is compared with the manifest.
+    // The kernel takes long to read huge images. Their content is compared only with the manifest.
     let walk = DirectoryWalk { metadata_only: image.huge, ..EVERYTHING };
     let expected = walk::directory(mounted, walk).expect("the kernel's mount is walked");
     let mut shown = shown.clone();
@@ -76,7 +76,7 @@ fn beside_kernel(image: &ImageRecord, shown: &Manifest, served: &Path, mounted: 
     }
     for (path, entry) in shown.entries().filter(|(_, entry)| entry.file_type == 'd') {
         let below = |root: &Path| root.join(OsStr::from_bytes(path).to_string_lossy().trim_start_matches('/'));
-        // Names that are no UTF-8 are compared by the walk; their directories' order is not.
+        // Names that are not UTF-8 are compared by the walk, but not the order of their directories.
         if std::str::from_utf8(path).is_ok() && listing(&below(served)) != listing(&below(mounted)) {
             told.push(format!("{} (of {} bytes) is listed otherwise", String::from_utf8_lossy(path), entry.size));
         }
@@ -90,9 +90,9 @@ fn listing(directory: &Path) -> Vec<(Vec<u8>, u64)> {
     entries.map(|entry| (entry.file_name().as_bytes().to_vec(), entry.ino())).collect()
 }
 
-/// What `statfs` says, but for what FUSE and Linux at large decide: the kind of the file system; the number of inodes that
-/// there could be, which the kernel's EROFS gives as all that a word holds; the longest name, which its SquashFS says to
-/// be one byte longer than any path may hold.
+/// The result of `statfs`, except what FUSE and Linux decide: the type of the file system, the number of possible inodes
+/// (the kernel's EROFS returns the largest number), and the longest name (the kernel's SquashFS returns one byte more than
+/// possible).
 fn statistics(root: &Path) -> String {
     let said = rustix::fs::statvfs(root).expect("statfs");
     let inodes_in_use = said.f_files.wrapping_sub(said.f_ffree);

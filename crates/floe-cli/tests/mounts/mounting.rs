@@ -1,4 +1,4 @@
-//! `floe mount` and `floe umount`, as they are built.
+//! `floe mount` and `floe umount`, run with the built program.
 
 use std::{
     fs,
@@ -50,7 +50,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
         return;
     }
     let place = Place::new();
-    // As nohup does it, and a shell without job control for what it starts in the background.
+    // As with nohup, or a background process of a shell without job control.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_floe"), "mount"]);
     command.arg(demo()).arg(&place.path);
@@ -67,7 +67,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
 
 #[test]
 fn mount_tells_which_link_it_lacks() {
-    // So does mount.fuse3, which mount(8) runs for types without a helper.
+    // As with mount.fuse3, which mount(8) runs for types without a helper.
     let (code, errors) = told(&run(floe().args(["/images/a.erofs", "/mnt", "-o", "rw,dev,suid"])));
     let expected = "floe: /images/a.erofs is not a command: run floe mount /images/a.erofs /mnt, or, for mount -t fuse.floe, \
                     create the link that mount looks for: ln -s ";
@@ -97,8 +97,7 @@ fn who_was_unmounted_leaves_alone_what_was_mounted_since() {
         for _ in 0..2 {
             let mount = run(floe().arg("mount").arg("--daemon").arg(demo()).arg(&place.path));
             assert_eq!(told(&mount), (Some(0), String::new()));
-            // A thread that has answered rests for a while, and so learns late that there is nothing left to do; the next
-            // mount gets the device number that becomes free here.
+            // A resting session thread notices the unmount late. The next mount gets the device number that becomes free here.
             assert!(fs::symlink_metadata(place.file(FILE)).is_ok());
             rustix::mount::unmount(&place.path, rustix::mount::UnmountFlags::empty()).expect("an unmount");
         }
@@ -120,7 +119,7 @@ fn a_signal_right_after_an_unmount_leaves_alone_what_was_mounted_since() {
         let path = &serving.place.path;
         assert!(fs::symlink_metadata(path.join(FILE)).is_ok());
         rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).expect("an unmount");
-        // It gets the device number that has just become free.
+        // This mount gets the device number that has just become free.
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("successor", path, "tmpfs", flags, None).expect("a mount");
         serving.signal(Signal::TERM);
@@ -141,7 +140,7 @@ fn an_aborted_connection_leaves_no_dead_mount() {
     rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
     let aborted = fs::write(control.path().join(rustix::fs::minor(device).to_string()).join("abort"), "1");
     rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
-    aborted.expect("told to abort");
+    aborted.expect("the kernel accepts the abort");
     let (status, errors) = serving.end();
     assert_eq!(status.code(), Some(1), "{errors}");
     assert!(errors.contains("lost the connection to the kernel"), "{errors}");
@@ -154,7 +153,7 @@ fn a_daemon_returns_when_the_mount_works() {
         return;
     }
     let place = Place::new();
-    // Relative paths mean what they meant when the program was called.
+    // Relative paths refer to the working directory at the start.
     let (parent, name) = (place.path.parent().expect("a parent"), place.path.file_name().expect("a name"));
     let mut command = floe();
     let output = run(command.current_dir(parent).arg("mount").arg(demo()).arg(name).arg("--daemon"));
@@ -192,7 +191,7 @@ fn mistakes_are_told_in_one_line() {
         (&folder.path().to_owned(), &at, "ro", 1, "directory"),
         (&demo, &missing, "ro", 1, "cannot mount on /nonexistent: No such file or directory"),
         (&demo, &no_image, "ro", 1, "is not a directory"),
-        (&demo, &mounted.place.path, "ro", 1, "already: to replace it, run floe umount"),
+        (&demo, &mounted.place.path, "ro", 1, "is already mounted on"),
         (&demo, &PathBuf::from("/dev/fd/99"), "ro", 1, "/dev/fd/99 is not an open descriptor of /dev/fuse"),
         (&demo, &at, "rw", 2, "images are read-only"),
         (&demo, &at, "colour=red", 2, "no such option: -o colour"),

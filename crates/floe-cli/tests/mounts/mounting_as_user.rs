@@ -1,7 +1,7 @@
-//! `floe mount` for users, and where parts of the machine are missing.
+//! `floe mount` for users, and on machines that lack something.
 //!
-//! Each program runs in a mount namespace of its own, in which the device is as it is on most machines (for all users),
-//! or something is missing.
+//! Each program runs in its own mount namespace, in which all users may open the device, as on most machines, or something
+//! is missing.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /
 
 const NO_DEVICE: &str = "mount -t tmpfs none /dev";
 
-/// Copies of the program and an image that a user can reach, wherever the project is.
+/// Copies of the program and an image, in a directory that a user can reach.
 struct Reachable {
     folder: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ impl Reachable {
         self.folder.path().join("image")
     }
 
-    /// The program in a namespace of its own, after a preparation.
+    /// The program in its own namespace, after a preparation.
     fn after(&self, preparation: &str, is_user: bool) -> Command {
         let device = self.folder.path().join("fuse");
         let user = if is_user { "setpriv --reuid 65534 --regid 65534 --clear-groups" } else { "" };
@@ -72,13 +72,13 @@ fn beside(pid: u32, is_user: bool) -> Command {
     command
 }
 
-/// The line of a place in the mount table of a process.
+/// The mount table line of a place, as a process sees it.
 fn mount_line(pid: u32, place: &Place) -> Option<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     table.lines().find(|line| line.contains(place.path.to_str().expect("text"))).map(str::to_owned)
 }
 
-/// The one process that serves a place.
+/// The only process that serves a place.
 fn server(place: &Place) -> u32 {
     let pids = processes_with(place.path.to_str().expect("text"));
     assert_eq!(pids.len(), 1, "{pids:?}");
@@ -126,7 +126,7 @@ fn a_user_mounts_reads_and_unmounts_on_a_signal() {
     let file = serving.place.file("README.txt");
     let output = run(beside(pid, true).arg("cat").arg(&file));
     assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
-    // Not even root may look into a user's mount.
+    // Not even root may enter a user's mount.
     let output = run(beside(pid, false).arg("cat").arg(&file));
     assert!(String::from_utf8_lossy(&output.stderr).contains("ermission denied"), "{output:?}");
     serving.signal(Signal::TERM);
@@ -150,7 +150,7 @@ fn a_users_mount_answers_that_user_alone() {
     assert_eq!(told(&output), (Some(0), String::new()));
     let status = String::from_utf8_lossy(&output.stdout);
     assert!(status.contains("EROFS image"), "{status}");
-    // Without the right to a better priority, its threads have at least their turn sooner, since Linux 6.12.
+    // Without the right to a higher priority, its threads at least get shorter time slices, since Linux 6.12.
     if kernel_version() >= (6, 12) {
         assert!(status.contains("slice"), "{status}");
     }
@@ -159,7 +159,7 @@ fn a_users_mount_answers_that_user_alone() {
         let output = run(command.arg(&program).arg(arguments[0]).arg(&serving.place.path).args(&arguments[1..]));
         assert!(is_one_line(&output, "was mounted by user 65534: only that user can query it"), "{output:?}");
     }
-    // Root may collect metrics, and nothing else.
+    // Root may collect metrics, but nothing else.
     let line = mount_line(pid, &serving.place).expect("it is mounted");
     let device = line.split(' ').nth(2).expect("a device").replace(':', "-");
     let socket = format!("/tmp/floe-65534/{device}.sock");
@@ -254,7 +254,7 @@ fn mount_finds_the_helper() {
     let helpers = reachable.folder.path().join("helpers");
     fs::create_dir(&helpers).expect("a directory");
     copy_program(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe"));
-    // mount(8) looks for its helpers in /sbin, which is a link to /usr/sbin or the place itself.
+    // mount(8) looks for its helpers in /sbin, which may be a link to /usr/sbin.
     let script =
         format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
     let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
-//! Processes that read images are confined: a hook, which builds for debugging have, makes a thread of the built program
-//! try what a decoder would that obeys an attacker.
+//! Confinement of processes that read images: a test hook in debug builds makes a thread of the program try what a decoder
+//! under an attacker's control would try.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use rustix::process::Signal;
 
 use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 
-/// What is tried; each is refused under every profile.
+/// The attempted actions. Each is refused under every profile.
 const ATTEMPTS: [&str; 18] = [
     "read /etc/passwd",
     "read /proc/1/environ",
@@ -44,7 +44,7 @@ const ATTEMPTS: [&str; 18] = [
     "type into the terminal",
 ];
 
-/// Somewhere to attack: sockets that listen, a directory in which to write.
+/// Targets of the attack: listening sockets, and a writable directory.
 struct Victim {
     directory: tempfile::TempDir,
     port: TcpListener,
@@ -54,7 +54,7 @@ struct Victim {
 impl Victim {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        // The attacker may be another user.
+        // The attacker may be a different user.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).expect("ours");
         let socket = UnixListener::bind(directory.path().join("listener.sock")).expect("a socket");
         fs::set_permissions(directory.path().join("listener.sock"), fs::Permissions::from_mode(0o777)).expect("ours");
@@ -62,13 +62,13 @@ impl Victim {
         Self { directory, port, _socket: socket }
     }
 
-    /// Makes a command attack it.
+    /// Makes a command attack these targets.
     fn attacked_by(&self, command: &mut Command) {
         let port = self.port.local_addr().expect("it is bound").port();
         command.env("FLOE_TEST_COMPROMISED", format!("{}:{port}", self.directory.path().display()));
     }
 
-    /// What came of each attempt.
+    /// The outcome of each attempt.
     fn attempts(&self) -> BTreeMap<String, String> {
         let text = fs::read_to_string(self.directory.path().join("attempts")).expect("the hook wrote it");
         let lines = text.lines().filter_map(|line| line.split_once(": "));
@@ -102,7 +102,7 @@ fn alone(image: &Path) -> tempfile::TempDir {
     directory
 }
 
-/// What is wrong with how a command, run twice, fared: confined and not.
+/// The faults of a command that is run twice: confined and not.
 fn complaints(victim: &Victim, is_confined: bool) -> Vec<String> {
     let (allowed, attempts) = (victim.allowed(), victim.attempts());
     if is_confined {
@@ -190,7 +190,7 @@ fn a_thread_that_serves_a_mount_can_do_nothing_else() {
             let mut told = Vec::new();
             until("the thread has tried", || victim.attempts().len() == ATTEMPTS.len());
             told.extend(complaints(&victim, *is_confined));
-            // A process that another row has just begun holds a copy of descriptors until it becomes another program.
+            // A process that another row has just forked holds copies of descriptors until it executes its program.
             until("it is unmounted", || run(floe().arg("umount").arg(&serving.place.path)).status.success());
             let (status, errors) = serving.end();
             if !status.success() || !errors.is_empty() {
@@ -214,11 +214,11 @@ fn every_thread_of_a_mount_is_confined_and_the_status_says_so() {
     let serving = Serving::new(&demo(), ["--sandbox=require"]);
     let directory = serving.place.path.to_str().expect("text").to_owned();
     fs::read(serving.place.file("README.txt")).expect("it is served");
-    // Threads that start later are confined too.
+    // Threads that are started later are confined too.
     let tuned = run(floe().arg("tune").arg(&directory).arg("workers=shared"));
     assert_eq!(told(&tuned), (Some(0), String::new()));
     let servers = processes_with(&directory);
-    let [server] = servers[..] else { panic!("the process that mounts has a name of its own: {servers:?}") };
+    let [server] = servers[..] else { panic!("the keeper has a different name: {servers:?}") };
     let tasks = fs::read_dir(format!("/proc/{server}/task")).expect("it runs");
     let mut count = 0;
     for task in tasks {
@@ -266,7 +266,7 @@ fn nothing_is_left_behind() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    // Where the mount ends by itself, where it is killed, and where it never begins.
+    // The mount ends by itself, is killed, or never begins.
     let (spill, broken) = (tempfile::tempdir().expect("a directory"), tempfile::NamedTempFile::new().expect("a file"));
     let spill_file = format!("spill-file=1g,spill-file-directory={}", spill.path().display());
     let is_empty = || fs::read_dir(spill.path()).expect("ours").next().is_none();
@@ -275,13 +275,13 @@ fn nothing_is_left_behind() {
         assert!(!is_empty(), "the mount has a directory of its own there");
         serving.signal(signal);
         serving.end();
-        until("the process that mounts ends", is_empty);
+        until("the keeper ends", is_empty);
     }
     fs::write(broken.path(), "no image").expect("ours");
     let (place, target) = (Place::new(), spill.path().join("target"));
     let output = run(floe().arg("mount").arg(broken.path()).arg(&place.path).args(["-o", &spill_file]));
     assert_eq!(told(&output).0, Some(3), "{output:?}");
-    until("the process that mounts ends", is_empty);
+    until("the keeper ends", is_empty);
     let output = run(floe().arg("extract").arg(broken.path()).arg("-C").arg(&target));
     assert_eq!((told(&output).0, target.exists()), (Some(3), false), "{output:?}");
 }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::support::program::{Serving, floe, run, told};
 
-/// Small files of text, many to a block; as they are read, in no order.
+/// Small text files, many to a block, read in random order.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut random = Random::new(1);
     let mut files = BTreeMap::new();
@@ -67,7 +67,7 @@ fn costly_blocks_that_many_files_share_are_decoded_once_where_that_is_asked_for(
         let decodes = report["work"]["decodes"].as_u64().expect("a number");
         if is_kept {
             assert!(blocks.as_u64() > Some(5) && hits.as_u64() > Some(100), "{blocks} {hits}");
-            // Reads that look for a block before it is written decode it again: the more, the busier the machine is.
+            // Reads that look for a block before it is written decode it again. On a busy machine there are more of them.
             assert!(Some(decodes) < blocks.as_u64().map(|blocks| 4 * blocks), "{decodes} decodes of {blocks}");
         } else {
             assert_eq!((blocks.as_u64(), hits.as_u64()), (Some(0), Some(0)));

@@ -1,4 +1,4 @@
-//! `floe status` and `floe tune`, as they are built, on mounts that work, hang, or are dead.
+//! `floe status` and `floe tune`, run with the built program, on mounts that work, hang, or are dead.
 
 use std::{
     collections::BTreeSet,
@@ -23,8 +23,8 @@ use crate::support::program::{Place, Serving, demo, floe, processes_with, run, t
 
 const NOTHING: [&str; 0] = [];
 
-/// Every field of the JSON, in order. A program that reads it relies on each: adding to the list is fine, and anything
-/// else needs another number of the schema.
+/// The fields of the JSON, in order. Programs rely on each of them: fields may be added, and any other change needs a new
+/// schema number.
 const FIELDS: &str = "
     block_cache.budget_bytes block_cache.evictions block_cache.hits block_cache.joins block_cache.misses
     block_cache.spill_file_blocks block_cache.spill_file_bytes block_cache.spill_file_hits block_cache.used_bytes
@@ -104,7 +104,7 @@ fn collect_fields(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
     }
 }
 
-/// Reads all files below a directory, past the page cache where that is allowed.
+/// Reads all files below a directory, without the page cache if possible.
 fn read_all(directory: &Path) {
     for entry in fs::read_dir(directory).expect("a directory").flatten() {
         let kind = entry.file_type().expect("a kind");
@@ -129,7 +129,7 @@ fn a_mount_under_load_tells_how_it_does() {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
                     read_all(directory);
-                    // So that the next round asks the program again.
+                    // Makes the next round ask the program again.
                     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
                 }
             });
@@ -190,7 +190,7 @@ fn a_mount_under_load_tells_how_it_does() {
     }
 }
 
-/// Checks a line of samples and gives its name: `name{label="value",…} number`.
+/// Checks a sample line, `name{label="value",…} number`, and returns its name.
 fn sample_name(line: &str) -> &str {
     let (name, rest) = line.split_once('{').expect(line);
     assert!(
@@ -311,7 +311,7 @@ fn options_change_while_the_mount_is_read() {
         let (code, _, errors) = ask(&["tune", "cache=5M", change], directory);
         assert_eq!((code, errors), (Some(1), format!("floe: {}: {reason}\n", directory.display())));
     }
-    assert_eq!(option(&status(directory), "cache"), "64M", "nothing is done where something is wrong");
+    assert_eq!(option(&status(directory), "cache"), "64M", "one wrong option prevents all changes");
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn sockets_go_with_their_mounts_and_those_left_behind_do_no_harm() {
     let socket = socket_of(at(&status(&serving.place.path), "device").as_str().expect("text"));
     serving.signal(Signal::KILL);
     let _ = serving.end();
-    assert!(socket.exists(), "nobody was left to remove it");
+    assert!(socket.exists(), "a killed process does not remove its socket");
     for command in ["status", "tune"] {
         let (code, _, errors) = ask(&[command], &serving.place.path);
         let directory = serving.place.path.display();
@@ -380,7 +380,7 @@ fn sockets_go_with_their_mounts_and_those_left_behind_do_no_harm() {
         assert_eq!((code, errors), (Some(1), expected));
     }
     drop(serving);
-    // A later mount gets the device number again, sooner or later.
+    // A later mount eventually gets the device number again.
     for _ in 0..20 {
         let again = Serving::new(&demo(), NOTHING);
         let report = status(&again.place.path);
@@ -447,7 +447,7 @@ fn a_mount_whose_image_is_stuck_answers() {
     if !ready() {
         return;
     }
-    // An image inside an image: when the program that serves the outer one is stopped, the inner one is stuck.
+    // An image inside an image: while the program that serves the outer one is stopped, the inner one is stuck.
     let folder = tempfile::tempdir().expect("a directory");
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).expect("ours");

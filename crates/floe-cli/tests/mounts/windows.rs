@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::support::program::{Serving, floe, run, told};
 
-/// What the pages of a window are counted in.
+/// The unit of the window's pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// How many places of the file are read.
+/// The number of offsets at which the file is read.
 const READ_COUNT: u64 = 300;
 
 #[test]
@@ -38,7 +38,7 @@ fn small_windows_need_fewer_temporary_pages() {
         command.args(["mkfs", "--compress", "lz4", "--pcluster", "256k", "--lz4-window", &window_bytes.to_string()]);
         let output = run(command.arg(&image).arg(&tree));
         assert_eq!(told(&output).0, Some(0), "{output:?}");
-        // Without a cache, what a read wants of a large block is decoded in passing.
+        // Without a cache, a read of a part of a large block decodes the block into temporary pages.
         let serving = Serving::new(&image, ["-o", "cache=0,noread-around"]);
         let file = File::open(serving.place.file("file")).expect("it is there");
         fadvise(&file, 0, None, Advice::Random).expect("a hint");
@@ -52,12 +52,12 @@ fn small_windows_need_fewer_temporary_pages() {
         let output = run(floe().arg("status").arg(&serving.place.path).arg("--json"));
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let lz4 = |field: &str| report["lz4"][field].as_u64().expect("a number");
-        // No match of LZ4 reaches farther back than 65,535 bytes.
+        // LZ4 matches reach back at most 65,535 bytes.
         assert_eq!(lz4("window_bytes_max"), window_bytes.min(65_535));
         assert_eq!(
             lz4("temporary_pages_max"),
             window_bytes / PAGE_BYTES,
-            "reads in the midst of blocks need all of it"
+            "reads in the middle of blocks need the whole window"
         );
         assert!(lz4("temporary_pages") <= lz4("decodes") * window_bytes / PAGE_BYTES);
         assert!(lz4("decodes") >= READ_COUNT / 2, "{}", lz4("decodes"));

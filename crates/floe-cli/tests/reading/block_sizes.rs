@@ -1,4 +1,4 @@
-//! Images with blocks of any size: made by Floe, read by all of Floe that reads, and by the original where it can.
+//! Images with blocks of each size, built by Floe, read by each command of Floe and, if it can, by the original.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use floe_testkit::{
 
 use crate::support::Served;
 
-/// Block sizes and further options of mkfs.erofs.
+/// Block sizes, and additional options of mkfs.erofs.
 const ROWS: [(u32, &str); 20] = [
     (1024, "-zlz4 -C16384 -Eztailpacking"),
     (2048, "--chunksize=2048"),
@@ -56,7 +56,7 @@ fn said(output: &Output) -> String {
     format!("{}: {}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What the image holds, read through the library.
+/// The contents of the image, read through the library.
 fn manifest_of(path: &Path, devices: &[PathBuf]) -> Result<Manifest, String> {
     let options = OpenOptions { devices: devices.to_vec(), ..OpenOptions::default() };
     let image = Image::open(path, &options).map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ fn manifest_of(path: &Path, devices: &[PathBuf]) -> Result<Manifest, String> {
     walk::image(image.file_system().as_ref(), &read).map_err(|error| error.to_string())
 }
 
-/// What the original finds in the image; `None` if it was not built for blocks of this size.
+/// The contents of the image according to the original; `None` if it was not built for blocks of this size.
 fn extracted_by_original(fsck: &Path, image: &Materialised, folder: &Path) -> Option<Result<Manifest, String>> {
     let target = folder.join("extracted");
     let mut command = Command::new(fsck);
@@ -131,11 +131,11 @@ fn images_of_every_block_size_hold_their_source() {
                 told.push(said(&output));
             }
             let image = Materialised { path, format: Format::Erofs, offset: 0, devices };
-            // fsck.erofs 1.9.3 makes a file of the target where there is a packed inode.
+            // fsck.erofs 1.9.3 makes the target a file if there is a packed inode.
             let original = fsck.as_ref().filter(|_| !options.contains("fragments"));
             if let Some(found) = original.and_then(|fsck| extracted_by_original(fsck, &image, own.path())) {
-                // It gives up on the attributes of an inode at an empty value, sets no times of links, and cuts files off
-                // that end in a hole where there are chunk indexes.
+                // fsck.erofs skips the remaining attributes of an inode after an empty value, sets no times of links, and
+                // truncates files with chunk indexes that end in a hole.
                 let mut expected = expected.clone();
                 let mut found = found.unwrap_or_else(|error| panic!("{error}"));
                 for path in [&b"/odd/holes"[..], b"/odd/one-hole"].into_iter().filter(|_| options.contains("chunk")) {
@@ -156,7 +156,7 @@ fn images_of_every_block_size_hold_their_source() {
     );
 }
 
-/// The images of the project whose blocks are larger than the pages of most machines.
+/// The images of the project with blocks larger than the pages of most machines.
 fn large_block_images(corpus: &Corpus) -> Vec<ImageRecord> {
     let names = ["erofs-b8k-", "erofs-b16k-", "erofs-b64k-"];
     corpus.images().into_iter().filter(|image| names.iter().any(|name| image.name.starts_with(name))).collect()

@@ -1,7 +1,7 @@
-//! Every command of the documentation is run: the lines that begin with `$ ` in blocks of the kind `console`.
+//! Runs the commands of the documentation: the lines that begin with `$ ` in `console` blocks.
 //!
-//! The blocks of a page run one after the other in one directory, each until a command fails. `console,root` is a block
-//! that only root can run. Other blocks with commands or programs are listed with the reason why they are not run here.
+//! The blocks of a page run one after the other in one directory, until a command fails. Only root can run blocks of the
+//! kind `console,root`. Other blocks with commands or programs are listed with the reason why they are not run here.
 
 use std::{
     fs,
@@ -51,7 +51,7 @@ const NOT_RUN: [(&str, &str, &str); 18] = [
     ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab.rs runs the lab"),
 ];
 
-/// The blocks with commands for servers, which tests/remotes runs against real ones.
+/// The blocks with commands for servers. tests/remotes runs their commands against real servers.
 const FOR_SERVERS: [(&str, &str); 2] = [("remote.md", "floe mount oci://"), ("remote.md", "floe mkfs --verity")];
 
 /// A block of commands in a page.
@@ -90,7 +90,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// The pages: those of the book, and what a visitor of the repository reads first.
+/// The pages: those of the book, and the documents at the root of the repository.
 fn pages() -> Vec<PathBuf> {
     let docs = workspace_root().join("docs");
     let mut pages: Vec<PathBuf> =
@@ -101,7 +101,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Runs the blocks of a page; says which failed.
+/// Runs the blocks of a page, and returns the failed ones.
 fn run(page: &Path, path: &str) -> Vec<String> {
     let directory = tempfile::tempdir().expect("a directory");
     let mut complaints = Vec::new();
@@ -115,7 +115,7 @@ fn run(page: &Path, path: &str) -> Vec<String> {
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
             complaints.push(format!("line {}: {}: {errors}", block.line, output.status));
-            // What a failed block leaves mounted keeps the directory.
+            // A mount that a failed block left keeps the directory.
             let mount = directory.path().join("mnt");
             let _ = Command::new(env!("CARGO_BIN_EXE_floe")).arg("umount").arg(mount).output();
         }
@@ -173,7 +173,7 @@ fn every_command_is_run_or_listed() {
             }
             assert!(!kind.is_empty(), "{name}: a block has no kind: {text}");
             let listed = NOT_RUN.iter().map(|(page, beginning, _)| (*page, *beginning)).chain(FOR_SERVERS);
-            // The longest beginning, since one may begin with another.
+            // The longest match, because one beginning may be the prefix of another.
             let listed = listed.filter(|(page, beginning)| *page == name && text.starts_with(beginning));
             let listed = listed.max_by_key(|(_, beginning)| beginning.len());
             used.push(listed.unwrap_or_else(|| panic!("{name}: this is neither run nor listed:\n{text}")));

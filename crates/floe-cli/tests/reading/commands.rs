@@ -1,4 +1,4 @@
-//! The reading commands, as the built program.
+//! The commands that read images, run with the built program.
 
 use std::{
     io::Read,
@@ -95,7 +95,7 @@ fn the_options_of_a_mount_are_listed_without_a_mount() {
     let list = floe(&["mount", "-o", "help"]);
     let (list, help) = (text(&list.stdout), text(&floe(&["mount", "--help"]).stdout));
     assert!(list.contains("\n  cache=SIZE  ") && help.contains(list.trim_end()), "{help}");
-    // The default as it is said, and as it is.
+    // The default of `threads` is described, not the value on this machine.
     assert!(list.contains("[the number of CPUs, at least 2]") && help.contains("at least 2]"), "{help}");
 }
 

@@ -1,4 +1,4 @@
-//! `floe doctor` in different surroundings: what it finds, and that the command it names mends it.
+//! `floe doctor` on differently equipped systems: its findings, and that the command in each remedy works.
 
 use std::{
     fs,
@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::support::program::run;
 
-/// Makes surroundings that only this process sees: an `/etc` and a `/usr` that can be changed, and a `/dev` with few devices.
-/// `$1` is a directory that all users can read; exit code 77 means that the machine does not let root do that.
+/// Creates a system that only this process sees, with changeable copies of `/etc` and `/usr`, and a `/dev` with few devices.
+/// `$1` is a directory that all users can read. Exit code 77 means that the machine does not let root do this.
 const SURROUNDINGS: &str = r#"
 set -e
 export PATH="$1:$PATH"
@@ -36,28 +36,28 @@ mknod -m 666 /dev/null c 1 3
 /// Becomes a user without rights.
 const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
-/// The commands that change the surroundings before the doctor runs.
+/// The commands that change the system before the doctor runs.
 const DEVICE: &str = "mknod -m 666 /dev/fuse c 10 229";
 
 /// How the command in a remedy is used.
 #[derive(Clone, Copy)]
 enum Mending {
-    /// It cannot be tried here.
+    /// Not tested here.
     Untried,
-    /// It is run as root of the machine.
+    /// Run as root of the machine.
     Run,
-    /// The doctor is run by it.
+    /// Starts the doctor.
     Prefix,
 }
 
-/// A situation, and what the doctor says of it.
+/// A situation, and the expected findings.
 struct Row {
     name: &'static str,
-    /// Commands in the surroundings, as root.
+    /// Commands that prepare the system, as root.
     setup: &'static str,
     /// The program that starts the doctor, with other rights.
     rights: &'static str,
-    /// What `PATH` has: a folder of [`folders`].
+    /// The value of `PATH`: a folder of [`folders`].
     programs: &'static str,
     /// Whether mounting works.
     works: bool,
@@ -84,7 +84,7 @@ const ROOT: Row = Row {
 const USER: Row =
     Row { name: "a user", rights: AS_USER, programs: "with", finding: "fusermount3 mounts for this user", ..ROOT };
 
-/// A user's own namespaces, as a rootless container has them.
+/// User and mount namespaces as in a rootless container.
 const ROOTLESS: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --map-root-user --mount";
 
 fn rows() -> Vec<Row> {
@@ -238,8 +238,8 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// A directory with a copy of the program, and three folders of programs: without fusermount3, with one that has no rights,
-/// and with one that has.
+/// A directory with a copy of the program and three folders of programs: one without fusermount3, one where it has no
+/// privileges, and one where it has.
 fn folders() -> tempfile::TempDir {
     let place = tempfile::tempdir().expect("a directory");
     let mode = |path: PathBuf, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("ours");
@@ -257,7 +257,7 @@ fn folders() -> tempfile::TempDir {
     place
 }
 
-/// What the doctor says, and whether mounting works; `None` if the machine does not let root make surroundings.
+/// The findings of the doctor, and whether mounting works; `None` if the machine does not let root prepare a system.
 fn doctor(place: &Path, row: &Row, mended: &str, prefix: &str) -> Option<(bool, Vec<Value>)> {
     let Row { setup, rights, programs, .. } = row;
     let script = format!(
@@ -276,7 +276,7 @@ fn doctor(place: &Path, row: &Row, mended: &str, prefix: &str) -> Option<(bool, 
     Some((output.status.success(), advice.collect()))
 }
 
-/// The faults of the answer in one situation.
+/// The faults of the findings in one situation.
 fn complaints(place: &Path, row: &Row) -> Vec<String> {
     let Some((works, advice)) = doctor(place, row, "", "") else {
         skip::skipped("root may not mount overlays here");
@@ -307,7 +307,7 @@ fn complaints(place: &Path, row: &Row) -> Vec<String> {
     complaints
 }
 
-/// The command in a remedy, before the words that say where it is run.
+/// The command in a remedy, without the words about where to run it.
 fn command_in<'a>(remedy: &'a str, end: &str) -> &'a str {
     remedy.split(end).next().unwrap_or_default()
 }

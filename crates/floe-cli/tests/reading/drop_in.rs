@@ -1,4 +1,4 @@
-//! Invoked by the names of other programs, Floe takes their options, and prints and ends as they do.
+//! Under the names of other programs, Floe accepts their options, and has their output and exit codes.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use floe_testkit::{
     workspace_root,
 };
 
-/// Runs Floe by another name, with the same working directory as the original would have.
+/// Runs Floe under another name, in the working directory that the original would have.
 fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.arg0(name).args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null());
@@ -26,7 +26,7 @@ fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
 }
 
 fn original(name: &str, arguments: &[String], directory: &Path) -> Output {
-    let program = peer(name).expect("it was asked for");
+    let program = peer(name).expect("the test needs it");
     let mut command = Command::new(program);
     command.args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null());
     command.output().expect("it runs")
@@ -40,7 +40,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// How the outputs of both differ, but for the lines of ours that `may_differ` from those of the original.
+/// The differences between both outputs, except lines of ours that `may_differ` from the original's.
 fn differing(
     arguments: &[String],
     ours: &Output,
@@ -57,7 +57,7 @@ fn differing(
         if expected.peek() == Some(&line) {
             expected.next();
         } else if may_differ(line, expected.peek().copied()) {
-            // A line of theirs stands in its place, unless it is one that follows in ours.
+            // A line of theirs replaces it, unless ours has that line later.
             let follows = expected.peek().is_some_and(|next| ours.lines().any(|line| line == *next));
             if !follows {
                 expected.next();
@@ -75,13 +75,13 @@ fn strings(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| (*argument).to_owned()).collect()
 }
 
-/// Images of one format that are read whole in a moment.
+/// Small images of one format.
 fn images(corpus: &Corpus, format: Format) -> Vec<ImageRecord> {
     let images = corpus.images().into_iter();
     images.filter(|image| image.format == format && !image.huge && image.kernel_is_truth()).collect()
 }
 
-/// The options that say where an image and its devices are.
+/// The options for the offset and the extra devices of an image.
 fn places(corpus: &Corpus, record: &ImageRecord) -> (Vec<String>, String) {
     let files = corpus.materialise(record);
     let mut options = Vec::new();
@@ -138,8 +138,8 @@ fn dump_erofs_prints_what_the_original_prints() {
                 let arguments: Vec<String> = [options, place.clone(), vec![image.clone()]].concat();
                 let (ours, theirs) =
                     (floe_as("dump.erofs", &arguments, &here), original("dump.erofs", &arguments, &here));
-                // The original shows holes at the address that stands for none; and directories as they are stored, some
-                // without an entry for themselves.
+                // The original prints holes with the address that means none, and directories as they are stored, some without
+                // an entry for themselves.
                 told.extend(differing(&arguments, &ours, &theirs, &|ours, theirs| {
                     ours.ends_with(":          0..         0 |       0")
                         && theirs.is_some_and(|line| line.contains(" | "))
@@ -192,7 +192,7 @@ fn erofs_tools_end_as_the_originals_do() {
         assert_eq!(ours.status.code(), theirs.status.code(), "{name} {arguments:?}: {}", text(&ours.stderr));
         assert_eq!(ours.stderr.is_empty(), theirs.stderr.is_empty(), "{name} {arguments:?}: {}", text(&ours.stderr));
     }
-    // The original tells of a wrong checksum, but ends as if all were well.
+    // The original reports a wrong checksum, but exits with 0.
     assert_eq!(floe_as("fsck.erofs", &[broken], folder.path()).status.code(), Some(1));
 }
 
@@ -253,8 +253,8 @@ fn unsquashfs_lists_what_the_original_lists() {
                 arguments.push(image.clone());
                 let (ours, theirs) =
                     (floe_as("unsquashfs", &arguments, &here), original("unsquashfs", &arguments, &here));
-                // The original takes device numbers apart as they were before they had more than 8 bits, and does not
-                // know the options of all of its own images.
+                // The original prints device numbers as if they had 8 bits each, and does not know the options of all of its own
+                // images.
                 told.extend(differing(&arguments, &ours, &theirs, &|ours, _| {
                     ours.starts_with(['b', 'c']) || ours.contains("High Compression option")
                 }));
@@ -297,7 +297,7 @@ fn unsquashfs_extracts_what_the_original_extracts() {
                     .map(str::to_owned)
                     .collect::<Vec<_>>();
                 said.push(created);
-                // A second time something is in the way.
+                // At the second extraction, files are in the way.
                 if operands.is_empty() && !options.contains(&"-q") {
                     assert_eq!(run("unsquashfs", &arguments, folder.path()).status.code(), Some(1), "{arguments:?}");
                     arguments.insert(0, "-f".to_owned());
@@ -347,7 +347,7 @@ fn images_mount_by_the_names_of_fuse_programs() {
         assert!(!is_mounted(), "{name}");
     }
 
-    // Unmounted when idle, and told when it works.
+    // Unmounts when idle, and reports when the mount works.
     let pipe = folder.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).expect("made");
     let reader = std::thread::spawn({

@@ -1,4 +1,4 @@
-//! Every reference image, extracted by the program.
+//! Extraction of each reference image by the program.
 
 use std::process::Command;
 
@@ -10,10 +10,10 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 
-/// What huge images take when they are extracted, two at a time.
+/// The space for extracting two huge images at a time.
 const HUGE_BYTES: u64 = 10 << 30;
 
-/// What two others take.
+/// The space for extracting two other images.
 const USUAL_BYTES: u64 = 256 << 20;
 
 #[test]

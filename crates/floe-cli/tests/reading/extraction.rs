@@ -1,4 +1,4 @@
-//! Extraction by the built program: hostile images, users without privileges, what is in the way, interruptions.
+//! Extraction by the built program: hostile images, users without privileges, obstacles in the target, interruptions.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ use floe_testkit::{
 };
 use tempfile::TempDir;
 
-/// Where names stand in the root directory of the demonstration image, after those of `.` and `..`.
+/// The offset of the names in the root directory of the demonstration image, after those of `.` and `..`.
 const ROOT_NAMES: &[u8] = b"README.txtguidemapsrecords";
 
-/// What precedes them: six entries of 12 bytes, and three dots.
+/// The bytes before them: six entries of 12 bytes, and three dots.
 const ROOT_NAMES_OFFSET: usize = 6 * 12 + 3;
 
 /// The entries of that directory.
@@ -33,14 +33,14 @@ const GUIDE: usize = 3;
 const MAPS: usize = 4;
 const RECORDS: usize = 5;
 
-/// Where a target lies in a folder whose other files are watched.
+/// A target in a folder whose other files are checked for changes.
 struct Scene {
     folder: TempDir,
 }
 
 impl Scene {
     fn new() -> Self {
-        // Memory holds attributes of any size, where ext4 has one block for them.
+        // tmpfs stores attributes of any size, whereas ext4 has one block for them.
         let memory = Path::new("/dev/shm");
         let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new().prefix("floe-extraction-").tempdir_in(scratch).expect("a scratch folder");
@@ -58,7 +58,7 @@ impl Scene {
         self.folder.path().join("outsd")
     }
 
-    /// Whether nothing changed outside the target, of which nothing is told here.
+    /// Whether nothing changed outside the target.
     fn is_clean(&self) -> bool {
         let mut names: Vec<_> =
             fs::read_dir(self.folder.path()).expect("listed").map(|entry| entry.expect("one").file_name()).collect();
@@ -124,7 +124,7 @@ impl Root<'_> {
         u64::from_le_bytes(self.entry(index)[..8].try_into().expect("eight bytes"))
     }
 
-    /// Puts these names in the place of the last three.
+    /// Replaces the last three names.
     fn rename(&mut self, names: [&[u8]; 3]) {
         let blob = names.concat();
         assert_eq!(blob.len(), b"guidemapsrecords".len());
@@ -136,7 +136,7 @@ impl Root<'_> {
         }
     }
 
-    /// Lets the link `records/latest` lead elsewhere; gives its nid.
+    /// Makes the link `records/latest` point elsewhere, and returns its nid.
     fn aim_link(&mut self, target: &[u8; 8]) -> u64 {
         let place = self.bytes.windows(8).rposition(|window| window == b"2024.csv").expect("the link's target");
         self.bytes[place..place + 8].copy_from_slice(target);
@@ -209,7 +209,7 @@ fn nothing_is_written_outside_the_target() {
             assert!(matches!(output.status.code(), Some(1 | 3)), "{name}: {} {}", output.status, text(&output.stderr));
             let complaints = text(&output.stderr);
             assert!(complaints.lines().all(|line| line.starts_with("floe: ")), "{name}: {complaints}");
-            // What is not concerned is there.
+            // All other files are extracted.
             assert!(
                 output.status.code() == Some(3) || scene.target().join("README.txt").is_file(),
                 "{name}: {complaints}"
@@ -236,7 +236,7 @@ fn links_in_the_target_are_not_followed() {
     let found = walk::directory(&scene.target(), DirectoryWalk::default()).expect("readable");
     let comparison = Comparison { directory_shape_is_free: true, privileges_are_free: true, ..Comparison::default() };
     let mut expected = demo_manifest();
-    // The target was in use: it keeps its own attributes.
+    // The target existed, so it keeps its own attributes.
     let (mut root, own) = (expected.entry(b"/").expect("a root").clone(), found.entry(b"/").expect("a root"));
     (root.mode, root.modified) = (own.mode, own.modified);
     expected.insert(b"/".to_vec(), root);
@@ -267,7 +267,7 @@ fn users_without_privileges_get_what_they_may_have() {
     let (image, manifest) = (corpus.materialise(&record).path, corpus.manifest(&record));
     for (strict, code) in [(&[][..], 0), (&["--strict"][..], 1)] {
         let scene = Scene::new();
-        // Where this user can read them.
+        // Only if this user can read them.
         let programs = tempfile::tempdir().expect("a folder that programs may run from");
         fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).expect("set");
         let (program, copy) = (programs.path().join("floe"), scene.folder.path().join("image"));
@@ -284,7 +284,7 @@ fn users_without_privileges_get_what_they_may_have() {
         let found = walk::directory(&scene.target(), DirectoryWalk::default()).expect("readable");
         let mut expected = manifest.clone();
         for (_, entry) in expected.entries_mut() {
-            // Without its owner a file gets no set-id bits.
+            // A file whose owner cannot be set gets no set-id bits.
             entry.mode &= !0o6000;
         }
         let comparison =
@@ -296,7 +296,7 @@ fn users_without_privileges_get_what_they_may_have() {
 #[test]
 fn holes_stay_holes_in_files_of_any_size() {
     let corpus = Corpus::locate_or_fixtures();
-    // Where everything is compressed, holes are compressed zeros.
+    // If everything is compressed, holes are compressed zeros.
     let has_holes = |record: &ImageRecord| record.huge && !record.name.contains("lz4");
     for record in corpus.images().into_iter().filter(has_holes) {
         let (scene, files) = (Scene::new(), corpus.materialise(&record));
@@ -335,11 +335,11 @@ fn an_interruption_leaves_only_whole_files() {
         let child = child.expect("floe runs");
         thread::sleep(Duration::from_millis(delay_ms));
         let id = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs or is not yet waited for");
+        rustix::process::kill_process(id, rustix::process::Signal::INT).expect("its process id is still in use");
         let output = child.wait_with_output().expect("it ends");
         match (output.status.code(), std::os::unix::process::ExitStatusExt::signal(&output.status)) {
             (Some(130), _) => was_interrupted = true,
-            // Before the first handler, or after the last file.
+            // The signal arrived before the handler was installed, or after the last file.
             (Some(0), _) | (None, Some(2)) => {}
             _ => panic!("{} {}", output.status, text(&output.stderr)),
         }

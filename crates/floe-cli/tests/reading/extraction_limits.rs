@@ -1,4 +1,4 @@
-//! Extraction with few descriptors.
+//! Extraction with a low limit on open files.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,9 +7,9 @@ use crate::support::{hostile_squashfs::Squashfs, program::told};
 const WIDE: u32 = 6000;
 const DEEP: u32 = 2000;
 
-/// How many paths below a directory are of a type.
+/// The number of paths below a directory of each type.
 fn count(directory: &Path, file_type: &str) -> usize {
-    // The paths are too long for anything that opens them as a whole.
+    // The paths are too long for calls that take a whole path.
     let arguments = ["-mindepth", "1", "-type", file_type, "-print0"];
     let found = Command::new("find").arg(directory).args(arguments).output().expect("find runs");
     found.stdout.iter().filter(|byte| **byte == 0).count()

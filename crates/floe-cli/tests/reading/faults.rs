@@ -1,4 +1,4 @@
-//! A source that fails at any one of its calls gives that error and no other, no wrong data, and works again afterwards.
+//! A source that fails at any one call: the result is that error, never wrong data, and later calls work again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use floe_testkit::{
 
 use crate::support::{Served, program::PATIENCE};
 
-/// Small images: one for each way in which data and metadata are found.
+/// Small images: one for each way in which data and metadata are stored.
 const IMAGES: &[&str] = &[
     "erofs-cbase-metabox",
     "erofs-chunk-blobdev-4k",
@@ -37,17 +37,17 @@ const IMAGES: &[&str] = &[
     "sqfs-zstd-1m",
 ];
 
-/// So many calls of each fail, evenly spread; with `FLOE_FAULTS=all`, each of them.
+/// The number of failing calls for each image, evenly spread; with `FLOE_FAULTS=all`, each call fails once.
 const CALLS_MAX: u64 = 12;
 
-/// What calls fail with, in turn.
+/// The errors with which calls fail, in turn.
 const ERRORS: [fn() -> io::Error; 3] = [
     || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()),
     || ErrorKind::Interrupted.into(),
     || ErrorKind::UnexpectedEof.into(),
 ];
 
-/// What was asked, by inode, and what came of it.
+/// The questions by inode, and their outcomes.
 type Answers = BTreeMap<(Nid, &'static str), Result<Vec<u8>>>;
 
 /// An image that can be opened again and again.
@@ -66,7 +66,7 @@ impl Subject {
         Self { format: record.format, image: source(corpus.bytes(&record.image)), devices, options }
     }
 
-    /// The image where the call of this number, counted from 0, fails.
+    /// Opens the image so that the call with this number, counted from 0, fails.
     fn failing(&self, call: u64, error: fn() -> io::Error) -> Arc<FailingSource> {
         Arc::new(FailingSource::with_error(Arc::clone(&self.image), Fault::Reads(call..call + 1), error))
     }
@@ -84,7 +84,7 @@ impl Subject {
     }
 }
 
-/// Asks for everything, and goes on after errors.
+/// Reads everything, and continues after errors.
 fn ask(reader: &Reader) -> Answers {
     const PIECE_BYTES: usize = 64 << 10;
     let file_system = reader.file_system();
@@ -112,7 +112,7 @@ fn ask(reader: &Reader) -> Answers {
                 let mut names = Vec::new();
                 let listed = file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
                     names.extend_from_slice(dirent.name);
-                    // A parent that cannot be found does not keep a directory from being listed.
+                    // A parent that cannot be found does not prevent a listing.
                     if dirent.name != b".." {
                         pending.push(dirent.nid);
                     }
@@ -138,7 +138,7 @@ fn ask(reader: &Reader) -> Answers {
     answers
 }
 
-/// What is wrong with answers that were given while a call failed: anything but the right ones, and errors of the source.
+/// The wrong outcomes while a call failed: all but the right answers and errors of the source.
 fn complaints(answers: &Answers, expected: &Answers, errors_allowed: bool) -> Vec<String> {
     let wrong = answers.iter().filter_map(|((nid, what), answer)| match (answer, expected.get(&(*nid, *what))) {
         (Ok(answer), Some(Ok(expected))) if answer == expected => None,
@@ -150,7 +150,7 @@ fn complaints(answers: &Answers, expected: &Answers, errors_allowed: bool) -> Ve
     wrong.chain(missing).collect()
 }
 
-/// Whether an error is the source's. One that ends too early may as well hold an image that was cut.
+/// Whether an error is the source's. A source that ends too early may also be a truncated image.
 fn is_of_source(error: &Error) -> bool {
     match error {
         Error::Io { .. } => true,
@@ -159,7 +159,7 @@ fn is_of_source(error: &Error) -> bool {
     }
 }
 
-/// Has the call of one number fail; gives what is wrong with what came of it.
+/// Makes the call with one number fail, and returns the wrong outcomes.
 fn fail_once(subject: &Subject, call: u64, error: fn() -> io::Error, expected: &Answers) -> Vec<String> {
     let source = subject.failing(call, error);
     let mut told = Vec::new();
@@ -209,7 +209,7 @@ fn an_image_cut_while_it_is_mounted_gives_errors_or_the_right_bytes() {
     if !skip::ready(&[Need::Fuse]) {
         return;
     }
-    /// Says the digest of each file that can be read whole.
+    /// Prints the digest of each file that can be read completely.
     const DIGESTS: &str = r#"cd "$0" && find . -xdev -type f -exec sha256sum {} + 2>/dev/null; exit 0"#;
     let corpus = Corpus::fixtures();
     let digests = |served: &Served| -> BTreeSet<String> {

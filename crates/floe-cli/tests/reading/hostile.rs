@@ -1,4 +1,4 @@
-//! Small images that claim much: what the program does with them takes time and memory for what they hold.
+//! Small images that claim much data: the program uses time and memory according to their actual size.
 
 use std::{
     fs,
@@ -15,11 +15,10 @@ use crate::support::{
     program::{run, told},
 };
 
-/// The most address space that any of this may take, in KiB: less than what was taken before, and enough for a program
-/// that is not optimized.
+/// The address space limit in KiB for each command: enough for a debug build, but not for what the images claim.
 const LIMIT_KIB: u64 = 1_200_000;
 
-/// An image in a folder of its own.
+/// An image in its own folder.
 struct Scene {
     folder: TempDir,
 }
@@ -35,7 +34,7 @@ impl Scene {
         self.folder.path().join("image")
     }
 
-    /// The program with a limit of its address space. `IMAGE` and `TARGET` stand for the image and a new directory.
+    /// The program with a limit on its address space. `IMAGE` and `TARGET` stand for the image and a new directory.
     fn command(&self, limit_kib: u64, arguments: &[&str]) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -v \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")]);
@@ -49,7 +48,7 @@ impl Scene {
     }
 }
 
-/// How a command must end: its exit code, and what it says on either stream.
+/// The expected end of a command: its exit code, and its messages on either stream.
 type Expected = (i32, &'static str);
 
 fn check(name: &str, image: &[u8], rows: &[(&[&str], Expected)]) {
@@ -78,7 +77,7 @@ fn findings_take_time_for_each_and_not_for_each_pair() {
 #[test]
 fn bytes_that_many_files_claim_are_read_once() {
     let rows: &[(&[&str], Expected)] = &[(&["check", "IMAGE"], (4, "8.00 MiB of data from 8.00 MiB"))];
-    check("files that overlap", &hostile_erofs::with_overlapping_files(20_000, 2048), rows);
+    check("overlapping files", &hostile_erofs::with_overlapping_files(20_000, 2048), rows);
 }
 
 #[test]
@@ -118,7 +117,7 @@ fn a_check_ends_at_once_where_it_is_cancelled() {
     {
         let scene = Scene::new(&image);
         let (cancel, told_count) = (AtomicBool::new(false), AtomicUsize::new(0));
-        // All that is wrong is found in the last stage, when the tree was walked.
+        // The fault is found only in the last stage, after the walk of the tree.
         let tell = |_: &floe::Finding| {
             if told_count.fetch_add(1, Relaxed) == 9 {
                 cancel.store(true, Relaxed);
@@ -138,7 +137,7 @@ fn refused_memory_is_an_error_and_no_abort() {
     let scene = Scene::new(&image);
     let mut was_refused = false;
     let mut was_enough = false;
-    // From what loading the program takes up to what is enough.
+    // From just enough to load the program to enough for its work.
     let loads = |limit_kib: &u64| scene.command(*limit_kib, &["--version"]).output().expect("a shell").status.success();
     let loaded_kib = (10_000..400_000).step_by(500).find(loads).expect("the program can be loaded");
     let limits = (loaded_kib..loaded_kib + 14_000).step_by(500);
@@ -163,5 +162,5 @@ fn refused_memory_is_an_error_and_no_abort() {
             }
         }
     }
-    assert!(was_refused && was_enough, "no limit was in between");
+    assert!(was_refused && was_enough, "one limit is too low and one is enough");
 }

@@ -1,4 +1,4 @@
-//! What a package installs beside the program: manual pages and completions.
+//! Files that a package installs besides the program: manual pages and completions.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ fn floe(arguments: &[&str]) -> Output {
 fn commands() -> Vec<String> {
     let help = String::from_utf8(floe(&["--help"]).stdout).expect("text");
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // The description of a command goes on in lines that begin further to the right.
+    // The description of a command continues in lines that are indented further.
     let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }

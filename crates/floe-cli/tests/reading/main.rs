@@ -1,4 +1,4 @@
-//! Commands of the built program that read images without mounting them, and what the program says of itself.
+//! Commands of the built program that read images without mounting them, and the program's documentation.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! `unsquashfs -pf`: a text and bytes from which mksquashfs makes the image again.
+//! `unsquashfs -pf`: a text and data from which mksquashfs builds the image again.
 
 use std::{
     fs,
@@ -26,30 +26,30 @@ fn ours(arguments: &[&str]) -> Output {
 }
 
 fn theirs(arguments: &[&str]) -> Output {
-    let mut command = Command::new(peer("unsquashfs").expect("it was asked for"));
+    let mut command = Command::new(peer("unsquashfs").expect("the test needs it"));
     command.args(arguments).stdin(Stdio::null()).output().expect("it runs")
 }
 
-/// The lines of a pseudo file, and the bytes behind them.
+/// The lines of a pseudo file, and the data after them.
 fn parts(pseudo: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let at = pseudo.windows(MARK.len()).position(|part| part == MARK).expect("there is a mark");
     (pseudo[..at].split(|byte| *byte == b'\n').collect(), &pseudo[at + MARK.len()..])
 }
 
-/// Whether a line may differ from the original's: that takes device numbers apart as they were before they had more than 8
-/// bits, owners for signed, and writes a value that looks like an encoded one as it is.
+/// Whether a line may differ from the original's. unsquashfs prints device numbers as if they had 8 bits each, prints owners
+/// as signed numbers, and does not escape values that look encoded.
 fn may_differ(line: &str) -> bool {
     let is_large = |word: &str| word.parse::<u32>().is_ok_and(|number| number > i32::MAX as u32);
     [" B ", " C ", "=0t0"].iter().any(|part| line.contains(part)) || line.split(' ').any(is_large)
 }
 
-/// Images of the corpus that are read in a moment, of many kinds.
+/// Small images of the corpus, of many kinds.
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let wanted = |image: &ImageRecord| {
         image.format == Format::Squashfs && !image.huge && image.offset == 0 && image.image.size < 8 << 20
     };
     let mut images: Vec<ImageRecord> = corpus.images().into_iter().filter(wanted).collect();
-    // Of a tree that was made into many images a few are enough.
+    // A few images of each tree are enough.
     let mut seen = std::collections::HashMap::<String, u32>::new();
     images.retain(|image| {
         let count = seen.entry(image.tree.clone()).or_insert(0);
@@ -114,7 +114,7 @@ fn manifest(image: &Path) -> Manifest {
     };
     let mut manifest = walk::image(image.file_system().as_ref(), &read).expect("it is walked");
     for (_, entry) in manifest.entries_mut() {
-        // Where things are, and in which order inodes are numbered, is each image's own.
+        // Locations and the order of inode numbers differ between images.
         (entry.inode_number, entry.blocks_512, entry.segments) = (None, None, None);
     }
     manifest
@@ -133,7 +133,7 @@ fn mksquashfs_makes_the_image_again() {
     if !skip::ready(&[Need::PeerOf("mksquashfs", Versions::Since("4.7"))]) {
         return;
     }
-    let mksquashfs = peer("mksquashfs").expect("it was asked for");
+    let mksquashfs = peer("mksquashfs").expect("the test needs it");
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),
@@ -143,7 +143,7 @@ fn mksquashfs_makes_the_image_again() {
             let folder = tempfile::tempdir().expect("a folder");
             let (pseudo, again) = (folder.path().join("pseudo"), folder.path().join("again"));
             let pseudo = pseudo.to_str().expect("a plain path");
-            // mksquashfs knows no form for an empty value.
+            // mksquashfs has no syntax for an empty value.
             let is_empty = |entry: &Entry| entry.xattrs.values().any(Vec::is_empty);
             let xattrs_are_free = corpus.manifest(image).entries().any(|(_, entry)| is_empty(entry));
             let xattrs = if xattrs_are_free { "-no-xattrs" } else { "-xattrs" };
@@ -158,7 +158,7 @@ fn mksquashfs_makes_the_image_again() {
                 return vec![format!("mksquashfs: {}", String::from_utf8_lossy(&output.stderr))];
             }
             let comparison = Comparison { directory_shape_is_free: true, xattrs_are_free, ..Comparison::default() };
-            // It joins a line that ends in a backslash with the next one, so that a newline in a name is lost.
+            // mksquashfs joins a line that ends in a backslash with the next one, so a newline in a name is lost.
             let (expected, found) = (manifest(&files.path), manifest(&again));
             let lost: Vec<Vec<u8>> =
                 expected.entries().map(|(path, _)| path.to_vec()).filter(|path| path.contains(&b'\n')).collect();

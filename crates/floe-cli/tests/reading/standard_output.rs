@@ -1,4 +1,4 @@
-//! Standard output that takes nothing: an error where something was to be printed, silence where a reader went away.
+//! A standard output that cannot be written: an error if there is output, silence if the reader has closed its end.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use floe_testkit::check_rows;
 
 use crate::support::program::{demo, run};
 
-/// What print, by the name of the program.
+/// Commands that print, by the name of the program.
 const COMMANDS: &[&[&str]] = &[
     &["floe", "ls", "IMAGE"],
     &["floe", "ls", "-lR", "IMAGE"],
@@ -33,7 +33,7 @@ const COMMANDS: &[&[&str]] = &[
     &["unsquashfs", "-version"],
 ];
 
-/// Runs a command through a shell, which closes its standard output or leads it elsewhere.
+/// Runs a command through a shell, which closes or redirects its standard output.
 fn through_shell(words: &[&str], redirection: &str) -> Output {
     let image = demo();
     let words = words.iter().map(|word| if *word == "IMAGE" { image.to_str().expect("text") } else { word });

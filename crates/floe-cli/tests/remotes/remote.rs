@@ -1,4 +1,4 @@
-//! Remote images by the built program, from real servers: every kind of URL mounts and extracts as the file does.
+//! Remote images from real servers: every kind of URL mounts and extracts like the file.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,7 +22,7 @@ use crate::support::{
     servers::RealServer,
 };
 
-/// What all commands on remote images are given here: a cache of their own, and no long waits.
+/// The options of all commands on remote images: a separate cache, and short waits.
 struct Cache {
     directory: TempDir,
 }
@@ -38,14 +38,14 @@ impl Cache {
     }
 }
 
-/// The images that are read from each server: those of the fixtures, and of a corpus every so many.
+/// The images that are read from each server: those of the fixtures, and some of the corpus.
 fn images(corpus: &Corpus, step: usize) -> Vec<ImageRecord> {
     let mut images = crate::support::images(corpus);
     images.retain(|image| !image.huge);
     images.into_iter().step_by(step).collect()
 }
 
-/// What differs between an image at `url` and its manifest, mounted and extracted.
+/// The differences between an image at `url`, mounted and extracted, and its manifest.
 fn compared(
     corpus: &Corpus,
     image: &ImageRecord,
@@ -87,7 +87,7 @@ fn mounted(manifest: &Manifest, shown: &Manifest, image: &ImageRecord) -> Vec<St
     differences(manifest, shown, &comparison)
 }
 
-/// Which files have another content, or are missing.
+/// The files that are missing or have different content.
 fn contents(manifest: &Manifest, extracted: &Manifest) -> Vec<String> {
     let found: std::collections::BTreeMap<_, _> = extracted.entries().collect();
     let files = manifest.entries().filter(|(_, entry)| entry.file_type == 'f');
@@ -147,7 +147,7 @@ fn pushed_images_are_read_exactly_and_verified() {
     }
     let (corpus, server) = (Corpus::locate_or_fixtures(), RealServer::registry());
     let mut images = images(&corpus, 40);
-    // What does not begin with the file is no image that push would know.
+    // An image at an offset in its file cannot be pushed.
     images.retain(|image| image.offset == 0);
     check_rows(
         &images,
@@ -216,7 +216,7 @@ fn every_command_takes_urls() {
         let local = output(arguments, demo().as_os_str());
         let (code, errors, remote) = output(arguments, OsStr::new(&url));
         assert_eq!((code, errors.as_str()), (local.0, ""), "{arguments:?}");
-        // The name of the image is all that may differ.
+        // Only the name of the image may differ.
         let lines =
             |text: &str| text.lines().filter(|line| !line.contains("demo")).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines(&remote), lines(&local.2), "{arguments:?}");
@@ -267,7 +267,7 @@ fn hash_trees_verify_what_is_read() {
     assert!(run(&mut cat).stdout == noise);
     let listed = run(floe().args(["cache", "ls", "--json", "--cache-dir"]).arg(cache.directory.path()));
     assert!(String::from_utf8_lossy(&listed.stdout).contains("dm-verity"), "{listed:?}");
-    // A byte of the layer is wrong in the registry's store: the read fails, and names the place.
+    // A byte of the layer is wrong in the registry's store. The read fails and names the place.
     let blobs = server.path().join("docker/registry/v2/blobs/sha256");
     let len = fs::metadata(&image).expect("there").len();
     let folders = fs::read_dir(blobs).expect("a store").flatten().flat_map(|entry| fs::read_dir(entry.path()));
@@ -294,7 +294,7 @@ fn mounts_in_the_background_let_go_of_who_called() {
     let (server, cache, place) = (RealServer::registry(), Cache::new(), crate::support::program::Place::new());
     let url = format!("oci://localhost:{}/demo", server.port);
     assert_eq!(told(&run(floe().arg("push").arg(demo()).arg(&url))).0, Some(0));
-    // The end of its output is waited for.
+    // Waits for the end of its output.
     let output = run(floe().args(["mount", "--daemon"]).args(cache.options()).arg(&url).arg(&place.path));
     assert_eq!(told(&output), (Some(0), String::new()));
     assert!(place.mount_line().contains(&url), "{}", place.mount_line());

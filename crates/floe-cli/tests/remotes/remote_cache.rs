@@ -44,7 +44,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command prints that has to succeed.
+/// The output of a command that must succeed.
 fn said(folder: &Path, arguments: &[&str]) -> String {
     let output = floe(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -83,7 +83,7 @@ fn mkfs_appends_a_tree_that_verifies() {
         let mut bytes = vec![0; usize::try_from(source.len()).expect("small")];
         source.read_at(0, &mut bytes).expect("all of it verifies");
         let plain = fs::read(plain).expect("the image");
-        assert!(bytes[..plain.len()] == plain, "the image itself is what it is without a tree");
+        assert!(bytes[..plain.len()] == plain, "the tree does not change the image itself");
         assert!(bytes[plain.len()..].iter().all(|byte| *byte == 0) && bytes.len() < plain.len() + 4096);
         if ready(&[Need::Peer("veritysetup")]) {
             let root = parse_sidecar(&fs::read_to_string(sidecar_path(&image)).expect("it")).expect("sound");

@@ -1,4 +1,5 @@
-//! Faults between a mount and real servers: reads wait or fail as the options say, return the right bytes, and recover.
+//! Faults between a mount and real servers: reads wait or fail according to the options, return the right bytes, and
+//! recover.
 
 use std::{
     env,
@@ -32,10 +33,10 @@ use crate::support::{
     toxiproxy::Toxiproxy,
 };
 
-/// How many bytes the only file of an image has here.
+/// The size of the only file of the image, in bytes.
 const LEN: usize = 8 << 20;
 
-/// An image with one file that nothing compresses.
+/// An image with one incompressible file.
 struct Noise {
     directory: TempDir,
     image: PathBuf,
@@ -63,7 +64,7 @@ impl Noise {
         self.directory.path().join("cache")
     }
 
-    /// Mounts it from `url`; the cache is its own unless `options` name another one.
+    /// Mounts it from `url`, with its own cache unless `options` name another one.
     fn mount(&self, url: &str, options: &[&str]) -> Served {
         let cache = self.cache();
         let own: Vec<&OsStr> = match options.contains(&"--cache-directory") {
@@ -75,7 +76,7 @@ impl Noise {
         Served::with(&files, &options, &[]).expect("mounted")
     }
 
-    /// Reads a part of the file in a mount. Its pages are asked for by nobody else.
+    /// Reads a part of the file in a mount. No other read requests its pages.
     fn read(&self, served: &Served, offset: usize, len: usize) -> std::io::Result<()> {
         let mut bytes = vec![0; len];
         fs::File::open(served.path().join("noise"))?.read_exact_at(&mut bytes, offset as u64)?;
@@ -84,14 +85,14 @@ impl Noise {
     }
 }
 
-/// The counts of a mount, as `floe status` has them.
+/// The counters of a mount in `floe status`.
 fn counts(served: &Served) -> serde_json::Value {
     let output = run(floe().args(["status", "--json"]).arg(served.path()));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     report["remote"]["counts"].clone()
 }
 
-/// How long an outage lasts: some seconds, or as many as `FLOE_OUTAGE_S` says.
+/// The duration of an outage: some seconds, or the value of `FLOE_OUTAGE_S`.
 fn outage_time() -> Duration {
     let seconds = env::var("FLOE_OUTAGE_S").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(2))
@@ -130,7 +131,7 @@ fn reads_wait_through_an_outage_or_fail_and_heal() {
             reader.join().expect("right bytes").expect("healed");
         }
     });
-    noise.read(&impatient, LEN / 2, 4096).expect("it heals by itself");
+    noise.read(&impatient, LEN / 2, 4096).expect("it recovers without a restart");
     let counts = counts(&patient);
     assert!(counts["remote"]["outage_ms"].is_null() && counts["remote"]["outages"].as_u64() > Some(0), "{counts}");
     for served in [patient, impatient] {
@@ -147,8 +148,7 @@ fn answers_that_are_cut_are_asked_for_again() {
     server.offer(&noise.image, "image");
     let proxy = Toxiproxy::to(server.port);
     let served = noise.mount(&format!("http://127.0.0.1:{}/image", proxy.port), &["--outage", "wait:10m"]);
-    // Less than two chunks, so that larger requests cannot succeed at all on one connection, and small ones only on a
-    // fresh one.
+    // Less than two chunks: a larger request cannot succeed on any connection, and a small one only on a fresh connection.
     proxy.limit_answers(400 << 10);
     (0..16).for_each(|index| noise.read(&served, index * (LEN / 16), 4096).expect("read"));
     assert!(counts(&served)["remote"]["retries"].as_u64() > Some(0));
@@ -214,7 +214,7 @@ fn signed_urls_that_expire_are_had_again_from_where_they_came() {
     let proxy = Toxiproxy::to(server.port);
     let asked = Arc::new(AtomicU64::new(0));
     let (port, counted) = (proxy.port, Arc::clone(&asked));
-    // Redirects to URLs that are good for two seconds.
+    // Redirects to URLs that are valid for two seconds.
     let origin = answering(move |_| {
         counted.fetch_add(1, Relaxed);
         let target = signed_url(port, "/images/noise", Duration::from_secs(2));
@@ -228,7 +228,7 @@ fn signed_urls_that_expire_are_had_again_from_where_they_came() {
     assert!(asked.load(Relaxed) > first, "the origin was asked again");
     assert!(counts(&served)["remote"]["resolved_again"].as_u64() > Some(0));
     assert!(served.end().is_empty());
-    // Floe cannot sign the user's URL again, so the read fails soon, with an error that says so.
+    // Floe cannot sign the user's URL again, so the read soon fails with an error that says so.
     let target = signed_url(proxy.port, "/images/noise", Duration::from_secs(1));
     thread::sleep(Duration::from_secs(2));
     let mut ls = floe();
@@ -282,7 +282,7 @@ fn a_cache_smaller_than_what_is_read_keeps_its_limit() {
             });
         }
     });
-    // Each of the requests under way may have reserved what it will write.
+    // Each request in progress may have reserved the bytes that it will write.
     let most = most.load(Relaxed);
     assert!(most > LIMIT / 2 && most < 2 * LIMIT, "{most} bytes");
     assert!(served.end().is_empty());
@@ -319,7 +319,7 @@ fn eight_mounts_at_once_fetch_each_byte_once() {
     }
 }
 
-/// How many bytes the files below a directory take on the disk.
+/// The bytes on disk of the files below a directory.
 fn allocated(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {
@@ -330,7 +330,7 @@ fn allocated(directory: &Path) -> u64 {
     entries.flatten().map(size).sum()
 }
 
-/// A file system in memory of so many bytes.
+/// A tmpfs with this size in bytes.
 struct SmallDisk {
     path: TempDir,
 }
@@ -352,7 +352,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Answers each request on a port of this machine with what `answer` says to its first line.
+/// Answers each request on a local port with the result of `answer` for its first line.
 fn answering(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -402,11 +402,11 @@ fn hmac(key: &[u8], text: &[u8]) -> Digest {
     Digest::salted(&pad(0x5c), &inner.0)
 }
 
-/// How long a token is good for. The registry takes it for a minute more, so it is made as one that is older.
+/// The lifetime of a token. The registry accepts it for one more minute, so the token is issued in the past.
 const TOKEN_TIME: Duration = Duration::from_secs(3);
 const REGISTRY_LEEWAY: Duration = Duration::from_secs(60);
 
-/// Gives tokens to everybody, for what they ask for.
+/// Issues a token for any requested scope to every client.
 struct Authority {
     directory: TempDir,
     port: u16,
@@ -449,9 +449,9 @@ impl Authority {
     }
 }
 
-/// A token as docker's registry wants it.
+/// A token in the form that docker's registry expects.
 fn token(key: &Path, chain: &str, scope: &str, number: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is later");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
     let expires = (now + TOKEN_TIME - REGISTRY_LEEWAY).as_secs();
     let mut parts = scope.splitn(3, ':');
     let mut part = || parts.next().unwrap_or_default().to_owned();

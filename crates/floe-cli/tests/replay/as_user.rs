@@ -55,7 +55,7 @@ fn a_user_without_privileges_replays_and_learns() {
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).arg(&program);
         command.args(["mount", "-o", options]).arg(&scene.image).arg(&place.path).env_remove("XDG_RUNTIME_DIR");
         let mut serving = Serving::start(command, place);
-        // The program runs where this test does not see its mount.
+        // The program runs in a namespace where this test does not see its mount.
         let path = serving.place.path.to_str().expect("text").to_owned();
         let has_mounted =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|table| table.contains(&path));

@@ -1,4 +1,4 @@
-//! Profiles that are garbage, or ask for what is absurd.
+//! Profiles with garbage or absurd contents.
 
 use std::{fs, path::Path};
 
@@ -23,7 +23,7 @@ fn hostile_profiles_are_one_error_or_do_nothing() {
     }
     let scene = Scene::many(20, 5000);
     let profile = scene.folder.path().join("profile");
-    // 100 million entries and more, as far as the length tells.
+    // The length suggests 100 million entries and more.
     let endless = scene.folder.path().join("endless");
     fs::write(&endless, "# floe profile 1\n").expect("ours");
     fs::File::options().write(true).open(&endless).expect("ours").set_len(1 << 30).expect("sparse");

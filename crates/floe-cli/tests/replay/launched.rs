@@ -1,4 +1,4 @@
-//! Reads what `floe status` reports about a launch.
+//! Reads the reports of `floe status` about launches.
 
 use std::{ffi::OsString, fs, os::unix::fs::FileExt, path::Path};
 
@@ -49,14 +49,15 @@ pub(crate) fn profile_option(profile: &Path) -> [OsString; 2] {
     ["-o".into(), format!("profile={}", profile.display()).into()]
 }
 
-/// Begins a launch by the first byte of the program.
+/// Begins a launch by reading the first byte of the program.
 pub(crate) fn begin(place: &Place, file: &str) {
     let file = fs::File::open(place.file(file)).expect("it is there");
     let mut first = [0];
     file.read_exact_at(&mut first, 0).expect("it is read");
 }
 
-/// Unmounts. A process that another test starts holds copies of all files that are open here until it runs its program.
+/// Unmounts. Retries, because a process that another test starts holds copies of all open files until it executes its
+/// program.
 pub(crate) fn detach(serving: &Serving) {
     let mut told_last = (None, String::new());
     let unmounted = || {

@@ -71,7 +71,7 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
         assert_eq!(scene.wrong(&second.place.path), Vec::<String>::new());
         unmount(&mut second);
 
-        // A profile that something has damaged is learned again.
+        // A damaged profile is learned again.
         fs::write(profile(), "# floe profile 2\nnonsense").expect("ours");
         let mut third = mount();
         read(&third, 5);
@@ -83,7 +83,7 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
     }
 }
 
-/// The process that mounts for the one that serves a place.
+/// The keeper of the process that serves a place.
 fn keeper_of(place: &Place) -> Pid {
     let server = status(place)["process"].as_u64().expect("a number") as u32;
     let pids = children_of(server, "floe-keeper");
@@ -102,7 +102,7 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
     fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
     for (outside, state) in [(50, "left"), (10, "replayed")] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
-        // While the keeper is stopped, names are not looked up ahead, so the launch is the faster one.
+        // While the keeper is stopped, no names are looked up ahead, so the launch overtakes the replay.
         let keeper = keeper_of(&serving.place);
         kill_process(keeper, Signal::STOP).expect("it runs");
         fs::read(serving.place.file("0/0")).expect("read");

@@ -1,4 +1,4 @@
-//! Recorded launches that are replayed: `floe mount -o profile=…`, `--learn`, and profiles in images.
+//! Replays of recorded launches: `floe mount -o profile=…`, `--learn`, and profiles in images.
 
 #[path = "../support/mod.rs"]
 mod support;

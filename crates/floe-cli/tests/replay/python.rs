@@ -1,4 +1,4 @@
-//! Launches of a real program.
+//! Launches of Python.
 
 use std::{
     ffi::OsString,
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// The launch: it finds names, misses others, lists directories and maps a program.
+/// The launch: it finds names, looks for missing ones, lists directories and maps a program.
 const SCRIPT: &str = "import json, email.message, argparse, http.client; print(json.dumps(list(range(3))))";
 
 const ANSWER: &str = "[0, 1, 2]\n";
@@ -93,7 +93,7 @@ fn a_launch_that_goes_on_while_it_is_replayed_reads_what_is_there() {
     }
 }
 
-/// An image with a Python and the part of its library that a launch needs.
+/// An image with Python and the part of its library that a launch needs.
 struct Python {
     folder: tempfile::TempDir,
     program: String,
@@ -145,13 +145,13 @@ impl Python {
         assert_eq!(String::from_utf8_lossy(&output.stdout), ANSWER, "{output:?}");
     }
 
-    /// Replays the launch, and then launches: what the launch still asked for, and what was replayed.
+    /// Replays the launch, then launches. Returns the requests of the launch, and the report of the replay.
     fn replay(&self, replayed: &Serving) -> (Vec<(&'static str, u64)>, Value) {
         let before = launch(&replayed.place);
         assert_eq!((&before["state"], &before["found_names"]), (&"waiting".into(), &0.into()));
         begin(&replayed.place, &self.program);
         let report = wait_for_state(&replayed.place, "replayed");
-        // The reads that the replay asked the kernel for may still be in progress.
+        // Reads that the replay requested from the kernel may still be in progress.
         let mut after_replay = status(&replayed.place);
         until("the reads are done", || {
             let before = std::mem::replace(&mut after_replay, status(&replayed.place));
@@ -173,7 +173,7 @@ impl Python {
         profile
     }
 
-    /// The files of a mount that are not those of the tree.
+    /// The files of a mount that differ from those of the tree.
     fn wrong(&self, mount: &Path) -> String {
         let output = run(Command::new("diff").arg("-r").arg(self.path("tree")).arg(mount));
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)

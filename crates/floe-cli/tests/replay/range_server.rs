@@ -1,4 +1,4 @@
-//! A server of one file.
+//! A web server with one file.
 
 use std::{
     fs,

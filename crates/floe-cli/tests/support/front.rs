@@ -1,4 +1,4 @@
-//! Images that are mounted with the kernel's EROFS in front.
+//! Images mounted with the kernel's EROFS in front.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use floe_testkit::{
 
 use super::program::{Serving, floe, run, told};
 
-/// Whether the kernel's EROFS can be in front here. Where it cannot, Floe says why.
+/// Whether the kernel's EROFS can be in front here. If not, Floe gives the reason.
 pub(crate) fn ready() -> bool {
     if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
         return false;
@@ -28,7 +28,7 @@ pub(crate) fn ready() -> bool {
     code == Some(0)
 }
 
-/// An image, and what is in it.
+/// An image and its contents.
 pub(crate) struct Scene {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) image: PathBuf,
@@ -36,7 +36,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// An image of files of text with these names and lengths.
+    /// An image of text files with these names and lengths.
     pub(crate) fn new(files: &[(&str, usize)]) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let tree = folder.path().join("tree");
@@ -54,7 +54,7 @@ impl Scene {
         Self { folder, image, contents }
     }
 
-    /// Many files, of so many bytes each.
+    /// Many files of this size in bytes.
     pub(crate) fn many(count: usize, len: usize) -> Self {
         let names: Vec<String> = (0..count).map(|number| format!("{}/{number}", number % 10)).collect();
         let files: Vec<_> = names.iter().map(|name| (name.as_str(), len)).collect();
@@ -66,7 +66,7 @@ impl Scene {
         Serving::new(&self.image, ["-o", "front=kernel", "-o", options])
     }
 
-    /// The files that read otherwise than they were written.
+    /// The files that read different from what was written.
     pub(crate) fn wrong(&self, mount: &Path) -> Vec<String> {
         let read = self.contents.iter().filter_map(|(name, expected)| match fs::read(mount.join(name)) {
             Ok(bytes) if bytes == *expected => None,

@@ -7,7 +7,7 @@ const BLOCK: usize = 4096;
 /// The root's inode; the first two slots of the metadata are left free.
 const ROOT: u64 = 2;
 
-/// An image of metadata from block 1 on and data behind it.
+/// An image with metadata from block 1 on, followed by data.
 pub(crate) struct Erofs {
     image: Vec<u8>,
     data_start: usize,
@@ -29,7 +29,7 @@ impl Erofs {
         self.image[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Appends data; gives its first block.
+    /// Appends data, and returns its first block.
     fn append(&mut self, bytes: &[u8]) -> u32 {
         let block = self.image.len() / BLOCK;
         self.image.extend_from_slice(bytes);
@@ -114,7 +114,7 @@ pub(crate) fn with_hole(size: u64) -> Vec<u8> {
     erofs.finish(2)
 }
 
-/// A directory of `count` empty files that say they have two names.
+/// A directory of `count` empty files that claim a link count of two.
 pub(crate) fn with_wrong_link_counts(count: u64) -> Vec<u8> {
     let mut erofs = Erofs::new(ROOT + count);
     let file = InodeCompact { i_mode: 0o100_644, i_nb: 2, ..InodeCompact::default() };
@@ -127,14 +127,14 @@ pub(crate) fn with_wrong_link_counts(count: u64) -> Vec<u8> {
     erofs.finish(count + 1)
 }
 
-/// `count` files that all reach to the end of `block_count` blocks of data, each from another block on.
+/// `count` files that each begin at another of `block_count` blocks of data, and all reach to the last.
 pub(crate) fn with_overlapping_files(count: u64, block_count: u32) -> Vec<u8> {
     let mut erofs = Erofs::new(ROOT + count);
     let first = erofs.append(&vec![7; block_count as usize * BLOCK]);
     let mut names = Vec::new();
     for number in 1..=count {
         let skipped = number as u32 % (block_count / 2);
-        // Those that come first in the image reach over all.
+        // The first files of the image reach over all of the data.
         let skipped = if number == 1 { 0 } else { skipped };
         let file = InodeCompact {
             i_mode: 0o100_644,

@@ -12,13 +12,13 @@ const DIRECTORY: u16 = 8;
 const FILE: u16 = 2;
 const LONG_FILE: u16 = 9;
 
-/// A table: its decoded bytes.
+/// The decoded bytes of a table.
 #[derive(Default)]
 struct Table {
     bytes: Vec<u8>,
 }
 
-/// An inode's number, and the decoded byte of the table that it stands at.
+/// The number of an inode, and its offset in the decoded table.
 #[derive(Clone, Copy)]
 struct Place {
     number: u32,
@@ -28,7 +28,7 @@ struct Place {
 pub(crate) struct Squashfs {
     inodes: Table,
     listings: Table,
-    /// The decoded bytes of the attributes and of their sets.
+    /// The decoded bytes of the attributes, and of their sets.
     attributes: Table,
     sets: Table,
     inode_count: u32,
@@ -40,7 +40,7 @@ impl Table {
         (block as u32, offset as u16)
     }
 
-    /// The metadata blocks, and where each stands if the first stands at `start`.
+    /// The metadata blocks, and the offset of each if the first is at `start`.
     fn stored(&self, start: u64) -> (Vec<u8>, Vec<u64>) {
         let (mut stored, mut places) = (Vec::new(), Vec::new());
         for block in self.bytes.chunks(METADATA_BYTES) {
@@ -68,7 +68,7 @@ impl Squashfs {
         place
     }
 
-    /// A directory whose listing stands in these bytes of the table.
+    /// A directory whose listing is in these bytes of the table.
     fn directory(&mut self, (start, end): (usize, usize), parent_inode: u32, nlink: u32) -> Place {
         let (start_block, offset) = Table::reference(start);
         let file_size = (end - start) as u32 + 3;
@@ -76,7 +76,7 @@ impl Squashfs {
         self.inode(DIRECTORY, &inode.to_bytes())
     }
 
-    /// Lists inodes under names that ascend; gives the place of the listing.
+    /// Lists inodes under ascending names, and returns the place of the listing.
     fn list(&mut self, entries: &[(String, Place, u16)]) -> (usize, usize) {
         let start = self.listings.bytes.len();
         let mut rest = entries;
@@ -163,7 +163,7 @@ impl Squashfs {
         squashfs.finish(root)
     }
 
-    /// `wide` directories with an empty file in each, and a chain of `deep` directories, with one in each, too.
+    /// `wide` directories and a chain of `deep` directories, with an empty file in each.
     pub(crate) fn with_directories(wide: u32, deep: u32) -> Vec<u8> {
         let mut squashfs = Self::new();
         let file = squashfs.empty_file();
@@ -186,7 +186,7 @@ impl Squashfs {
         squashfs.finish(root)
     }
 
-    /// `count` empty files that say they have two names.
+    /// `count` empty files that claim a link count of two.
     pub(crate) fn with_wrong_link_counts(count: u32) -> Vec<u8> {
         let mut squashfs = Self::new();
         let file = LRegInode {

@@ -1,4 +1,4 @@
-//! Both programs of the name mkfs.erofs, and trees for them.
+//! Both programs named mkfs.erofs, and trees for them.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ pub(crate) fn ours(folder: &Path, arguments: &str, environment: &[(&str, &str)])
 }
 
 pub(crate) fn theirs(folder: &Path, arguments: &str, environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(peer("mkfs.erofs").expect("it was asked for"));
+    let mut command = Command::new(peer("mkfs.erofs").expect("the test needs it"));
     run(command.envs(environment.iter().copied()), folder, arguments)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn scene_of(tree: &Tree) -> tempfile::TempDir {
     fs::write(folder.path().join("blanks"), "16384  \t \\.md$\n0   ^docs/deep/\n").expect("written");
     fs::hard_link(folder.path().join("source/docs/a.txt"), folder.path().join("source/docs/deep/a.txt"))
         .expect("linked");
-    // Anybody may make whiteouts of overlayfs.
+    // All users may create whiteouts of overlayfs.
     fs::create_dir(folder.path().join("source/layer")).expect("made");
     let whiteout = folder.path().join("source/layer/gone");
     let made = Command::new("mknod").arg(&whiteout).args(["c", "0", "0"]).status().expect("there is mknod");

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Support for all tests of the program.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 pub(crate) mod front;
@@ -20,21 +20,21 @@ use floe_testkit::corpus::{Corpus, CorruptImage, ImageRecord, Materialised};
 #[allow(unused_imports, reason = "not every test mounts")]
 pub(crate) use served::Served;
 
-/// The reference images; those of `FLOE_IMAGE` only if that is set.
+/// The reference images; if `FLOE_IMAGE` is set, only those with it in their names.
 pub(crate) fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let mut images = corpus.images();
     images.retain(|image| is_chosen(&image.name));
-    // What takes longest begins first.
+    // Images that take longest are first.
     images.sort_by_key(|image| !image.huge);
     images
 }
 
-/// The corrupted images; those of `FLOE_IMAGE` only if that is set.
+/// The corrupted images; if `FLOE_IMAGE` is set, only those with it in their names.
 pub(crate) fn corrupt_images(corpus: &Corpus) -> Vec<CorruptImage> {
     corpus.corrupt_images().into_iter().filter(|image| is_chosen(&image.name)).collect()
 }
 
-/// The options by which Floe is told where an image begins and what else belongs to it.
+/// The options for the offset and the extra devices of an image.
 pub(crate) fn image_arguments(image: &Materialised) -> Vec<OsString> {
     let mut arguments = Vec::new();
     if image.offset > 0 {
@@ -46,8 +46,8 @@ pub(crate) fn image_arguments(image: &Materialised) -> Vec<OsString> {
     arguments
 }
 
-/// Where trees of so many bytes are extracted to: into memory where it has room, which is fast, and which holds attributes
-/// of any size, where ext4 has one block for them.
+/// The directory for extracted trees of this size: in memory if there is room, which is fast, and where attributes can have
+/// any size, whereas ext4 has one block for them.
 pub(crate) fn scratch(bytes: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(memory).is_ok_and(|said| said.f_bavail * said.f_frsize >= bytes);

@@ -1,4 +1,4 @@
-//! The built program, and mounts it makes.
+//! The built program and its mounts.
 
 use std::{
     ffi::OsStr,
@@ -14,20 +14,20 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take before the test fails.
+/// The time limit of each step of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program, ready to be given arguments.
+/// A command of the built program, without arguments.
 pub(crate) fn floe() -> Command {
     Command::new(env!("CARGO_BIN_EXE_floe"))
 }
 
-/// The image that is part of the project.
+/// The demonstration image of the project.
 pub(crate) fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/demo.erofs").canonicalize().expect("the demo image")
 }
 
-/// A directory to mount on. Whatever is mounted there is unmounted in the end.
+/// A directory to mount on. Dropping it unmounts it.
 pub(crate) struct Place {
     directory: Option<tempfile::TempDir>,
     pub(crate) path: PathBuf,
@@ -56,8 +56,8 @@ impl Place {
         self.path.join(path)
     }
 
-    /// Waits until no process has a file of the mount open. One that another test starts holds copies of all files that
-    /// are open here until it runs its program.
+    /// Waits until no process has a file of the mount open. A process that another test starts holds copies of all open
+    /// files until it executes its program.
     pub(crate) fn wait_until_unused(&self) {
         let is_used_by = |process: &fs::DirEntry| {
             let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
@@ -73,7 +73,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         while self.is_mounted() {
             if rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH).is_err() {
-                // Removing the directory would reach into the mount.
+                // Removing the directory would remove files in the mount.
                 let _ = self.directory.take().map(tempfile::TempDir::keep);
                 return;
             }
@@ -81,7 +81,7 @@ impl Drop for Place {
     }
 }
 
-/// A program that serves a mount in the foreground. It is killed in the end.
+/// A program that serves a mount in the foreground. It is killed when dropped.
 pub(crate) struct Serving {
     child: Option<Child>,
     pid: Pid,
@@ -91,7 +91,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Mounts an image, through FUSE alone unless the arguments say otherwise, and waits until that works.
+    /// Mounts an image, through FUSE alone unless the arguments say otherwise, and waits until the mount works.
     pub(crate) fn new<A: AsRef<OsStr>>(image: &Path, arguments: impl IntoIterator<Item = A>) -> Self {
         let place = Place::new();
         let mut command = floe();
@@ -128,7 +128,7 @@ impl Serving {
         kill_process(self.pid, signal).expect("it runs");
     }
 
-    /// How the program ended, and what it had to say.
+    /// The exit code and the messages of the program.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         let mut child = self.child.take().expect("it ends once");
         let start = Instant::now();
@@ -158,7 +158,7 @@ impl Drop for Serving {
     }
 }
 
-/// Runs a command to its end; fails the test where that does not come.
+/// Runs a command to its end. Fails the test if it does not end in time.
 pub(crate) fn run(command: &mut Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
@@ -174,14 +174,14 @@ pub(crate) fn run(command: &mut Command) -> Output {
     }
 }
 
-/// What `work` gives, in a thread of its own, so that a client that is stuck fails the test and does not hang it.
+/// Runs `work` in a thread and returns its result, so that a stuck client fails the test instead of blocking it.
 pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
     receiver.recv_timeout(PATIENCE).expect("it ends in time")
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -190,7 +190,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The processes whose command line holds `text`.
+/// The processes with `text` in their command line.
 pub(crate) fn processes_with(text: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -19,15 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// An image mounted by `floe mount` in the foreground; unmounted by `floe umount` when dropped.
 pub(crate) struct Served {
     server: Child,
-    // Removed last: a directory that is still mounted cannot be.
+    // Dropped last, because a mounted directory cannot be removed.
     directory: TempDir,
 }
 
 impl Served {
-    /// Mounts an image, and waits until the program says so. `front` is what `-o front=` is given.
+    /// Mounts an image, and waits until the program reports the mount. `front` is the value of `-o front=`.
     ///
     /// # Errors
-    /// It does not mount; what it writes to its standard error.
+    /// The image cannot be mounted; the text is the program's standard error.
     pub(crate) fn new(image: &Materialised, front: &str) -> Result<Self, String> {
         let front = format!("front={front}");
         Self::with(image, &["-o".as_ref(), front.as_ref()], &[])
@@ -56,7 +56,7 @@ impl Served {
         Err(format!("{status}: {}", words.trim()))
     }
 
-    /// Where it is mounted.
+    /// The mountpoint.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().to_path_buf()
     }
@@ -66,7 +66,7 @@ impl Served {
         self.server.id()
     }
 
-    /// The most memory that the server held so far, in bytes.
+    /// The peak memory of the server so far, in bytes.
     pub(crate) fn resident_bytes_max(&self) -> u64 {
         let path = Path::new("/proc").join(self.server.id().to_string()).join("status");
         let status = fs::read_to_string(path).expect("the server lives");
@@ -75,7 +75,7 @@ impl Served {
         kib << 10
     }
 
-    /// Unmounts, and gives what is wrong with how the server ended: nothing, as a rule.
+    /// Unmounts, and returns the faults in the end of the server, usually none.
     pub(crate) fn end(mut self) -> Vec<String> {
         let mut told = self.unmount();
         let started = Instant::now();
@@ -98,8 +98,8 @@ impl Served {
         told
     }
 
-    /// Unmounts; for a while also where the mount is in use: a process that another test has just begun holds a copy of
-    /// this one's descriptors until it becomes another program.
+    /// Unmounts. Retries for a while if the mount is in use, because a process that another test has just started holds
+    /// copies of this one's descriptors until it executes its program.
     fn unmount(&self) -> Vec<String> {
         let started = Instant::now();
         loop {

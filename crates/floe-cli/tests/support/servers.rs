@@ -16,12 +16,12 @@ use tempfile::TempDir;
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that runs. It is killed in the end.
+/// A running server. It is killed when dropped.
 pub(crate) struct RealServer {
     command: Command,
     child: Child,
     pub(crate) port: u16,
-    /// What it serves from, or keeps what it gets in.
+    /// The directory with the files that it serves or stores.
     pub(crate) directory: TempDir,
 }
 
@@ -31,7 +31,7 @@ impl RealServer {
         Self::nginx_with("", "")
     }
 
-    /// nginx that answers 429 beyond so many requests in a second.
+    /// nginx, which answers 429 to requests beyond this number per second.
     pub(crate) fn limited_nginx(requests_per_s: u32) -> Self {
         let zone = format!("limit_req_zone $server_addr zone=all:1m rate={requests_per_s}r/s; limit_req_status 429;");
         Self::nginx_with(&zone, "limit_req zone=all;")
@@ -48,7 +48,7 @@ impl RealServer {
         );
         let file = directory.path().join(".conf");
         fs::write(&file, configuration).expect("written");
-        let mut command = Command::new(peer("nginx").expect("it was asked for"));
+        let mut command = Command::new(peer("nginx").expect("the test needs it"));
         command.arg("-c").arg(&file);
         Self::start(command, port, directory)
     }
@@ -58,7 +58,7 @@ impl RealServer {
         Self::registry_with("")
     }
 
-    /// docker's registry, with an empty store, and further sections of its configuration.
+    /// docker's registry, with an empty store, and additional sections in its configuration.
     pub(crate) fn registry_with(sections: &str) -> Self {
         let (port, directory) = (free_port(), directory());
         let configuration = format!(
@@ -68,15 +68,15 @@ impl RealServer {
         );
         let file = directory.path().join("config.yml");
         fs::write(&file, configuration).expect("written");
-        let mut command = Command::new(peer("docker-registry").expect("it was asked for"));
+        let mut command = Command::new(peer("docker-registry").expect("the test needs it"));
         command.arg("serve").arg(&file);
         Self::start(command, port, directory)
     }
 
-    /// versitygw, an S3 server: buckets are folders of its directory.
+    /// versitygw, an S3 server. Buckets are folders of its directory.
     pub(crate) fn s3() -> Self {
         let (port, directory) = (free_port(), directory());
-        let mut command = Command::new(peer("versitygw").expect("it was asked for"));
+        let mut command = Command::new(peer("versitygw").expect("the test needs it"));
         command.args(["--access", "someone", "--secret", "something", "--region", "us-east-1", "--quiet"]);
         command.arg("--port").arg(format!("127.0.0.1:{port}")).arg("posix").arg("--nometa").arg(directory.path());
         Self::start(command, port, directory)
@@ -92,7 +92,7 @@ impl RealServer {
 
     /// Ends the server; its directory stays.
     pub(crate) fn stop(&mut self) {
-        // nginx has a process that does the work, which ends with the first only if that may end it.
+        // nginx has a worker process, which ends with the first process only if that ends regularly.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let started = Instant::now();
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -123,7 +123,7 @@ impl RealServer {
         self.directory.path()
     }
 
-    /// Makes a file of the directory that is another file, under this name.
+    /// Links a file into the directory under this name.
     pub(crate) fn offer(&self, file: &Path, name: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().expect("it is in the directory")).expect("made");
@@ -147,7 +147,7 @@ pub(crate) fn free_port() -> u16 {
 
 fn directory() -> TempDir {
     let directory = tempfile::Builder::new().prefix("floe-server-").tempdir().expect("a directory");
-    // Servers give up root's rights.
+    // The servers run without root's rights.
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
     directory
 }

@@ -15,11 +15,11 @@ use super::servers::free_port;
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A proxy to one server. It is killed in the end.
+/// A proxy to one server. It is killed when dropped.
 pub(crate) struct Toxiproxy {
     child: Child,
     control: u16,
-    /// Where clients reach the server.
+    /// The address for clients.
     pub(crate) port: u16,
 }
 
@@ -27,7 +27,7 @@ impl Toxiproxy {
     /// A proxy to the server that listens on `upstream`.
     pub(crate) fn to(upstream: u16) -> Self {
         let [control, port] = [(); 2].map(|()| free_port());
-        let mut command = Command::new(peer("toxiproxy-server").expect("it was asked for"));
+        let mut command = Command::new(peer("toxiproxy-server").expect("the test needs it"));
         command.args(["-host", "127.0.0.1", "-port", &control.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let proxy = Self { child: command.spawn().expect("toxiproxy starts"), control, port };
@@ -43,12 +43,12 @@ impl Toxiproxy {
         proxy
     }
 
-    /// Cuts all connections and takes none, or takes them again.
+    /// Cuts all connections and accepts none, or accepts connections again.
     pub(crate) fn set_reachable(&self, is_reachable: bool) {
         self.ask("/proxies/it", &format!(r#"{{"enabled":{is_reachable}}}"#));
     }
 
-    /// Has each connection closed after so many bytes to the client.
+    /// Closes each connection after this many bytes to the client.
     pub(crate) fn limit_answers(&self, bytes: u64) {
         self.ask("/proxies/it/toxics", &format!(r#"{{"type":"limit_data","attributes":{{"bytes":{bytes}}}}}"#));
     }

@@ -1,4 +1,4 @@
-//! The kernel never complains about a virtual image, whatever the original says.
+//! The kernel never complains about a virtual image, however corrupt the original is.
 
 use std::{
     collections::BTreeMap,
@@ -16,19 +16,19 @@ use floe_testkit::{
 
 use crate::support::{Front, KernelFront, KernelLog, kernel_complaints};
 
-/// How many inodes of one image are looked at.
+/// The maximum number of inodes examined in one image.
 const INODES_MAX: usize = 400;
 
-/// How many bytes of a file are read.
+/// The number of bytes read of each file.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// The errors that programs may see: of what cannot be read, and of a name that no directory has.
+/// The errors that programs may see: of unreadable data, and of missing names.
 const ALLOWED: [&str; 7] = ["list 5", "read 5", "search 2", "search 5", "target 5", "attributes 5", "stat 5"];
 
-/// How deep a tree is walked.
+/// The maximum depth of a walk.
 const DEPTH_MAX: usize = 30;
 
-/// All that a program can find out, errors among it, in the order of the paths.
+/// Everything that a program can observe, including errors, in the order of the paths.
 fn explore(root: &Path) -> Vec<String> {
     let mut told = Vec::new();
     let mut pending = vec![(root.to_path_buf(), 0)];
@@ -50,7 +50,7 @@ fn explore(root: &Path) -> Vec<String> {
         note("attributes", listed.map_err(io::Error::from));
         let kind = metadata.file_type();
         if kind.is_dir() && depth < DEPTH_MAX {
-            // Before and after it was listed: both a search and a listing may find it broken.
+            // Searched before and after it is listed, because both a search and a listing may find it broken.
             note("search", fs::symlink_metadata(path.join("no such name")).map(|_| String::new()));
             let mut children = Vec::new();
             let result = fs::read_dir(&path).and_then(|entries| {
@@ -98,7 +98,7 @@ fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
         &images,
         |image| image.name.clone(),
         |image| {
-            // An image may be refused as a whole.
+            // An image may be refused completely.
             let Ok(front) = Front::of_bytes(corpus.corrupt_bytes(image), image.format()) else { return Vec::new() };
             let mounted = match KernelFront::new(front, "") {
                 Ok(mounted) => mounted,

@@ -1,4 +1,4 @@
-//! The kernel mounts virtual images and shows what the manifests say.
+//! The kernel mounts virtual images and shows the contents of the manifests.
 
 use std::{env, process::Command};
 

@@ -1,4 +1,4 @@
-//! Floe's own reader of EROFS finds in a virtual image what the original holds.
+//! Floe's own reader of EROFS finds the contents of the original in a virtual image.
 
 use std::{collections::BTreeMap, env, sync::Arc};
 
@@ -18,7 +18,7 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     corpus.images().into_iter().filter(|image| !image.huge && image.name.contains(&only)).collect()
 }
 
-/// What both walks can agree on: numbers are those of the file system that shows them.
+/// The comparison of both walks, without inode numbers, which belong to each file system.
 fn without_numbers(mut manifest: Manifest) -> Manifest {
     for (_, entry) in manifest.entries_mut() {
         (entry.inode_number, entry.blocks_512) = (None, None);
@@ -52,7 +52,7 @@ fn a_virtual_image_holds_what_the_original_holds() {
                 let found = without_numbers(walk::image(&erofs, &read)?);
                 let directory_shape_is_free = !keeps_directory_blocks(&front);
                 let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
-                // Smaller holes than a block of the virtual image are data there.
+                // Holes smaller than a block of the virtual image become data.
                 let holes_are_free = front.original.info().block_size < 4096;
                 let of = |manifest| if holes_are_free { without_segments(manifest) } else { manifest };
                 let (expected, found) = (of(expected), of(found));
@@ -67,7 +67,7 @@ fn a_virtual_image_holds_what_the_original_holds() {
     );
 }
 
-/// How the link counts of directories differ, where their sizes may.
+/// The differences in the link counts of directories, if their sizes may differ.
 fn link_count_differences(expected: &Manifest, found: &Manifest) -> Vec<String> {
     let counts = |manifest: &Manifest| -> BTreeMap<Vec<u8>, u64> {
         let directories = manifest.entries().filter(|(_, entry)| entry.file_type == 'd');
@@ -91,7 +91,7 @@ fn a_virtual_image_passes_floes_check() {
                 for part in walked.parts() {
                     check.data(&walked, part, &mut |_| Ok(()), &mut |finding| findings.push(finding));
                 }
-                // The block count is what statfs shows: that of the original, which is compressed.
+                // The block count is the original's, for statfs.
                 findings.retain(|finding| finding.rule != "data past the block count");
                 Ok(findings.iter().map(|finding| format!("{finding:?}")).collect())
             };

@@ -1,4 +1,4 @@
-//! What was rendered once is rendered the same again, in any order and by any thread.
+//! Rendering is repeatable: the bytes are the same in any order and on any thread.
 
 use std::{sync::Arc, thread};
 
@@ -14,11 +14,11 @@ use proptest::prelude::*;
 
 use crate::support::{BLOCK, Front, VirtualFile};
 
-/// Images with some of everything: attributes, holes, blocks of other sizes, both formats.
+/// Images with many features: attributes, holes, blocks of other sizes, both formats.
 const IMAGES: [&str; 6] =
     ["erofs-plain-full", "erofs-plain-b512", "erofs-plain-dot-omitted", "erofs-lz4", "sqfs-zstd", "sqfs-no-exports"];
 
-/// Those of [`IMAGES`] that there are, or the fixtures.
+/// The available images of [`IMAGES`], or the fixtures.
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let all = corpus.images();
     let named = |name: &str| all.iter().find(|image| image.name.starts_with(name) && !image.huge).cloned();
@@ -95,7 +95,7 @@ fn every_byte_of_a_file_leads_back_to_where_it_is() {
     }
 }
 
-/// The regular files that have bytes.
+/// The regular files that are not empty.
 fn files(file_system: &dyn FileSystem) -> Vec<(Nid, u64)> {
     let (mut files, mut pending) = (Vec::new(), vec![file_system.root()]);
     while let Some(nid) = pending.pop() {
@@ -120,7 +120,7 @@ fn files(file_system: &dyn FileSystem) -> Vec<(Nid, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Addresses are given in the order of the first reads, which must not matter to what is read.
+    /// Addresses are assigned in the order of the first reads, which must not affect the bytes read.
     #[test]
     fn the_order_of_first_reads_does_not_matter(seed: u64, image in 0..IMAGES.len()) {
         let corpus = Corpus::locate_or_fixtures();

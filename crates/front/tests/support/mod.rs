@@ -120,14 +120,14 @@ pub(crate) fn sources_of(corpus: &Corpus, image: &ImageRecord) -> Vec<Arc<dyn Im
     std::iter::once(bytes).chain(devices).map(|bytes| Arc::new(MemorySource::new(bytes)) as _).collect()
 }
 
-/// The bytes of a virtual image. What is read in small parts is kept, in whole blocks.
+/// The bytes of a virtual image. Blocks that are read in small parts are kept.
 pub(crate) struct VirtualFile {
     reader: Reader,
     len: u64,
     blocks: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
 }
 
-/// How often an unmount is tried that finds the mount in use.
+/// The number of attempts to unmount a mount in use.
 const UNMOUNT_TRIES: usize = 200;
 
 /// The block size of virtual images.
@@ -191,7 +191,7 @@ fn split_at_blocks(offset: u64, output: &mut [u8]) -> impl Iterator<Item = &mut 
     std::iter::once(head).chain(rest.chunks_mut(BLOCK)).filter(|part| !part.is_empty())
 }
 
-/// A virtual image that the kernel has mounted. All of it goes away, whatever happens.
+/// A virtual image that the kernel has mounted. Dropping it removes all mounts.
 pub(crate) struct KernelFront {
     directory: tempfile::TempDir,
     mount: Option<Mount>,
@@ -199,7 +199,7 @@ pub(crate) struct KernelFront {
 }
 
 impl KernelFront {
-    /// Serves `front` and has the kernel mount it, with `options` for the kernel's EROFS.
+    /// Serves `front` and lets the kernel mount it, with `options` for the kernel's EROFS.
     pub(crate) fn new(front: Front, options: &str) -> std::result::Result<Self, String> {
         let served = Self::served(front)?;
         served.mount_front(options)?;
@@ -223,9 +223,9 @@ impl KernelFront {
             .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
     }
 
-    /// Has the kernel forget all that it has read, of this mount alone.
+    /// Makes the kernel drop all caches of this mount, but of no other.
     pub(crate) fn forget(&self, options: &str) -> std::result::Result<(), String> {
-        // A child process of another test, which has not become its program yet, holds what is open here.
+        // A child process of another test holds copies of open files until it executes its program.
         let unmounted = (0..UNMOUNT_TRIES).find_map(|_| match unmount(self.path(), UnmountFlags::empty()) {
             Err(rustix::io::Errno::BUSY) => {
                 std::thread::sleep(std::time::Duration::from_millis(20));
@@ -239,7 +239,7 @@ impl KernelFront {
         self.mount_front(options)
     }
 
-    /// Where the kernel has mounted it.
+    /// The directory of the kernel's mount.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("front")
     }
@@ -259,7 +259,8 @@ impl Drop for KernelFront {
     }
 }
 
-/// Whether directories keep their blocks, and so their sizes. Where blocks have another size, or none, they are packed anew.
+/// Whether directories keep their blocks, and therefore their sizes. Directories with other block sizes, or without blocks,
+/// are packed anew.
 pub(crate) fn keeps_directory_blocks(front: &Front) -> bool {
     let info = front.original.info();
     let omits_dots = info.features.iter().any(|word| word == "48bit");

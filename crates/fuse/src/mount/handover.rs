@@ -190,8 +190,8 @@ impl PausedMount {
         Self { mount: Some(mount), channel, _spare: spare }
     }
 
-    /// Starts to serve. No other process may serve the mount any more. The kernel resends what no process has replied to, if
-    /// it can.
+    /// Starts to serve. No other process may serve the mount any more. The kernel resends the requests without a reply, if it
+    /// can.
     ///
     /// # Errors
     /// The connection has ended.

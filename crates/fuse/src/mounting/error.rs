@@ -1,10 +1,10 @@
-//! Why an image could not be mounted.
+//! Errors of mounting.
 
 use std::{fmt, io, path::PathBuf};
 
 use crate::FrontRefusal;
 
-/// Why an image could not be mounted. Its text is one line that says what to do.
+/// An error of mounting an image. Its text is one line that says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
@@ -12,18 +12,18 @@ pub enum MountError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// What is to be mounted on is not a directory.
+    /// The mountpoint is not a directory.
     NotADirectory(PathBuf),
-    /// A FUSE mount whose program is gone is on the directory.
+    /// The directory has a FUSE mount whose program has ended.
     Dead(PathBuf),
-    /// A FUSE mount is on the directory already.
+    /// The directory already has a mount that a program serves.
     Mounted {
         /// The directory.
         path: PathBuf,
-        /// What is mounted there.
+        /// The source of that mount.
         source: String,
     },
     /// `/dev/fuse` cannot be opened.
@@ -34,21 +34,21 @@ pub enum MountError {
     Refused {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// fusermount3 refuses the mount and says why.
     Fusermount(String),
-    /// What stands for the mountpoint is not an open descriptor of `/dev/fuse`.
+    /// The mountpoint `/dev/fd/N` is not an open descriptor of `/dev/fuse`.
     Descriptor {
         /// Its path.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The kernel's EROFS cannot be mounted in front.
     Front(FrontRefusal),
-    /// The kernel and we did not come to terms.
+    /// The negotiation with the kernel failed.
     Handshake(io::Error),
     /// The root of the image cannot be read.
     Image(floe_image::Error),
@@ -72,7 +72,7 @@ impl fmt::Display for MountError {
             }
             Self::Mounted { path, source } => {
                 let path = path.display();
-                write!(formatter, "{source} is mounted on {path} already: to replace it, run floe umount {path} first")
+                write!(formatter, "{source} is already mounted on {path}: to replace it, run floe umount {path} first")
             }
             Self::Device(error) if error.kind() == io::ErrorKind::NotFound => formatter.write_str(
                 "there is no /dev/fuse: run modprobe fuse, or give the container the device (--device /dev/fuse)",
@@ -90,7 +90,7 @@ impl fmt::Display for MountError {
                 Some(libc::ENODEV) => formatter.write_str("this kernel has no FUSE: run modprobe fuse"),
                 Some(libc::EINVAL) => write!(
                     formatter,
-                    "the kernel refuses the mount on {} for its options ({error}): leave out those given with -o",
+                    "the kernel refuses the options of the mount on {} ({error}): leave out those given with -o",
                     path.display()
                 ),
                 _ => write!(formatter, "cannot mount on {}: {error}", path.display()),
@@ -101,9 +101,9 @@ impl fmt::Display for MountError {
             }
             Self::Front(refusal) => write!(
                 formatter,
-                "the kernel's EROFS cannot be mounted in front: {refusal}: give front=fuse in place of front=kernel"
+                "the kernel's EROFS cannot be mounted in front: {refusal}: use front=fuse instead of front=kernel"
             ),
-            Self::Handshake(error) => write!(formatter, "the kernel gave the mount up: {error}"),
+            Self::Handshake(error) => write!(formatter, "the negotiation with the kernel failed: {error}"),
             Self::Image(error) => error.fmt(formatter),
             Self::Threads(error) => write!(formatter, "cannot start the threads that serve the mount: {error}"),
         }

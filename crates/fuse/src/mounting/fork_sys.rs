@@ -1,4 +1,4 @@
-//! A child of this process that runs a function of its own.
+//! Forks a child process that runs a function.
 
 use std::{
     ffi::CStr,
@@ -13,43 +13,43 @@ use std::{
 
 use rustix::process::Pid;
 
-/// What a child may not be ended by, as it has to outlive its parent: what a terminal and `kill` send.
+/// The signals that the child ignores, because it must outlive its parent: those of a terminal and of `kill`.
 const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// How many descriptors are closed at most where the kernel does not close them all in one call.
+/// The highest descriptor that is closed if the kernel has no `close_range`.
 const OPEN_MAX: i32 = 1 << 16;
 
 /// The name of the child.
 const NAME: &CStr = c"floe-keeper";
 
-/// Forks, and runs `work` in the child, which keeps nothing open but `kept` and ends with it. Gives the child's id.
+/// Forks, and runs `work` in the child, which has only the descriptors `kept` and exits after `work`. Returns the child's
+/// process id.
 ///
 /// # Errors
-/// Other threads run, whose locks the child would inherit; or no process can be had.
+/// Other threads run, whose locks the child would inherit, or no process can be created.
 pub(crate) fn fork(kept: &[OwnedFd], work: impl FnOnce()) -> io::Result<Pid> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
-        return Err(io::Error::other("other threads run already"));
+        return Err(io::Error::other("other threads are already running"));
     }
-    // Without it the child keeps what its parent writes to.
+    // Without it, the child keeps the standard descriptors of its parent.
     let nowhere = File::options().read(true).write(true).open("/dev/null").ok();
     // SAFETY: no other thread runs, so the child finds all locks free and all memory whole.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // A panic must not unwind into what the parent would do next.
+            // A panic must not unwind into the parent's code.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 keep_only(kept, nowhere.as_ref());
                 work();
             }));
-            // SAFETY: ends the child. What the parent registered to be run at its end, and what it had not written yet, are
-            // the parent's.
+            // SAFETY: ends the child without exit handlers and without flushing buffers, both of which belong to the parent.
             unsafe { libc::_exit(0) }
         }
         child => Pid::from_raw(child).ok_or_else(|| io::ErrorKind::InvalidData.into()),
     }
 }
 
-/// Lets go of the terminal, the working directory and all descriptors but `kept`.
+/// Leaves the terminal and the working directory, and closes all descriptors but `kept`.
 fn keep_only(kept: &[OwnedFd], nowhere: Option<&File>) {
     let _ = std::env::set_current_dir("/");
     let _ = rustix::thread::set_name(NAME);
@@ -59,7 +59,7 @@ fn keep_only(kept: &[OwnedFd], nowhere: Option<&File>) {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     for (standard, nowhere) in nowhere.into_iter().flat_map(|nowhere| [(0, nowhere), (1, nowhere), (2, nowhere)]) {
-        // SAFETY: replaces the standard descriptors, which nobody owns.
+        // SAFETY: replaces the standard descriptors, which no value owns.
         unsafe { libc::dup2(nowhere.as_raw_fd(), standard) };
     }
     let mut numbers: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
@@ -72,8 +72,8 @@ fn keep_only(kept: &[OwnedFd], nowhere: Option<&File>) {
     close_all(first, i32::MAX);
 }
 
-/// Closes all descriptors from `first` to `last`: values of the parent own them, and in the child, which ends without
-/// dropping them, none is used any more.
+/// Closes all descriptors from `first` to `last`. Values of the parent own them; the child uses none of these values, and
+/// ends without dropping them.
 fn close_all(first: i32, last: i32) {
     if first > last {
         return;
@@ -90,7 +90,7 @@ fn close_all(first: i32, last: i32) {
     }
 }
 
-/// Puts the child's name in the place of the parent's arguments, so that `ps` and `pkill -f` tell the two apart.
+/// Overwrites the copied arguments of the parent with the child's name, so that `ps` and `pkill -f` distinguish the two.
 fn rename_in_listings() -> Option<()> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // proc_pid_stat(5): fields 48 and 49; the third is the first behind the name.
@@ -98,7 +98,7 @@ fn rename_in_listings() -> Option<()> {
     let start: u64 = fields.next()?.parse().ok()?;
     let end: u64 = fields.next()?.parse().ok()?;
     let mut arguments = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
-    // What does not fit is left out, as the last byte ends the list.
+    // The name is cut to fit: the last byte must stay 0.
     let len = NAME.to_bytes().len().min(arguments.len().saturating_sub(1));
     arguments[..len].copy_from_slice(&NAME.to_bytes()[..len]);
     let memory = File::options().write(true).open("/proc/self/mem").ok()?;

@@ -1,4 +1,4 @@
-//! The kernel's EROFS, mounted in front of a file that Floe serves over a FUSE mount which is in no tree.
+//! The kernel's EROFS, mounted from a file that Floe serves over a hidden FUSE mount.
 
 use std::{
     fmt, fs, io,
@@ -31,13 +31,13 @@ use crate::{
 /// The name of the file in the hidden mount that the kernel's EROFS is mounted from.
 pub(crate) const IMAGE_NAME: &str = "image";
 
-/// Where the hidden mount is while the front is mounted, in a namespace of that thread alone.
+/// The path of the hidden mount while the front is being mounted, in a private mount namespace.
 const HIDDEN_DIRECTORY: &str = "/.floe";
 
-/// The longest reason that is taken from the kernel, in bytes.
+/// The maximum length of a kernel message that explains an error, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 
-/// Why the kernel's EROFS cannot be mounted in front; one line.
+/// The reason why the kernel's EROFS cannot be mounted in front, in one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRefusal {
     pub(crate) reason: String,
@@ -46,13 +46,13 @@ pub struct FrontRefusal {
 impl FrontRefusal {
     pub(crate) fn new(error: &io::Error) -> Self {
         let reason = match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => "it takes CAP_SYS_ADMIN outside of user namespaces".to_owned(),
+            Some(libc::EPERM | libc::EACCES) => "it needs CAP_SYS_ADMIN outside of user namespaces".to_owned(),
             Some(libc::ENODEV) => "the kernel has no EROFS (modprobe erofs)".to_owned(),
             Some(libc::ENOTBLK) => {
-                "the kernel's EROFS does not mount files, as Linux 6.12 and later can (CONFIG_EROFS_FS_BACKED_BY_FILE)"
+                "the kernel's EROFS cannot mount files: it needs Linux 6.12 and CONFIG_EROFS_FS_BACKED_BY_FILE"
                     .to_owned()
             }
-            Some(libc::ENOSYS) => "the kernel has no fsopen(2), as Linux 5.2 and later have".to_owned(),
+            Some(libc::ENOSYS) => "the kernel has no fsopen(2): it needs Linux 5.2".to_owned(),
             _ => error.to_string(),
         };
         Self { reason }
@@ -71,14 +71,14 @@ impl fmt::Display for FrontRefusal {
     }
 }
 
-/// A FUSE mount that is in no tree. It ends when this is dropped, unless the front holds it.
+/// A FUSE mount outside the directory tree. It ends when this is dropped, unless the front uses it.
 #[derive(Debug)]
 pub(crate) struct HiddenMount {
     mount: OwnedFd,
 }
 
 impl HiddenMount {
-    /// Makes the mount for an open `/dev/fuse`, if the kernel's EROFS can be mounted by this process at all.
+    /// Creates the mount for an open `/dev/fuse`, after a check that this process can mount the kernel's EROFS.
     ///
     /// # Errors
     /// This process may not mount, or the kernel has no EROFS or no FUSE.
@@ -96,7 +96,7 @@ impl HiddenMount {
         ] {
             fsconfig_set_string(&context, key, value)?;
         }
-        // The front reads for whoever reads it.
+        // The front's reads have the credentials of its readers.
         fsconfig_set_flag(&context, "allow_other")?;
         fsconfig_set_flag(&context, "ro")?;
         fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
@@ -105,8 +105,8 @@ impl HiddenMount {
         Ok(Self { mount })
     }
 
-    /// Mounts the kernel's EROFS from the file in it on `directory`. Somebody must be serving the hidden mount. Returns both
-    /// ends of the transfer of file data into the front, where this kernel's EROFS opens files by handle.
+    /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
+    /// Returns both ends of the transfer of file data into the front, if this kernel's EROFS opens files by handle.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -123,10 +123,10 @@ impl HiddenMount {
         Ok(transfer.ok())
     }
 
-    /// The front, in no tree yet, and the file that it is mounted from.
+    /// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.
     ///
-    /// The mount table shows the path that EROFS is given for its source, and the kernel opens the file under that path.
-    /// So this makes a world where the file has the name that is to be shown: a root directory of this thread alone.
+    /// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
+    /// path of the image, this thread changes to a private root directory in which the file has that path.
     fn front(self, options: &MountOptions) -> io::Result<(OwnedFd, OwnedFd)> {
         let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&world)?;
@@ -162,8 +162,8 @@ impl HiddenMount {
     }
 }
 
-/// Finds out whether the kernel has EROFS and lets this process mount it: without a source it refuses for want of that
-/// alone.
+/// Checks that the kernel has EROFS and lets this process mount it. In that case the mount fails only because it has no
+/// source (`EINVAL`).
 fn check_erofs() -> io::Result<()> {
     let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     match fsconfig_create(&context) {
@@ -172,10 +172,10 @@ fn check_erofs() -> io::Result<()> {
     }
 }
 
-/// The source as the mount table shows it: the program and the image, as FUSE shows them where there are no subtypes.
+/// The source that the mount table shows: the program and the image, in the form that FUSE uses without subtypes.
 fn source_shown(source: &str) -> PathBuf {
     let shown = format!("{FRONT_PREFIX}{}", source.replace('\0', ""));
-    // A path that leads upwards would have no place of its own.
+    // A path with `..` has no place beneath the root.
     let is_plain = |component| matches!(component, Component::Normal(_));
     if Path::new(&shown).components().all(is_plain) { shown.into() } else { shown.replace('/', "|").into() }
 }
@@ -193,14 +193,14 @@ fn attributes(flags: KernelFlags) -> MountAttrFlags {
     attributes
 }
 
-/// The error with what the kernel says of it, if that is more than its number.
+/// The error with the kernel's explanation, if there is one.
 fn explained(context: BorrowedFd<'_>, error: Errno) -> io::Error {
     let error = io::Error::from(error);
     if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENODEV | libc::ENOTBLK)) {
         return error;
     }
     let mut message = vec![0; REASON_BYTES_MAX];
-    // Each read gives one message: a letter for its weight, a space, and the text.
+    // Each read returns one message: a letter for its severity, a space, and the text.
     match rustix::io::read(context, &mut message[..]) {
         Ok(len) if len > 2 => {
             let text = String::from_utf8_lossy(&message[2..len]).trim().to_owned();

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, openat};
 
-/// Linux' `FILEID_INO64_GEN`: the inode number, its upper half first, and a generation.
+/// `FILEID_INO64_GEN` of Linux: the inode number, upper half first, and a generation.
 const HANDLE_KIND: i32 = 0x81;
 
 /// The length of such a handle in bytes.
@@ -63,7 +63,7 @@ impl FrontFiles {
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just returned this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just returned this descriptor, and no other value owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 }
@@ -77,11 +77,11 @@ impl Handle {
     }
 }
 
-/// The handle that the kernel gives a file.
+/// The handle of a file, from the kernel.
 fn handle_of(file: BorrowedFd<'_>) -> io::Result<Handle> {
     let mut handle = Handle { len: HANDLE_BYTES as u32, kind: 0, bytes: [0; HANDLE_BYTES] };
     let mut mount_id = 0;
-    // SAFETY: the kernel writes at most as many bytes of handle as `len` says, which are there, and one mount id.
+    // SAFETY: the kernel writes at most `len` bytes of the handle, which has room for them, and one mount id.
     let result = unsafe {
         libc::name_to_handle_at(
             file.as_raw_fd(),

@@ -310,14 +310,19 @@ mod tests {
             transfer.note_stored(&[range]);
         }
         assert_eq!(transfer.lock().records[0].nid, NO_FILE);
-        let mut message = [0; RECORDS_MAX * RECORD_BYTES];
-        let mut kinds = Vec::new();
+        let received = || -> Vec<u64> {
+            let mut message = [0; RECORDS_MAX * RECORD_BYTES];
+            std::iter::from_fn(|| {
+                let (len, _) = recv(&theirs, &mut message[..], RecvFlags::DONTWAIT).ok()?;
+                Some(message[..len].as_chunks().0.iter().map(|bytes| Record::from_bytes(bytes).nid).collect::<Vec<_>>())
+            })
+            .flatten()
+            .collect()
+        };
+        assert!(received().iter().all(|nid| *nid == 9));
         transfer.note_read(std::iter::once(ByteRange::new(0, SENT_BYTES)));
-        while let Ok((len, _)) = recv(&theirs, &mut message[..], RecvFlags::DONTWAIT) {
-            kinds.extend(message[..len].as_chunks().0.iter().map(|bytes| Record::from_bytes(bytes).nid));
-            transfer.note_read(std::iter::once(ByteRange::new(0, SENT_BYTES)));
-        }
-        assert!(kinds.contains(&9) && kinds.contains(&NO_FILE) && transfer.lock().bytes == 0);
+        assert_eq!(received(), [NO_FILE, NO_FILE]);
+        assert_eq!(transfer.lock().bytes, 0);
     }
 
     #[test]

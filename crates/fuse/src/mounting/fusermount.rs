@@ -1,4 +1,4 @@
-//! Mounting through fusermount3, which may do what a user may not.
+//! Mounting through fusermount3, a set-user-id program that mounts for users other than root.
 
 use std::{
     env,
@@ -17,10 +17,10 @@ use rustix::net::{
 
 use crate::{Access, MountError, MountOptions, mounting::mountpoint::Connected};
 
-/// The variable that names the socket on which fusermount3 sends the descriptor.
+/// The variable with the number of the socket on which fusermount3 sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Keeps fusermount3 waiting to unmount when this process is gone.
+/// The socket of a waiting fusermount3, which unmounts when the socket is closed.
 #[derive(Debug)]
 pub(crate) struct AutoUnmount {
     socket: OwnedFd,
@@ -68,7 +68,7 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecte
     drop(theirs);
     match receive_descriptor(&ours) {
         Ok(device) if options.auto_unmount => {
-            // The process stays until the socket is closed; nobody waits for it.
+            // fusermount3 runs until the socket is closed.
             Ok(Connected { device, auto_unmount: Some(AutoUnmount::new(ours)) })
         }
         Ok(device) => {
@@ -84,10 +84,10 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecte
     }
 }
 
-/// Unmounts a directory; gives what fusermount3 said where it fails, or `None` where it is not installed.
+/// Unmounts a directory.
 ///
 /// # Errors
-/// See above.
+/// The message of fusermount3, or `None` if it is not installed.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<(), Option<String>> {
     let mut command = Command::new(program().ok_or(None)?);
     command.arg("-u");
@@ -98,7 +98,7 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<(), Option<Stri
     if output.status.success() { Ok(()) } else { Err(Some(one_line(&String::from_utf8_lossy(&output.stderr)))) }
 }
 
-/// Where fusermount3 is, or its predecessor.
+/// The path of fusermount3, or of its predecessor fusermount.
 fn program() -> Option<PathBuf> {
     let search = env::var_os("PATH").unwrap_or_default();
     let places: Vec<PathBuf> =
@@ -109,7 +109,7 @@ fn program() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The options, with what would end them too early escaped.
+/// The options as one argument, with commas and backslashes in values escaped.
 fn arguments(options: &MountOptions) -> OsString {
     let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
     let mut arguments = "ro".to_owned();
@@ -123,7 +123,7 @@ fn arguments(options: &MountOptions) -> OsString {
         (options.access() != Access::Owner, "allow_other"),
         (options.flags.nosuid, "nosuid"),
         (options.flags.nodev, "nodev"),
-        // Without these it is strict; it takes them from root alone.
+        // Without these options fusermount3 sets nosuid and nodev. It accepts them only from root.
         (is_root && !options.flags.nosuid, "suid"),
         (is_root && !options.flags.nodev, "dev"),
         (options.flags.noexec, "noexec"),
@@ -159,14 +159,14 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
     received.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// What to tell the user of what fusermount3 said.
+/// The error text for a message of fusermount3.
 fn explanation(message: &str) -> String {
     if message.contains("user_allow_other") {
-        return "--allow-other is not allowed to users here: root must put the line user_allow_other into /etc/fuse.conf"
+        return "users may not give --allow-other here: root must add the line user_allow_other to /etc/fuse.conf"
             .to_owned();
     }
     match one_line(message) {
-        message if message.is_empty() => "fusermount3 failed without a word".to_owned(),
+        message if message.is_empty() => "fusermount3 failed without a message".to_owned(),
         message => message,
     }
 }

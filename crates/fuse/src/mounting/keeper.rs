@@ -1,4 +1,4 @@
-//! The process that mounts and unmounts for one that is confined.
+//! The keeper: a process that mounts and unmounts for a confined one.
 
 use std::{
     fmt, fs,
@@ -34,78 +34,79 @@ use crate::{
 /// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
 
-/// Says who uses a mount.
+/// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
 
-/// A process outside the sandbox of the one that reads the image. It never sees a byte of the image; it mounts or adopts one
-/// directory, once, and unmounts what it mounted, and ends with the process that it is for.
+/// A process that mounts and unmounts for the process that reads the image, which is confined. The keeper is not confined, and
+/// sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
+/// that it serves.
 pub struct Keeper {
-    /// One question and its answer at a time; `None` once it has ended.
+    /// Locked for one question and its answer; `None` once the keeper has ended.
     socket: Mutex<Option<OwnedFd>>,
     process: Pid,
 }
 
-/// What a keeper is for.
+/// The settings of a keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
-    /// What is to be mounted on; `None` where another program mounts.
+    /// The directory to mount on; `None` if another program mounts.
     pub directory: Option<&'a Path>,
-    /// How it is mounted.
+    /// The options of the mount.
     pub options: &'a MountOptions,
-    /// Says who uses the mount.
+    /// Names the processes that use the mount.
     pub users_of: UsersOf,
-    /// An empty directory, which is removed at the end.
+    /// An empty directory that the keeper removes when it ends.
     pub passing: Option<&'a Path>,
 }
 
-/// What a keeper is asked for. The number after it is the argument, where it has one.
+/// A request to the keeper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Question {
     Mount,
-    /// A mount that is in no tree.
+    /// Create the hidden FUSE mount.
     MountHidden,
-    /// The kernel's EROFS in front of that.
+    /// Mount the kernel's EROFS in front of the hidden mount.
     MountFront,
-    /// What another process has mounted on the directory.
+    /// Take over the mount that another process has made on the directory.
     Adopt,
     Unmount,
     UnmountLazily,
     ReadAhead,
     Users,
-    /// Whether the thread with this id administers the machine.
+    /// Whether the thread with this id has administrator rights.
     IsAdministrator(u32),
-    /// A thread that walks ahead of a launch, with this priority.
+    /// Start the thread that looks up the names of a launch, with this priority.
     Walk(u32),
 }
 
-/// What it answers: a kind, an errno or 0, and a text.
+/// An answer of the keeper: a kind, an errno or 0, and a text.
 struct Answer {
     kind: u8,
     errno: i32,
     text: String,
 }
 
-/// What an answer that is no error begins with.
+/// The kind of an answer that is not an error.
 const DONE: u8 = 0;
 
 impl Keeper {
-    /// Starts a keeper. No other thread may run.
+    /// Starts a keeper. This process must have no other thread.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// Other threads run, or the process or its socket cannot be created.
     pub fn start(kept: Kept<'_>) -> io::Result<Arc<Self>> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // The kernel makes a new directory for a process when it has forgotten it, for which the rules of the sandbox would
-        // not hold. While the keeper has it open, it stays.
+        // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
+        // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let held: Vec<OwnedFd> = std::iter::once(theirs).chain(own).collect();
         let process = fork_sys::fork(&held, || keep(&held[0], kept))?;
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
 
-    /// Ends the keeper, and waits until it has. It ends with this process in any case, but then nobody waits for it.
+    /// Ends the keeper and waits until it has ended. Without this call it ends with this process.
     pub fn end(&self) {
-        // A thread that still asks it something may be stuck.
+        // A thread that waits for an answer may be stuck.
         let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
         if let Some(socket) = socket {
             drop(socket);
@@ -113,7 +114,7 @@ impl Keeper {
         }
     }
 
-    /// Mounts, which it does once.
+    /// Has the keeper mount. It does so only once.
     pub(crate) fn connect(&self, directory: &Path) -> Result<Connected, MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, descriptors) = self.ask(Question::Mount).map_err(refused)?;
@@ -122,7 +123,7 @@ impl Keeper {
             DONE => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(device) = descriptors.next() else {
-                    // It was sent, and there was no number left for it.
+                    // This process has too many open files to receive the descriptor.
                     let _ = self.unmount(directory, Detach::Lazily);
                     return Err(refused(io::Error::from_raw_os_error(libc::EMFILE)));
                 };
@@ -135,14 +136,14 @@ impl Keeper {
         }
     }
 
-    /// Takes charge of what another process has mounted on the directory, instead of mounting.
+    /// Has the keeper take over the mount that another process has made on the directory, instead of mounting.
     pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
         if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
     }
 
-    /// Makes a mount that is in no tree; its descriptor of the device.
+    /// Has the keeper create the hidden FUSE mount. Returns its descriptor of the device.
     pub(crate) fn hide(&self) -> Result<OwnedFd, MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
         let (answer, descriptors) = self.ask(Question::MountHidden).map_err(refused)?;
@@ -154,8 +155,8 @@ impl Keeper {
         }
     }
 
-    /// Mounts the kernel's EROFS in front of that, which is served by now. Where that fails, both are gone. The keeper
-    /// serves the other end of the transfer that this returns.
+    /// Has the keeper mount the kernel's EROFS in front of the hidden mount, which must be served already. If this fails, no
+    /// mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
     pub(crate) fn put_front(&self) -> Result<Option<FrontTransfer>, MountError> {
         may_wait_for_mount();
         let answer = self.ask(Question::MountFront);
@@ -166,7 +167,7 @@ impl Keeper {
         }
     }
 
-    /// Unmounts what it mounted.
+    /// Has the keeper unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
         let path = directory.to_owned();
@@ -183,22 +184,22 @@ impl Keeper {
         }
     }
 
-    /// Makes the kernel read ahead in the mount as far as the options say.
+    /// Has the keeper set the kernel's readahead of the mount as the options say.
     pub(crate) fn set_read_ahead(&self) -> io::Result<()> {
         let (answer, _) = self.ask(Question::ReadAhead)?;
         if answer.kind == DONE { Ok(()) } else { Err(answer.error()) }
     }
 
-    /// Whether the thread with this id administers the machine.
+    /// Whether the thread with this id has administrator rights.
     pub(crate) fn is_administrator(&self, thread: u32) -> bool {
         self.ask(Question::IsAdministrator(thread)).is_ok_and(|(answer, _)| answer.kind == DONE)
     }
 
-    /// Starts the thread that walks ahead of a launch, with the best of these priorities that is permitted. There is one for
-    /// each mount.
+    /// Starts the thread that looks up the names of a launch, with `priority` or the best that is permitted. A mount can have
+    /// one such thread.
     ///
     /// # Errors
-    /// Nothing is mounted, or the keeper is gone.
+    /// Nothing is mounted, the thread was started before, or the keeper has ended.
     pub fn walk(&self, priority: Priority) -> io::Result<LaunchWalk> {
         let (answer, descriptors) = self.ask(Question::Walk(priority_to_number(priority)))?;
         let thread = answer.text.parse().unwrap_or(0);
@@ -209,16 +210,16 @@ impl Keeper {
         }
     }
 
-    /// Who uses the mount.
+    /// The processes that use the mount, as text.
     ///
     /// # Errors
-    /// The keeper is gone.
+    /// The keeper has ended.
     pub fn users(&self) -> io::Result<String> {
         self.ask(Question::Users).map(|(answer, _)| answer.text)
     }
 
     fn ask(&self, question: Question) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let ended = || io::Error::other("the process that mounts has ended");
+        let ended = || io::Error::other("the keeper process has ended");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(ended)?;
         let question = question.to_bytes();
@@ -239,7 +240,7 @@ impl fmt::Debug for Keeper {
     }
 }
 
-/// The keeper's life: it answers until the other end is closed.
+/// Answers questions until the other end of the socket is closed.
 fn keep(socket: &OwnedFd, kept: Kept<'_>) {
     let mut held = Held::default();
     let mut bytes = [0; 5];
@@ -259,7 +260,7 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>) {
             break;
         }
     }
-    // Nobody else removes the front of a process that was killed.
+    // For a FUSE mount, fusermount3 does this.
     if let (true, Some(front)) = (held.is_front && kept.options.auto_unmount, &held.mounted) {
         let _ = front.unmount(Detach::Lazily);
     }
@@ -268,19 +269,19 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>) {
     }
 }
 
-/// What a keeper has mounted.
+/// The mounts of a keeper.
 #[derive(Default)]
 struct Held {
     hidden: Option<HiddenMount>,
     mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     is_front: bool,
-    /// Stops the walk ahead of a launch.
+    /// Stops the thread that looks up the names of a launch.
     walk: Option<Arc<WalkPause>>,
 }
 
 impl Held {
-    /// Starts a walker. Gives the other end of its socket and the id of its thread.
+    /// Starts a walker. Returns the sending end of its socket and the id of its thread.
     fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
         let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
@@ -379,7 +380,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
     (answer, Vec::new())
 }
 
-/// The next message and the descriptors that come with it; an empty one at the end.
+/// Receives a message and its descriptors. Returns length 0 once the other end is closed.
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -439,7 +440,7 @@ impl Answer {
         Self { kind, errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
     }
 
-    /// The kernel's EROFS cannot be mounted in front.
+    /// The answer if the kernel's EROFS cannot be mounted in front.
     fn refused(error: &io::Error) -> Self {
         Self { kind: 5, errno: 0, text: FrontRefusal::new(error).reason }
     }

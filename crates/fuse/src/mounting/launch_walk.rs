@@ -1,12 +1,13 @@
 //! Looks up the names of a recorded launch ahead of its programs.
 //!
-//! The kernel keeps a name only if some process has looked it up: FUSE has no notification that gives it one. The thread
-//! that does so must not belong to the process that serves the mount. If that process were killed while one of its own
-//! threads waited for a reply, the thread would hold the descriptor of `/dev/fuse` open, on which its reply depends. So
-//! the thread runs in the keeper. It takes batches of paths over a socket, and answers each when it is done with it.
+//! The kernel caches a name only after a process has looked it up: FUSE has no notification that adds a name. The thread
+//! that looks names up must not belong to the process that serves the mount. If that process were killed while one of its
+//! own threads waited for a reply, the thread would keep `/dev/fuse` open, so the connection would not end, and the thread
+//! would wait for ever. So the thread runs in the keeper. It takes batches of paths over a socket, and answers each batch
+//! when it is done.
 //!
-//! While it works on a batch, the thread holds the root of the mount: that of a private clone, which does not make the
-//! users' mount busy, or, without the right to clone, that of the users' mount.
+//! During a batch, the thread holds the root of a private clone of the mount, which does not make the users' mount busy.
+//! Without the right to clone, it holds the root of the users' mount.
 
 use std::{
     fs::File,
@@ -45,19 +46,19 @@ const STEP_BYTES: usize = 1 + 2 + 8 + 8;
 /// The length of an answer in bytes.
 const ANSWER_BYTES: usize = 12;
 
-/// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
+/// The number of bytes per `fadvise` call. The kernel reads no more than its readahead window for one call.
 const READ_BYTES: u64 = 128 << 10;
 
-/// The maximum number of calls with which one directory is listed.
+/// The maximum number of `getdents` calls for one directory.
 const LIST_CALLS_MAX: usize = 1024;
 
-/// How long an unmount waits for the thread to let go of the mount.
+/// How long an unmount waits for the thread to release the mount.
 const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// An action on a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WalkAction {
-    /// Look it up, also if there is no such name.
+    /// Look it up. If there is no such name, the kernel caches that.
     Look,
     /// Read the target of a symbolic link.
     ReadLink,
@@ -67,7 +68,7 @@ pub enum WalkAction {
     ReadAhead(ByteRange),
 }
 
-/// Paths that are walked to in order.
+/// A batch of paths to look up, in order.
 #[derive(Clone, Debug, Default)]
 pub struct WalkBatch {
     bytes: Vec<u8>,
@@ -85,14 +86,14 @@ pub struct Walked {
     pub failed: u32,
 }
 
-/// The end that asks.
+/// The sending end: sends batches to the thread.
 #[derive(Debug)]
 pub struct LaunchWalk {
     socket: OwnedFd,
     thread: u32,
 }
 
-/// The end that walks.
+/// The receiving end: looks the paths up.
 #[derive(Debug)]
 pub(crate) struct LaunchWalker {
     socket: OwnedFd,
@@ -101,7 +102,7 @@ pub(crate) struct LaunchWalker {
     pause: Arc<WalkPause>,
 }
 
-/// Makes a walker let go of the mount.
+/// Stops a walker, so that it releases the mount.
 #[derive(Debug, Default)]
 pub(crate) struct WalkPause {
     state: Mutex<WalkState>,
@@ -151,7 +152,7 @@ impl WalkBatch {
     }
 }
 
-/// The steps of a message. Ends where the message is invalid.
+/// The steps of a message, up to the first invalid one.
 fn steps(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], WalkAction)> {
     std::iter::from_fn(move || {
         let (head, rest) = bytes.split_at_checked(STEP_BYTES)?;
@@ -175,21 +176,21 @@ impl LaunchWalk {
         Self { socket, thread }
     }
 
-    /// The id of the thread that walks.
+    /// The id of the thread that looks the paths up.
     pub fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// Asks for a batch. Does not wait for it; two batches may be under way.
+    /// Sends a batch without waiting for its outcome. Two batches may be in progress at a time.
     ///
     /// # Errors
-    /// The walker has ended, or too many batches are under way.
+    /// The walker has ended, or too many batches are in progress.
     pub fn send(&self, batch: &WalkBatch) -> io::Result<()> {
         send(&self.socket, &batch.bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Waits until the oldest batch is done; `None` if it is not after `time`.
+    /// Waits until the oldest batch is done, for at most `time`; then returns `None`.
     ///
     /// # Errors
     /// The walker has ended.
@@ -232,10 +233,10 @@ impl LaunchWalker {
     /// The name of the thread that runs this.
     pub(crate) const THREAD: &str = "floe-walk";
 
-    /// Makes a walker of what is mounted on a directory, and the other end of its socket.
+    /// Creates a walker for the mount on a directory, and the sending end of its socket.
     ///
     /// # Errors
-    /// There is no socket.
+    /// No socket can be created.
     pub(crate) fn new(directory: PathBuf, mount: Unmounter) -> io::Result<(OwnedFd, Self)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((ours, Self { socket: theirs, directory, mount, pause: Arc::default() }))
@@ -280,7 +281,7 @@ impl LaunchWalker {
             match result {
                 Ok(()) => walked.found += 1,
                 Err(Errno::NOENT) => walked.missing += 1,
-                // Those who need the name receive the error.
+                // Programs that need the name receive the error.
                 Err(_) => walked.failed += 1,
             }
         }
@@ -298,13 +299,13 @@ impl LaunchWalker {
     }
 }
 
-/// Whether the mount table has changed since it was asked last.
+/// Whether the mount table has changed since the last call.
 fn has_changed(table: &File) -> bool {
     let mut waiting = [PollFd::new(table, PollFlags::PRI | PollFlags::ERR)];
     poll(&mut waiting, Some(&Timespec::default())) != Ok(0)
 }
 
-/// Looks a path up beneath `root`, without following links, and does what is wanted with it.
+/// Looks a path up beneath `root`, without following links, and performs the action.
 fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let open = |flags: OFlags| {
@@ -328,7 +329,7 @@ fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Er
             }
         }
         WalkAction::ReadAhead(range) => {
-            // Opening anything else may have effects.
+            // Opening other types of files may have side effects.
             if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
                 return Err(Errno::INVAL);
             }
@@ -346,7 +347,7 @@ fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Er
 }
 
 impl WalkPause {
-    /// Ends the walk, and waits for a while until the walker has let go of the mount.
+    /// Ends the walk, and waits for at most [`PAUSE_TIME_MAX`] until the walker has released the mount.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;

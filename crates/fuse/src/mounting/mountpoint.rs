@@ -1,4 +1,4 @@
-//! Where an image is mounted.
+//! Mountpoints, and mounting on directories.
 
 use std::{
     fs, io,
@@ -11,27 +11,27 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::{Access, MountError, MountOptions, MountTable, mounting::fusermount, mounting::fusermount::AutoUnmount};
 
-/// Where an image is mounted.
+/// The place where an image is mounted.
 #[derive(Debug)]
 pub enum Mountpoint {
     /// A directory; its path is absolute and without links.
     Directory(PathBuf),
-    /// Somewhere where another program mounts it, with this descriptor of `/dev/fuse`.
+    /// A descriptor of `/dev/fuse` with which another program mounts the image.
     Descriptor(OwnedFd),
 }
 
-/// A mount that nobody serves yet.
+/// A mount that is not served yet.
 pub(crate) struct Connected {
     pub(crate) device: OwnedFd,
     pub(crate) auto_unmount: Option<AutoUnmount>,
 }
 
 impl Mountpoint {
-    /// The mountpoint that a path names: a directory, or `/dev/fd/N` for an open descriptor of `/dev/fuse`, which
-    /// container runtimes give.
+    /// The mountpoint at a path: a directory, or `/dev/fd/N` for an open descriptor of `/dev/fuse`, which container runtimes
+    /// pass.
     ///
     /// # Errors
-    /// It is not a directory, is a dead mount, or has a mount that a program serves already.
+    /// The path is not a directory, is the root directory, is a dead mount, or has a mount that a program serves already.
     pub fn find(path: &Path) -> Result<Self, MountError> {
         if let Ok(number) = path.strip_prefix("/dev/fd") {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
@@ -54,7 +54,7 @@ impl Mountpoint {
         }
         let directory = resolve(path).map_err(|error| MountError::Directory { path: path.to_owned(), error })?;
         if directory == Path::new("/") {
-            // Paths would still lead to what is below, also that of an unmount, which would make it read-only.
+            // Paths would still resolve to the file system below. So would an unmount, which remounts a root read-only.
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory");
             return Err(MountError::Directory { path: path.to_owned(), error });
         }
@@ -70,7 +70,7 @@ impl Mountpoint {
     }
 }
 
-/// The absolute path of a directory, without links. A dead mount has one too.
+/// The absolute path of a directory, without links. It also works for dead mounts.
 ///
 /// # Errors
 /// There is no such directory.
@@ -87,7 +87,7 @@ pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Mounts on a directory: by ourselves where we may, else through fusermount3.
+/// Mounts on a directory: directly if this process may, else through fusermount3.
 ///
 /// # Errors
 /// The device cannot be opened, or the kernel or fusermount3 refuses.

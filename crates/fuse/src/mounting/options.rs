@@ -1,4 +1,4 @@
-//! How an image is mounted.
+//! The options of a mount.
 
 use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
@@ -6,13 +6,13 @@ use floe_image::{ByteRange, Error, Nid};
 
 use crate::Keeper;
 
-/// Is told of every error that a client of the mount gets because of the image or its source.
+/// Called for every error that a client of the mount gets because of the image or its source.
 pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
 
-/// Is told of every read that the kernel sends: the inode, the first byte, and how many.
+/// Called for every read that the kernel sends, with the inode, the offset and the length in bytes.
 pub type ReadSink = Arc<dyn Fn(Nid, u64, u32) + Send + Sync>;
 
-/// A request of the kernel, as far as it tells what a launch needs.
+/// An access to the image by a request of the kernel, for the recording of launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch<'a> {
     /// A name was looked up and found.
@@ -23,10 +23,10 @@ pub enum Touch<'a> {
         name: &'a [u8],
         /// Its inode.
         nid: Nid,
-        /// Whether that is a directory.
+        /// Whether it is a directory.
         is_directory: bool,
     },
-    /// A name was looked up, and there is none.
+    /// A name was looked up and does not exist.
     Missing {
         /// The directory.
         parent: Nid,
@@ -41,71 +41,72 @@ pub enum Touch<'a> {
     Read(Nid, ByteRange),
 }
 
-/// Is told of every touch by other threads than the one that walks ahead of a launch.
+/// Called for every touch, except those of the thread that looks up the names of a launch.
 pub type TouchSink = Arc<dyn Fn(Touch<'_>) + Send + Sync>;
 
-/// How an image is mounted.
+/// The options of a mount.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// What the mount table shows as the source: the path of the image.
+    /// The source in the mount table: the path of the image.
     pub source: String,
-    /// The kind that the mount table shows behind `fuse.`; where it is empty, `fuse` alone.
+    /// The subtype in the mount table: the type is `fuse.` and this, or `fuse` if it is empty.
     pub subtype: String,
-    /// Who may enter the mount; none: everybody where it is root's, as with a mount of the kernel, else its owner alone.
+    /// The users who may enter the mount. `None`: everybody for a mount of root, as with a mount of the kernel, else its owner
+    /// alone.
     pub access: Option<Access>,
-    /// Whether the kernel checks the modes and owners in the image. Where it does not, who may enter may read everything.
+    /// Whether the kernel checks the modes and owners in the image. If not, everybody who may enter may read everything.
     pub checks_permissions: bool,
     /// Whether the kernel checks permissions by the access control lists in the image.
     pub acl: bool,
-    /// The flags that belong to the mount.
+    /// The flags of the mount.
     pub flags: KernelFlags,
-    /// Whether the mount goes away when this process dies. Needs fusermount3.
+    /// Whether the mount is unmounted when this process dies. Needs fusermount3, or a keeper for a front.
     pub auto_unmount: bool,
-    /// The owner of everything, in place of the image's.
+    /// The owner of all inodes, instead of the image's owners.
     pub uid: Option<u32>,
-    /// The group of everything, in place of the image's.
+    /// The group of all inodes, instead of the image's groups.
     pub gid: Option<u32>,
-    /// How many threads take requests, where that many are needed; those that are not rest.
+    /// The maximum number of threads that take requests. Threads that are not needed rest.
     pub threads: NonZero<usize>,
     /// Whether each of them has its own descriptor of the device.
     pub clone_fd: bool,
-    /// How many readahead and other background requests the kernel may have under way.
+    /// The maximum number of readahead and other background requests that the kernel may have in progress.
     pub background_max: NonZero<u16>,
-    /// How far the kernel reads ahead, in bytes; none: its default. Needs root beyond 128 KiB.
+    /// The kernel's readahead in bytes; `None` for its default. Setting it needs root.
     pub read_ahead_bytes: Option<u32>,
-    /// How directories are read.
+    /// The entries that replies for directories contain.
     pub readdir: Readdir,
-    /// How long a request may take before it is answered with `EIO`; none: without an end.
+    /// How long a request may take before it is answered with `EIO`; `None` for no limit.
     pub deadline: Option<Duration>,
-    /// How long a thread that has answered polls for the next request before it sleeps, where one program asks one thing
-    /// after the other; none: no busy polling.
+    /// How long a thread polls for the next request after a reply before it sleeps, while one program sends one request after
+    /// the other; `None` for no busy polling.
     pub busy_polling: Option<Duration>,
-    /// Further options for the kernel, as they are given to it: `context=…`.
+    /// Further options that are passed to the kernel unchanged, such as `context=…`.
     pub kernel_options: Vec<String>,
-    /// Is told of what goes wrong.
+    /// Called for errors.
     pub faults: Option<FaultSink>,
-    /// Is told what is read.
+    /// Called for reads.
     pub reads: Option<ReadSink>,
-    /// Is told what is touched. With the kernel's EROFS in front, reads alone are seen.
+    /// Called for touches. With the kernel's EROFS in front, only for reads.
     pub touches: Option<TouchSink>,
-    /// Mounts and unmounts, where this process gives up the right to.
+    /// Mounts and unmounts if this process gives up the right to do so.
     pub keeper: Option<Arc<Keeper>>,
 }
 
-/// Who may enter a mount.
+/// The users who may enter a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// The user who mounted it.
     Owner,
-    /// That user and root. The kernel lets everybody in, and requests of others are refused here; so nothing is kept in
-    /// the kernel's caches of names and attributes, which would answer them.
+    /// That user and root. The kernel lets everybody in, and the FUSE edge refuses other users' requests. The kernel therefore
+    /// caches no names and attributes, because it would show them to other users.
     OwnerAndRoot,
     /// Every user.
     All,
 }
 
-/// The flags that belong to a mount, not to the file system. It is always read-only. By default an image gives nobody
-/// privileges: neither set-user-id bits nor device files have an effect.
+/// The flags of a mount, as opposed to the file system. A mount is always read-only. By default an image grants no
+/// privileges: set-user-id bits and device files have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelFlags {
     /// Set-user-id and set-group-id bits have no effect.
@@ -124,26 +125,25 @@ impl Default for KernelFlags {
     }
 }
 
-/// How directories are read.
+/// The entries that replies for directories contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Readdir {
-    /// Names with attributes for those who are seen to use them, names alone for the others.
+    /// Names with attributes for processes that were seen to use attributes, else names only.
     Adaptive,
-    /// Names alone.
+    /// Names only.
     Plain,
-    /// Names with attributes, always.
+    /// Names with attributes.
     Plus,
-    /// Names with attributes where the kernel expects to need them.
+    /// Names with attributes if the kernel expects to need them.
     Auto,
 }
 
-/// How many background requests the kernel may have under way by default. It takes each read of a page that is not in
-/// memory for one, and lets those above the limit wait, also if they would be answered at once: so there must be room for
-/// all misses that there may be.
+/// The default maximum number of background requests. For the kernel, each read of a page that is not in memory is a
+/// background request, and requests above the limit wait, even if they could be answered at once. So the limit must exceed
+/// the number of concurrent misses.
 const BACKGROUND_MAX: u16 = 4096;
 
-/// How long threads poll for the next request by default: about twice what a program and its wake-up take between two
-/// requests that follow one another.
+/// The default duration of busy polling: about twice the time from a reply to the next request of the same program.
 const BUSY_POLLING: Duration = Duration::from_micros(50);
 
 impl Default for MountOptions {
@@ -177,7 +177,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Who may enter.
+    /// The users who may enter; never the default.
     pub(crate) fn access(&self) -> Access {
         let is_root = || rustix::process::geteuid().is_root();
         self.access.unwrap_or_else(|| if is_root() { Access::All } else { Access::Owner })

@@ -11,7 +11,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 /// The number of the first descriptor.
 const FIRST: i32 = 3;
 
-/// The maximal number of descriptors.
+/// The maximum number of descriptors.
 const COUNT_MAX: i32 = 4096;
 
 /// Takes the descriptors that a service manager has passed to this process, with their names. The first call returns them;
@@ -27,13 +27,13 @@ pub fn passed_descriptors() -> Vec<(String, OwnedFd)> {
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').map(str::to_owned).chain(std::iter::repeat(String::new()));
     let open = (FIRST..FIRST + count).zip(names).filter_map(|(number, name)| {
-        // SAFETY: the process that set LISTEN_PID to the id of this one has opened these descriptors for it, and no other value
-        // owns them: they are taken once.
+        // SAFETY: LISTEN_PID names this process, so the service manager opened these descriptors for it. No other value owns
+        // them, because they are taken once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         match fcntl_setfd(&descriptor, FdFlags::CLOEXEC) {
             Ok(()) => Some((name, descriptor)),
             Err(_) => {
-                // It is not open.
+                // The descriptor is not open.
                 std::mem::forget(descriptor);
                 None
             }

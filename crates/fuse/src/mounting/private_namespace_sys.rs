@@ -1,4 +1,4 @@
-//! A mount namespace of a thread's own.
+//! Private mount namespaces for single threads.
 
 use std::{io, thread};
 
@@ -7,21 +7,20 @@ use rustix::{
     thread::{UnshareFlags, unshare_unsafe},
 };
 
-/// Runs `work` on a thread that has a mount namespace, a root and a working directory of its own. What it mounts there is
-/// seen by nobody else, and is gone with the thread unless something that stays holds it. Open files are shared with the
-/// caller.
+/// Runs `work` on a new thread with its own mount namespace, root and working directory. Other threads do not see its
+/// mounts, which end with the thread unless something else holds them. The thread shares the caller's open files.
 ///
 /// # Errors
-/// This process may not do that, or no thread can be had; else what `work` says.
+/// This process may not create namespaces, no thread can be started, or `work` fails.
 pub(crate) fn in_private_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let work = || {
-            // SAFETY: the table of open files stays shared with all threads, as NEWNS and FS leave it alone.
+            // SAFETY: NEWNS and FS do not affect the table of open files, which stays shared with all threads.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS)? };
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
             work()
         };
         let thread = thread::Builder::new().name("floe-mounting".to_owned()).spawn_scoped(scope, work)?;
-        thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the thread that mounts has failed")))
+        thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the thread that mounts panicked")))
     })
 }

@@ -1,4 +1,4 @@
-//! What is mounted where.
+//! The mount table.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,13 +9,13 @@ use std::{
 
 use crate::KernelFlags;
 
-/// The kernel's table of the mounts that this process sees. A poll(2) of it tells when the table changes.
+/// The kernel's table of the mounts that this process sees. poll(2) reports its changes.
 pub(crate) const TABLE_PATH: &str = "/proc/self/mountinfo";
 
-/// How many symbolic links a path may lead through.
+/// The maximum number of symbolic links that a path is resolved through.
 const LINKS_MAX: usize = 40;
 
-/// What the source of a mount of the kernel's EROFS begins with, where Floe serves what is behind it.
+/// The prefix of the source of a front: a mount of the kernel's EROFS from a file that Floe serves.
 pub(crate) const FRONT_PREFIX: &str = "floe#";
 
 /// The mounts that this process sees.
@@ -33,20 +33,20 @@ pub struct MountEntry {
     pub mountpoint: PathBuf,
     /// The kind of file system, with the subtype: "ext4", "fuse.floe".
     pub file_system: String,
-    /// What is mounted.
+    /// The source of the mount.
     pub source: OsString,
-    /// The user who mounted it, where FUSE says so.
+    /// The user who mounted it; only for FUSE.
     pub user_id: Option<u32>,
     /// The flags of the mount.
     pub flags: KernelFlags,
-    /// Whether users enter who did not mount it.
+    /// Whether users other than its owner may enter.
     pub lets_others_in: bool,
     /// Whether the kernel checks the modes and owners of its files.
     pub checks_permissions: bool,
 }
 
 impl MountTable {
-    /// The table as it is now.
+    /// Reads the table.
     ///
     /// # Errors
     /// `/proc` is not mounted.
@@ -54,21 +54,21 @@ impl MountTable {
         Ok(Self::parse(&std::fs::read(TABLE_PATH)?))
     }
 
-    /// The mount on a directory, the topmost where there are several. The path must be absolute and without links.
+    /// The mount on a directory, or the topmost of several. The path must be absolute and without links.
     pub fn on(&self, mountpoint: &Path) -> Option<&MountEntry> {
         self.entries.iter().rev().find(|entry| entry.mountpoint == mountpoint)
     }
 
-    /// The mount on a directory, which may be named in any way. No request goes to the mount itself, so that this does
-    /// not wait for a program that hangs.
+    /// The mount on a directory, given by any path. Does not access the mount itself, so this does not wait if the program
+    /// that serves it hangs.
     ///
     /// # Errors
-    /// A directory above it cannot be reached.
+    /// A parent directory cannot be reached.
     pub fn find(&self, path: &Path) -> io::Result<Option<&MountEntry>> {
         let mut path = std::path::absolute(path)?;
         for _ in 0..LINKS_MAX {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-                // It ends in "..", or is the root.
+                // The path ends in "..", or is the root.
                 return Ok(self.on(&fs::canonicalize(&path)?));
             };
             let directory = fs::canonicalize(parent)?.join(name);
@@ -84,7 +84,7 @@ impl MountTable {
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
-    /// All mounts in the order they were made.
+    /// All mounts, in the order in which they were made.
     pub fn entries(&self) -> &[MountEntry] {
         &self.entries
     }
@@ -95,7 +95,7 @@ impl MountTable {
 }
 
 impl MountEntry {
-    /// Whether it is a mount of FUSE, by whichever program.
+    /// Whether it is a FUSE mount of any program.
     pub fn is_fuse(&self) -> bool {
         self.file_system == "fuse" || self.file_system.starts_with("fuse.")
     }
@@ -105,20 +105,20 @@ impl MountEntry {
         self.file_system == "erofs" && self.source.as_bytes().starts_with(FRONT_PREFIX.as_bytes())
     }
 
-    /// What is mounted: the source, of a front without the name of the program before it.
+    /// The path of the image: the source, without the prefix that fronts have.
     pub fn image(&self) -> &Path {
         let bytes = self.source.as_bytes();
         let image = bytes.strip_prefix(FRONT_PREFIX.as_bytes()).filter(|_| self.is_front());
         Path::new(OsStr::from_bytes(image.unwrap_or(bytes)))
     }
 
-    /// Whether a program serves it: a mount of FUSE, or a front.
+    /// Whether a program serves it: a FUSE mount or a front.
     pub fn is_served(&self) -> bool {
         self.is_fuse() || self.is_front()
     }
 
-    /// Reads one line of mountinfo (proc_pid_mountinfo(5)): the mountpoint is its fifth field, and the kind and the
-    /// source follow a lone dash after a varying number of fields.
+    /// Parses one line of mountinfo (proc_pid_mountinfo(5)). The mountpoint is the fifth field; the kind and the source follow
+    /// a single dash after a varying number of fields.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let mut device = std::str::from_utf8(fields.nth(2)?).ok()?.split(':');
@@ -138,7 +138,7 @@ impl MountEntry {
         let options: Vec<_> = fields.next().unwrap_or_default().split(|byte| *byte == b',').collect();
         let value = |option: &[u8]| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok();
         let user_id = options.iter().find_map(|option| value(option));
-        // Only FUSE has mounts that are for one user, or leave permissions to a program.
+        // Only FUSE mounts can be for one user, or leave permission checks to a program.
         let is_granted = |option: &[u8]| user_id.is_none() || options.contains(&option);
         let (lets_others_in, checks_permissions) = (is_granted(b"allow_other"), is_granted(b"default_permissions"));
         Some(Self { device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions })

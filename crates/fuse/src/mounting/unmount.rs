@@ -19,42 +19,42 @@ use crate::{
     mounting::mountpoint::resolve,
 };
 
-/// What becomes of those who still use a mount.
+/// How a mount that is in use is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detach {
-    /// There may be none.
+    /// It is not unmounted: unmounting fails.
     Never,
-    /// The mount disappears from the tree now and ends when the last of them is done.
+    /// It disappears from the tree now, and ends when its last user is done.
     Lazily,
 }
 
-/// Why a directory could not be unmounted. Its text is one line.
+/// An error of unmounting a directory. Its text is one line.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UnmountError {
     /// Nothing is mounted there.
     NotMounted(PathBuf),
-    /// No program serves what is mounted there.
+    /// The mount is neither a FUSE mount nor a front.
     NotFuse {
         /// The directory.
         path: PathBuf,
         /// The kind of the file system.
         file_system: String,
     },
-    /// Somebody uses it.
+    /// The mount is in use.
     Busy(PathBuf),
-    /// This user may not.
+    /// This user may not unmount it.
     NoPermission {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The directory cannot be reached, or anything else.
+    /// The directory cannot be reached, or unmounting failed in another way.
     Failed {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
@@ -76,13 +76,13 @@ impl fmt::Display for UnmountError {
 
 impl std::error::Error for UnmountError {}
 
-/// Unmounts the FUSE mount or the front on a directory, dead or alive.
+/// Unmounts the FUSE mount or the front on a directory, also if it is dead.
 ///
 /// # Errors
-/// There is none, it is in use, or this user may not.
+/// There is no such mount, it is in use, or this user may not unmount it.
 pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
     let directory = resolve(path).map_err(|error| UnmountError::Failed { path: path.to_owned(), error })?;
-    // Without /proc the kernel alone tells.
+    // Without /proc, only the kernel checks.
     if let Ok(table) = MountTable::read() {
         let Some(entry) = table.on(&directory) else { return Err(UnmountError::NotMounted(path.to_owned())) };
         if !entry.is_served() {
@@ -93,19 +93,20 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
     unmount_directory(&directory, detach)
 }
 
-/// Unmounts what one [`Mount`](crate::Mount) has mounted, and nothing that came after it. Can be used from any thread.
+/// Unmounts the mount of one [`Mount`](crate::Mount), but no later mount on its directory. Can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     directory: Option<PathBuf>,
     device: Option<(u32, u32)>,
     has_ended: Arc<AtomicBool>,
-    /// Shows the connection as long as it is served.
+    /// The connection, as long as it is served.
     connection: Weak<Pending>,
     keeper: Option<Arc<Keeper>>,
 }
 
 impl Unmounter {
-    /// An unmounter of what was just mounted on a directory, by a keeper if there is one; without a directory, of nothing.
+    /// An unmounter for the mount just made on a directory, by the keeper if there is one. Without a directory, it unmounts
+    /// nothing.
     pub(crate) fn new(directory: Option<PathBuf>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
         let unmounter = Self { directory: None, device: None, has_ended: Arc::default(), connection, keeper };
         match directory {
@@ -114,24 +115,24 @@ impl Unmounter {
         }
     }
 
-    /// An unmounter of what was just mounted on a directory and ends with the same connection.
+    /// An unmounter for the mount just made on a directory, which ends with the same connection.
     pub(crate) fn of(self, directory: PathBuf) -> Self {
         let device = MountTable::read().ok().and_then(|table| Some(table.on(&directory)?.device));
         Self { directory: Some(directory), device, ..self }
     }
 
-    /// Notes that the kernel has ended the connection: somebody has unmounted. What is seen from now on is another mount,
-    /// though it may have got the device number that became free.
+    /// Notes that the kernel has ended the connection, because the mount was unmounted. A mount on the directory is another
+    /// one from now on, even if it has the same device number.
     pub(crate) fn note_end(&self) {
         self.has_ended.store(true, Relaxed);
     }
 
-    /// The device number of the mount's files, as far as it is known.
+    /// The device number of the mount's files, if it is known.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.device
     }
 
-    /// Whether the mount is still to be seen. Where it cannot be known, it is taken to be.
+    /// Whether the mount still exists; `true` if this cannot be determined.
     pub fn is_mounted(&self) -> bool {
         let connection_end = self.connection.upgrade().and_then(|connection| connection.connection_end());
         if self.has_ended.load(Relaxed) || connection_end == Some(ConnectionEnd::Unmounted) {
@@ -149,7 +150,7 @@ impl Unmounter {
     /// Unmounts it.
     ///
     /// # Errors
-    /// It is not mounted any more, something else is mounted over it, or it is in use.
+    /// It is no longer mounted, another mount covers it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
         may_wait_for_mount();
         match &self.directory {
@@ -178,7 +179,7 @@ fn unmount_directory(directory: &Path, detach: Detach) -> Result<(), UnmountErro
                 Some(reason) => UnmountError::NoPermission { path: path(), reason },
                 None => UnmountError::NoPermission {
                     path: path(),
-                    reason: "a user needs fusermount3 for it, from the package fuse3".to_owned(),
+                    reason: "users other than root need fusermount3, from the package fuse3".to_owned(),
                 },
             })
         }

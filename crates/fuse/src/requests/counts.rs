@@ -130,9 +130,9 @@ pub struct RequestCounts {
 struct Counts {
     requests: [AtomicU64; RequestKind::ALL.len()],
     faults: [AtomicU64; FaultKind::ALL.len()],
-    /// The thread that walks ahead of a launch; 0 if there is none.
+    /// The id of the thread that looks up the names of a launch; 0 if there is none.
     walker: AtomicU32,
-    /// Its requests.
+    /// The requests of that thread.
     walked: [AtomicU64; RequestKind::ALL.len()],
 }
 
@@ -147,17 +147,18 @@ impl RequestCounts {
         self.counts.faults[kind as usize].load(Relaxed)
     }
 
-    /// The number of them that the thread made that walks ahead of a launch.
+    /// The number of requests of a kind by the thread that looks up the names of a launch.
     pub fn walked_of(&self, kind: RequestKind) -> u64 {
         self.counts.walked[kind as usize].load(Relaxed)
     }
 
-    /// Names the thread that walks ahead of a launch. Its requests are counted separately too, and are no touches.
+    /// Sets the id of the thread that looks up the names of a launch. Its requests are also counted separately, and are not
+    /// touches.
     pub fn set_walker(&self, thread: u32) {
         self.counts.walker.store(thread, Relaxed);
     }
 
-    /// Whether this thread walks ahead of a launch.
+    /// Whether `thread` looks up the names of a launch.
     pub(crate) fn is_walker(&self, thread: u32) -> bool {
         thread != 0 && self.counts.walker.load(Relaxed) == thread
     }

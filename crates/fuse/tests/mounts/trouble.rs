@@ -282,7 +282,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
     rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
     let aborted = fs::write(control.path().join(minor.to_string()).join("abort"), "1");
     rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
-    aborted.expect("told to abort");
+    aborted.expect("the kernel accepts the abort");
     let mount = mount.take();
     let ended = within(Duration::from_secs(20), move || mount.wait());
     assert!(matches!(ended, Ended::Stuck), "{ended:?}");

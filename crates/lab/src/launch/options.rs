@@ -13,7 +13,7 @@ use super::variant::{Programs, Variant};
 use crate::stage::StageOptions;
 use crate::{Error, Result};
 
-/// What is in memory when the command is launched.
+/// The state of the caches and the process when the command is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Temperature {
@@ -32,7 +32,7 @@ pub struct LaunchOptions {
     pub command: Vec<String>,
     /// The variants, starting with the baseline.
     pub variants: Vec<Variant>,
-    /// What is in memory at a launch.
+    /// The state of the caches and the process at a launch.
     pub temperature: Temperature,
     /// Traced launches of each variant in each block.
     pub launch_count: usize,

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 pub struct LaunchReport {
     /// The command.
     pub command: Vec<String>,
-    /// What was in memory.
+    /// The state of the caches and the process at each launch.
     pub temperature: Temperature,
     /// The method of measuring.
     pub tier: Tier,
@@ -239,7 +239,7 @@ impl<'run> Session<'run> {
                 .map_err(|error| Error::io("cannot drop the machine's caches (needs root)", error))?;
         }
         self.stage.load.revive()?;
-        // Marks serve the written trace and have a cost: other launches run without.
+        // Marks are needed only for the written trace and cost time, so other launches run without them.
         let wants_marks = step.is_traced && self.wants_trace(step.variant) && self.options.programs.is_own_floe();
         let extras = Extras { wants_account: is_cold, decode_marks: self.meter.marker().filter(|_| wants_marks) };
         let stage = &self.stage;

@@ -61,7 +61,7 @@ pub(super) fn answer(report: &LaunchReport) -> Vec<String> {
     lines
 }
 
-/// What the command did in a launch, if known.
+/// The behaviour of the command in a launch, if known.
 fn where_time_went(report: &LaunchReport, variant: usize) -> Option<String> {
     let of = |title: &str| {
         let metric = METRICS.iter().find(|metric| metric.title == title)?;

@@ -190,7 +190,7 @@ fn nap_on_each_cpu() {
                 (0..NAP_COUNT).for_each(|_| std::thread::sleep(NAP));
             }
         };
-        // Without the thread nothing is learnt here; the recordings will show it.
+        // Without the thread, the test shows nothing, but the recordings will show missing switches.
         let _ = std::thread::Builder::new().name("floe-nap".to_owned()).spawn(nap).map(JoinHandle::join);
     }
 }

@@ -88,7 +88,7 @@ fn readers_of_chunks_that_go_never_get_zeros() {
             }
             assert!(drops > 10, "{drops} drops");
         });
-        assert!(server.data_bytes() > 2 << 20, "{kind:?}: chunks went, and came again");
+        assert!(server.data_bytes() > 2 << 20, "{kind:?}: chunks were evicted and fetched again");
     }
 }
 
@@ -114,7 +114,7 @@ fn pinned_chunks_go_last_and_used_ones_late() {
         source.read_at(chunk * CHUNK_BYTES + 7, &mut [0; 9]).expect("it is still there");
     }
     cache.prune(0).expect("pruned");
-    assert_eq!(scene.cache().list()[0].present_chunks, 0, "in the end they go, too");
+    assert_eq!(scene.cache().list()[0].present_chunks, 0, "they are evicted in the end");
     source.read_at(3 * CHUNK_BYTES, &mut [0]).expect_err("neither in the cache nor on the server");
 
     // Of two objects, the one in use stays.

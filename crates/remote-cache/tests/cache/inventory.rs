@@ -64,7 +64,7 @@ fn what_killed_processes_have_left_is_given_back() {
     let cache = scene.cache();
     let source = open(&cache, &object, &Server::of(&object)).expect("it opens");
     drop(source);
-    // Data without entries, as after a process that ended between the two writes.
+    // Data without entries, as a process leaves it that ends between the two writes.
     let data = File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
     data.write_all_at(object.data(), 0).expect("written");
     // A directory with a description that does not parse.

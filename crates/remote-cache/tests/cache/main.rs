@@ -1,4 +1,5 @@
-//! The cache as its users see it: a source of image bytes, over a fetcher that counts, fails and lies.
+//! Tests of the cache through its public interface: a source of image bytes, over fetchers that count requests, fail, or
+//! send wrong bytes.
 
 mod corrupt_files;
 mod eviction;

@@ -165,7 +165,7 @@ fn processes_killed_while_they_fill_leave_nothing_wrong() {
             child.wait().expect("it ends");
         }
         if healthy_ends == ends_before + children.len() {
-            // They are faster than the first one was, on a machine that was busy then.
+            // The children run faster than the first process, which shared a busy machine.
             whole_us = (whole_us * 3 / 4).max(1000);
         }
         let cache = cache_in(&cache_directory, 1 << 30, "first boot", &scene.notices);

@@ -152,7 +152,7 @@ fn hints_are_fetched_in_the_background_and_once() {
     let fetched = server.fetched.lock().expect("no panic");
     let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
     assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
-    assert_eq!(source.counts().bytes.demand, 3 << 18, "the rest was asked for by nobody but the reader");
+    assert_eq!(source.counts().bytes.demand, 3 << 18, "only the reader requested the rest");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn an_outage_is_an_error_and_heals() {
         let source = open(&scene.cache(), &object, &server).expect("it opens");
         source.read_at(0, &mut [0; 10]).expect("the first chunk");
         server.set_down(true);
-        source.read_at(1000, &mut [0; 10]).expect("what is there stays readable");
+        source.read_at(1000, &mut [0; 10]).expect("cached bytes stay readable");
         let error = source.read_at(300_000, &mut [0; 10]).expect_err("the second is not there");
         assert_eq!(FetchError::fault_of(&error), FetchFault::Outage, "{kind:?}: {error}");
         server.set_down(false);

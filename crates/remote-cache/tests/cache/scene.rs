@@ -186,7 +186,7 @@ pub(crate) fn cache_in(
     Cache::open(options).expect("the cache opens")
 }
 
-/// Opens an object of which nothing is fetched but what is asked for.
+/// Opens an object without fetching ahead.
 pub(crate) fn open(cache: &Arc<Cache>, object: &Object, server: &Arc<Server>) -> io::Result<CachedSource> {
     open_with(cache, object, server, SourceOptions { reads_ahead: false, ..SourceOptions::default() })
 }
@@ -256,7 +256,7 @@ pub(crate) fn bytes_of(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The number that a variable of the environment has; `usual` if it is not set.
+/// The value of a numeric environment variable, or `usual` if it is not set.
 pub(crate) fn number_from(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }

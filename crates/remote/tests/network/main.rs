@@ -1,4 +1,4 @@
-//! Remote images from servers whose every answer the tests decide.
+//! Remote images from servers with scripted answers.
 
 #[path = "../support/mod.rs"]
 mod support;

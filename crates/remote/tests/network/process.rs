@@ -1,4 +1,4 @@
-//! An image that another process fetches: here, another thread at the other end of the sockets.
+//! An image fetched by another process: in these tests, a thread at the other end of the sockets.
 
 use std::{os::fd::OwnedFd, os::unix::net::UnixStream, thread, time::Duration};
 
@@ -76,7 +76,7 @@ fn the_end_of_the_other_process_is_told() {
     let bytes = object(2 << 20, 2);
     let server = Server::start(move |asked| Answer::of_object(asked, &bytes, "\"one\""));
     let (ours, theirs) = UnixStream::pair().expect("sockets");
-    // One that opens and then goes away.
+    // A process that opens the image and then ends.
     let dying = thread::spawn(move || {
         let theirs = OwnedFd::from(theirs);
         let copy = UnixStream::from(theirs.try_clone().expect("a copy"));

@@ -1,4 +1,4 @@
-//! Ranges from servers that do not behave: a read gives the right bytes or an error.
+//! Ranges from misbehaving servers: a read gives the right bytes or an error.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ fn options(outage: Outage) -> RemoteOptions {
     RemoteOptions { outage, stall: Duration::from_secs(5), ..RemoteOptions::default() }
 }
 
-/// Waits for nothing: what would be tried again later fails at once.
+/// Options without retries, so that failures return at once.
 fn impatient() -> RemoteOptions {
     options(Outage::Wait(Duration::ZERO))
 }
@@ -37,7 +37,7 @@ fn fetch(object: &RemoteObject, offset: u64, len: u64) -> io::Result<Vec<u8>> {
     object.fetch(ByteRange::new(offset, len), Cause::Demand).map(|bytes| bytes.to_vec())
 }
 
-/// A server that answers the first request, which opens, as it should, and the others as `answer` says.
+/// A server that answers the first request, which opens the image, correctly, and the others as `answer` says.
 fn server_after_open(answer: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) -> (Server, Arc<Vec<u8>>) {
     let bytes = Arc::new(object(LEN, 7));
     let (served, is_open) = (Arc::clone(&bytes), AtomicBool::new(false));
@@ -173,7 +173,7 @@ fn objects_that_nothing_tells_apart_are_not_cached() {
         };
         assert!(read() == old);
         is_new.store(true, Relaxed);
-        // With an ETag that lies, the cache is believed; without one, nothing is.
+        // If the ETag is false, cached bytes are trusted; without an ETag, nothing is cached.
         assert!(read() == if is_cached { &old } else { &new }[..], "{etag}");
     }
 }
@@ -192,7 +192,7 @@ fn no_wrong_byte_comes_from_thousands_of_changed_answers() {
                 if random.below(8) == 0 {
                     return sound;
                 }
-                // Closed afterwards, so that nobody waits for what does not come.
+                // The connection is closed afterwards, so that the client does not wait for missing bytes.
                 let answer = mutate(&mut random, sound);
                 Answer { cut: answer.cut.or(Some(answer.body.len())), ..answer }
             });
@@ -277,8 +277,8 @@ fn reads_wait_for_the_server_as_long_as_they_were_told() {
         is_up.store(true, Relaxed);
         assert_eq!(waiting.join().expect("no panic").expect("healed"), &bytes[300_000..300_010]);
     });
-    assert!(fetch(&eio, 300_000, 10).is_ok(), "it heals by itself");
-    assert!(fetch(&closed, 300_000, 10).is_err(), "closed is closed");
+    assert!(fetch(&eio, 300_000, 10).is_ok(), "it recovers without a restart");
+    assert!(fetch(&closed, 300_000, 10).is_err(), "a closed reader stays closed");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn credentials_stay_with_their_host_and_signatures_are_renewed() {
     let served = Arc::clone(&bytes);
     let generation = Arc::new(AtomicU64::new(1));
     let current = Arc::clone(&generation);
-    // What a redirect leads to: it knows one signature at a time, and must not see credentials.
+    // The target of a redirect: it accepts one signature at a time, and must not see credentials.
     let storage = Server::start(move |asked| {
         if asked.header("authorization").is_some() {
             return Answer::new(400, &[], "");

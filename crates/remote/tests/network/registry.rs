@@ -1,4 +1,4 @@
-//! Registries: tokens, indexes, redirects, tables of digests, and answers that are wrong.
+//! Registries: tokens, indexes, redirects, tables of digests, and wrong answers.
 
 use std::{
     io,
@@ -66,7 +66,7 @@ fn one_token_is_got_however_many_ask_and_again_when_it_expires() {
             let is_right = wanted.split('&').all(|pair| asked.path.contains(pair));
             let number = given.fetch_add(1, Relaxed) + 1;
             current.store(number, Relaxed);
-            // Others wait for this one meanwhile.
+            // Other threads wait for this token meanwhile.
             thread::sleep(Duration::from_millis(20));
             return if is_right {
                 Answer::new(200, &[], format!(r#"{{"token":"t{number}","expires_in":3600}}"#))
@@ -190,7 +190,7 @@ fn wrong_documents_and_tables_are_refused() {
             let change = *change;
             let server = Server::start(move |asked| change(asked, content.answer(asked)));
             let network = Network::new(options()).expect("a network");
-            // A table is asked for when it is first needed.
+            // A table is fetched when it is first needed.
             let table = open(&network, &server, ":v1").and_then(|object| match &object.key().trust {
                 Trust::Table(root) => root.table().map(|_| ()),
                 _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What a registry holds.
+//! The content of a registry.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ pub(crate) const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// What a registry holds: blobs by digest, manifests by digest and by tag.
+/// The content of a registry: blobs by digest, manifests by digest and by tag.
 #[derive(Default, Clone)]
 pub(crate) struct Content {
     pub(crate) blobs: HashMap<String, Vec<u8>>,
@@ -32,7 +32,7 @@ impl Content {
         digest
     }
 
-    /// An image of one layer under the tag, in an index; `annotations` are the layer's.
+    /// Adds an image of one layer under the tag, in an index. `annotations` belong to the layer.
     pub(crate) fn image(&mut self, tag: &str, layer: &[u8], annotations: &str) -> String {
         let (config, len) = (self.blob(b"{}"), layer.len());
         let digest = self.blob(layer);
@@ -55,7 +55,7 @@ impl Content {
         self.manifest(tag, INDEX, &text)
     }
 
-    /// An image whose manifest names the table of its digests.
+    /// Adds an image whose manifest refers to its table of digests.
     pub(crate) fn image_with_table(&mut self, tag: &str, layer: &[u8]) -> String {
         let table = DigestTable::of(&mut &*layer).expect("read");
         let digest = self.blob(&table.to_bytes());

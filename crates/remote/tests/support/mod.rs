@@ -1,4 +1,4 @@
-//! An HTTP server whose every answer the test decides, byte by byte.
+//! An HTTP server with scripted answers, byte by byte.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod content;
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) method: String,
@@ -27,21 +27,21 @@ pub(crate) struct Asked {
     pub(crate) body: Vec<u8>,
 }
 
-/// What is sent back.
+/// An answer of the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// Sends only so many bytes of the body, and closes.
+    /// Sends only this many bytes of the body, and closes the connection.
     pub(crate) cut: Option<usize>,
-    /// Waits so long before the last byte, or before the head where there is no body.
+    /// Waits this long before the last byte, or before the head if there is no body.
     pub(crate) stall: Duration,
-    /// Closes without an answer.
+    /// Closes the connection without an answer.
     pub(crate) hangs_up: bool,
 }
 
-/// A server on a loopback address. It ends with this.
+/// A server on a loopback address. Dropping it ends the server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     is_ending: Arc<AtomicBool>,
@@ -74,7 +74,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// How many requests there were.
+    /// The number of requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.asked.load(Relaxed)
     }
@@ -117,7 +117,7 @@ fn read_request(reader: &mut impl BufRead) -> Option<Asked> {
     Some(Asked { method, path, headers, body })
 }
 
-/// `None`: the connection is to be closed.
+/// `None` if the connection must be closed.
 fn send(mut stream: &TcpStream, answer: &Answer) -> Option<()> {
     let mut head = format!("HTTP/1.1 {} X\r\n", answer.status);
     for (name, value) in &answer.headers {
@@ -135,13 +135,13 @@ fn send(mut stream: &TcpStream, answer: &Answer) -> Option<()> {
         thread::sleep(answer.stall);
         stream.write_all(late).ok()?;
     }
-    // Bodies of unknown length end with the connection.
+    // The end of the connection ends bodies of unknown length.
     let has_length = answer.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     (answer.cut.is_none() && has_length).then_some(())
 }
 
 impl Asked {
-    /// The range that is asked for: first and last byte.
+    /// The requested range: its first and last byte.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().ok()?))
@@ -160,7 +160,7 @@ impl Answer {
         Self { status, headers: owned, body, ..Self::default() }
     }
 
-    /// What a good server answers to a request for a range of `object`, or for all of it.
+    /// The correct answer to a request for a range of `object`, or for all of it.
     pub(crate) fn of_object(asked: &Asked, object: &[u8], etag: &str) -> Self {
         let Some((first, last)) = asked.range() else { return Self::new(200, &[("etag", etag)], object) };
         if asked.header("if-match").is_some_and(|wanted| wanted != etag) {
@@ -187,7 +187,7 @@ impl Answer {
     }
 }
 
-/// Bytes that repeat nowhere soon.
+/// Bytes without short repetitions.
 pub(crate) fn object(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -1,10 +1,10 @@
-//! Answers that are changed at random.
+//! Random changes of answers.
 
 use floe_testkit::Random;
 
 use super::Answer;
 
-/// Changes an answer in one way that `random` chooses.
+/// Changes an answer in a random way.
 pub(crate) fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
     let small = |random: &mut Random| random.below(20) as i64 - 10;
     match random.below(12) {
@@ -52,7 +52,7 @@ pub(crate) fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
     answer
 }
 
-/// Changes the body of an answer in one way that `random` chooses.
+/// Changes the body of an answer in a random way.
 pub(crate) fn mutate_body(random: &mut Random, mut answer: Answer) -> Answer {
     let len = answer.body.len();
     if len == 0 {
@@ -68,7 +68,7 @@ pub(crate) fn mutate_body(random: &mut Random, mut answer: Answer) -> Answer {
             let noise = random.noise(end - place);
             answer.body[place..end].copy_from_slice(&noise);
         }
-        // A digit or a letter of a document becomes another one.
+        // Replaces a digit or a letter of a document.
         4 | 5 => {
             let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
             if let Some(place) = answer.body[place..].iter().position(is_word).map(|after| place + after) {

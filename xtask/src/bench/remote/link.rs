@@ -15,12 +15,12 @@ use std::{
 
 use crate::task_error::Outcome;
 
-/// How many bytes travel at once.
+/// The maximum number of bytes in one piece.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// A proxy that delays what passes. Each piece arrives half a round trip after the line has carried it, and the line carries
-/// one piece after another. A connection costs one round trip more before its first byte, as a handshake does. Slow start
-/// and loss are left out.
+/// A proxy that delays the bytes it forwards. Each piece arrives half a round trip after the line has carried it, and the
+/// line carries one piece after another. A new connection takes one more round trip before its first byte, like a handshake.
+/// Slow start and loss are not simulated.
 pub(super) struct Link {
     address: SocketAddr,
     state: Arc<State>,
@@ -30,7 +30,7 @@ struct State {
     server: SocketAddr,
     one_way: Duration,
     bytes_per_s: f64,
-    /// When the line to the clients has carried all that it was given so far.
+    /// The time at which the line to the clients has carried all bytes so far.
     busy_until: Mutex<Instant>,
     requests: AtomicU64,
     bytes: AtomicU64,
@@ -42,7 +42,7 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) requests: u64,
-    /// To the clients, heads of answers included.
+    /// Bytes to the clients, including the heads of answers.
     pub(super) bytes: u64,
     pub(super) connections: u64,
 }
@@ -50,7 +50,7 @@ pub(super) struct Passed {
 type Piece = (Instant, Vec<u8>);
 
 impl Link {
-    /// A link to the server at `server`, with this round trip time and these Mbit/s.
+    /// A link to the server at `server`, with this round trip time, and this bandwidth in Mbit/s.
     pub(super) fn new(server: SocketAddr, round_trip: Duration, mbit_per_s: f64) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -125,7 +125,7 @@ impl State {
         });
     }
 
-    /// Reads what one side sends; `sent` says when the line has carried a piece.
+    /// Reads the bytes of one side; `sent` is the time at which the line has carried a piece.
     fn carry(&self, mut from: &TcpStream, to: Sender<Piece>, sent: impl Fn(&[u8]) -> Instant) {
         let mut piece = vec![0; PIECE_BYTES];
         while let Ok(len) = from.read(&mut piece) {
@@ -134,13 +134,13 @@ impl State {
             if len == 0 || to.send((carried + self.one_way, bytes.to_vec())).is_err() {
                 return;
             }
-            // No sender is ahead of the line by more than a round trip.
+            // No sender is more than a round trip ahead of the line.
             thread::sleep(carried.saturating_duration_since(Instant::now() + 2 * self.one_way));
         }
     }
 }
 
-/// Writes pieces when they arrive.
+/// Writes pieces at the times of their arrival.
 fn deliver(pieces: &Receiver<Piece>, mut to: &TcpStream) {
     while let Ok((arrives, bytes)) = pieces.recv() {
         thread::sleep(arrives.saturating_duration_since(Instant::now()));

@@ -1,4 +1,4 @@
-//! How many bytes of an image a launch cannot do without.
+//! The bytes of an image that a launch needs.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +41,7 @@ impl ImageSource for Noting {
     }
 }
 
-/// The bytes of the blocks that hold the data of the ranges in a profile, and the metadata that lead to them.
+/// The bytes of the blocks with the data of the ranges in a profile, and of the metadata that maps them.
 pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
     let inner: Arc<dyn ImageSource> =
         Arc::new(floe_testkit::MemorySource::new(fs::read(image).during(image.display())?));

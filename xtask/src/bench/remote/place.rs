@@ -1,4 +1,4 @@
-//! The images, the registry that has them, and what is launched.
+//! The images, their registry, and the launched command.
 
 use std::{
     fs::{self, File},
@@ -18,13 +18,14 @@ use crate::task_error::{During, Outcome, TaskError};
 /// How long the registry may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where Python and the C library are below /usr, besides the tree that is asked for.
+/// The directories of Python and the C library below /usr, which are added to the requested tree.
 const PYTHON: [&str; 4] = ["bin/python3.11", "lib/python3.11", "lib/x86_64-linux-gnu", "lib64"];
 
 /// The launched command.
 const PROGRAM: &str = "import json, email, argparse, http.client";
 
-/// Two images of one tree, of which one has a launch profile, in a registry on this machine. The registry ends with this.
+/// Two images of one tree, one of them with a launch profile, in a registry on this machine. Dropping this ends the
+/// registry.
 pub(super) struct Place {
     pub(super) floe: PathBuf,
     /// The address of the registry.
@@ -33,19 +34,19 @@ pub(super) struct Place {
     pub(super) plain: PathBuf,
     /// Its SHA-256, in hexadecimal digits.
     pub(super) digest: String,
-    /// How many bytes of it a launch needs.
+    /// The number of bytes of it that a launch needs.
     pub(super) needed_bytes: u64,
     store: tempfile::TempDir,
     server: Child,
 }
 
 impl Place {
-    /// Makes the images, once for all runs, and pushes them.
+    /// Builds the images, once for all runs, and pushes them.
     pub(super) fn prepare(floe: &Path, tree: &[PathBuf], contest: &Contest) -> Outcome<Self> {
         let registry = contest.peer("docker-registry").map_err(TaskError::new)?;
         let mut members: Vec<PathBuf> = PYTHON.iter().map(PathBuf::from).chain(tree.iter().cloned()).collect();
         members.sort();
-        // A member below another one is there already.
+        // Directories inside another requested directory are copied with it.
         members.dedup_by(|next, kept| next.starts_with(&*kept));
         let key = &sha256_hex(format!("{members:?}").as_bytes())[..16];
         let folder = target_dir().join("bench");
@@ -83,7 +84,7 @@ impl Place {
         Ok(place)
     }
 
-    /// A directory for what a run leaves.
+    /// A directory for the files of a run.
     pub(super) fn folder(&self) -> &Path {
         self.store.path()
     }

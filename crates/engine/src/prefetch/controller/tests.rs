@@ -1,4 +1,4 @@
-//! What the controller decides, without threads, sources and sinks.
+//! Decisions of the controller, tested without threads, sources and sinks.
 
 use super::*;
 
@@ -8,14 +8,14 @@ fn controller() -> Controller {
     Controller::new(&EngineOptions::default())
 }
 
-/// The windows that a straight reader of `count` requests of 64 KiB is given from now on.
+/// The windows for a sequential reader of `count` requests of 64 KiB.
 fn windows(controller: &Controller, nid: u64, count: u64, pressure: Pressure) -> Vec<ByteRange> {
     let request = |index: u64| ByteRange::new(index * 64 * KIB, 64 * KIB);
     let window = |index| controller.note_read(Nid(nid), request(index), || pressure);
     (0..count).filter_map(|index| Some(window(index)?.range)).collect()
 }
 
-/// How far ahead of such a reader is read at most.
+/// The maximum distance in bytes that is read ahead of such a reader.
 fn reach(controller: &Controller, nid: u64, count: u64, pressure: Pressure) -> u64 {
     let request = |index: u64| ByteRange::new(index * 64 * KIB, 64 * KIB);
     let end = |index| Some(controller.note_read(Nid(nid), request(index), || pressure)?.range.end());
@@ -64,7 +64,7 @@ fn the_budget_bounds_what_is_ahead_and_not_used() {
     let options = EngineOptions { cache_bytes: 4 << 20, ..EngineOptions::default() };
     let controller = Controller::new(&options);
     assert!(reach(&controller, 1, 100, Pressure::None) <= (4 << 20) / BUDGET_PART / 2);
-    // What nobody used makes room, so that one file that was left does not stop all others.
+    // Unused bytes make room, so that one abandoned file does not stop prefetch of all others.
     let claims: Vec<_> = (0..100).map(|_| controller.claim_ahead(64 * KIB).expect("room")).collect();
     assert_eq!(controller.counters().wasted_blocks, 100 - 16);
     let held: Vec<_> = (0..20).map_while(|_| controller.hold(64 * KIB)).collect();
@@ -75,7 +75,7 @@ fn the_budget_bounds_what_is_ahead_and_not_used() {
     assert!(windows(&none, 1, 100, Pressure::None).is_empty());
 }
 
-/// Has reads of 4 KiB miss so far apart; gives the windows that they bring.
+/// Makes reads of 4 KiB miss at this distance, and returns the windows that are requested.
 fn missed(controller: &Controller, step: u64, waited: Duration) -> Vec<ByteRange> {
     let miss = |index: u64| {
         let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096));
@@ -90,7 +90,7 @@ fn misses_bring_windows_where_reads_are_dense() {
     let controller = controller();
     let near = Duration::from_micros(150);
     let dense = missed(&controller, 4096, near);
-    assert!(dense.windows(2).all(|pair| pair[0].end() == pair[1].offset()), "each is asked for once: {dense:?}");
+    assert!(dense.windows(2).all(|pair| pair[0].end() == pair[1].offset()), "each is requested once: {dense:?}");
     assert_eq!((dense.len(), largest(&dense)), (13, 128 * KIB));
     let scattered = missed(&controller, 3 << 20, near);
     assert!(scattered.len() < 60, "{}", scattered.len());
@@ -101,7 +101,10 @@ fn misses_bring_windows_where_reads_are_dense() {
     (0..200).for_each(hit);
     assert!(controller.data_is_dense());
     controller.set(&EngineOptions { fetch_around_bytes: 0, ..EngineOptions::default() });
-    assert!(missed(&controller, 4096, near).is_empty() && controller.data_is_dense(), "it is watched all the same");
+    assert!(
+        missed(&controller, 4096, near).is_empty() && controller.data_is_dense(),
+        "density is measured nevertheless"
+    );
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn a_far_source_gets_windows_of_mebibytes() {
     let around = missed(&controller, 64 << 10, Duration::from_millis(80));
     assert!(controller.is_far() && largest(&around) == 4 << 20, "{}", largest(&around));
     assert!(reach(&controller, 1, 1000, Pressure::None) > 3 << 20);
-    // A disk soon gets those of a disk again.
+    // Over a disk, windows soon have the sizes for a disk again.
     missed(&controller, 512 << 10, Duration::from_micros(150));
     assert!(!controller.is_far());
     assert_eq!(reach(&controller, 2, 1000, Pressure::None), WINDOW_MAX);

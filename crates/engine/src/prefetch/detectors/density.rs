@@ -1,4 +1,4 @@
-//! How densely reads stand.
+//! The density of reads.
 
 use std::sync::{
     OnceLock,
@@ -7,30 +7,30 @@ use std::sync::{
 
 use crate::prefetch::thresholds::{DENSITY_READS, NEAR_READS, WHOLE};
 
-/// How many windows are remembered.
+/// The number of windows that are remembered.
 const WINDOW_COUNT: usize = 1 << 12;
 
-/// An entry of the table: a hash of the window, when it was last read from in quarters of [`NEAR_READS`], whether all of it
-/// was asked for, and how many reads there were.
+/// An entry of the table, from the high bits down: a hash of the window, the time of its last read in quarters of
+/// [`NEAR_READS`], whether the whole window was requested, and the number of reads.
 const TIME_SHIFT: u32 = 8;
 const HASH_SHIFT: u32 = 24;
 const TIME_MASK: u64 = (1 << (HASH_SHIFT - TIME_SHIFT)) - 1;
 const ASKED: u64 = 1 << 7;
 const READS_MAX: u64 = ASKED - 1;
 
-/// Which windows of files or sources were read from of late, and the share of reads in windows that were.
+/// Remembers which windows of files or sources were read recently, and measures the share of reads in such windows.
 ///
-/// Windows that meet in the table, and threads that meet at one of them, disturb each other, which costs speed alone.
+/// Windows with the same table entry disturb each other, and so do threads that update the same entry. This costs only speed.
 #[derive(Default)]
 pub(crate) struct Density {
-    /// 32 KiB, made for the first read.
+    /// 32 KiB, allocated at the first read.
     entries: OnceLock<Box<[AtomicU64]>>,
     read_count: AtomicU64,
-    /// The share of reads that stand alone, in parts of [`WHOLE`].
+    /// The share of reads that are near no other, in units of 1 / [`WHOLE`].
     alone_share: AtomicU32,
 }
 
-/// A window: whose it is, a file or a source, and its number there.
+/// A window: the file or source that it belongs to, and its number there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) owner: u64,
@@ -40,14 +40,14 @@ pub(crate) struct Window {
 /// The state of the window that contains a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Visit {
-    /// How many reads of late stand in it, with this one.
+    /// The number of recent reads in the window, including this one.
     pub(crate) reads: u64,
-    /// Whether all of it was asked for.
+    /// Whether the whole window was requested.
     pub(crate) was_asked: bool,
 }
 
 impl Density {
-    /// The share of late reads that stand near others, in parts of [`WHOLE`].
+    /// The share of recent reads that are near others, in units of 1 / [`WHOLE`].
     pub(crate) fn near_share(&self) -> u32 {
         WHOLE - self.alone_share.load(Relaxed)
     }
@@ -71,7 +71,7 @@ impl Density {
         Visit { reads, was_asked: asked != 0 }
     }
 
-    /// Notes that all of a window was asked for that was just read from.
+    /// Notes that a whole window was requested after a read in it.
     pub(crate) fn note_asked(&self, window: Window) {
         let (entry, hash) = self.entry(window);
         let seen = entry.load(Relaxed);
@@ -105,7 +105,7 @@ mod tests {
         wait(NEAR_READS / 2);
         assert_eq!(reads(5, 0), 3);
         wait(2 * NEAR_READS);
-        assert_eq!(reads(5, 0), 1, "that is the first again");
+        assert_eq!(reads(5, 0), 1, "the earlier reads are forgotten");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which readers go from file to file, in the order in which directories list them.
+//! Detects readers that read file after file in the order of the directory.
 
 use floe_image::Nid;
 
@@ -6,13 +6,13 @@ use crate::prefetch::thresholds::{
     FILE_BYTES_MAX, FILES_MAX, MILESTONE_BATCHES, MILESTONE_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS, WHOLE,
 };
 
-/// How many listed files are remembered: the last ones.
+/// The number of listed files that are remembered: the last ones.
 const LISTED_MAX: usize = 1 << 14;
 
-/// How many places there are to look them up in; files that meet in one disturb each other, which costs speed alone.
+/// The number of entries of their hash table. Files with the same entry disturb each other, which costs only speed.
 const PLACE_COUNT: usize = 2 * LISTED_MAX;
 
-/// A regular file that the kernel was told of.
+/// A regular file that was listed to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedFile {
     /// The file.
@@ -21,18 +21,18 @@ pub struct ListedFile {
     pub size: u64,
 }
 
-/// Which readers go from file to file, in the order in which directories list them, as copies, backups and searches do.
+/// Detects readers that read file after file in the order of the directory, as copies, backups and searches do.
 ///
-/// Only the first read of a file is seen here, and none of a file that the kernel has already. So of what is read ahead a
-/// file is left out here and there, a milestone: when it is read, the walk goes on, and what comes next is read ahead; when
-/// milestones are passed by, nothing is.
+/// Only the first read of a file is seen here, and no read of a file that is in the kernel's page cache. Therefore some files
+/// are left out of the batches that are read ahead: the milestones. When a milestone is read, the walk continues, and the
+/// next batch is read ahead. If the walk has ended, no milestone is read, and readahead stops.
 #[derive(Default)]
 pub(crate) struct Walks {
-    /// The files that were listed last; where it is full, the next one takes the place of the oldest.
+    /// The files that were listed last. Once it is full, a new file replaces the oldest.
     ring: Vec<Entry>,
-    /// How many files were listed so far.
+    /// The number of files listed so far.
     listed_count: usize,
-    /// For each hash of a file, where it stands among all that were listed, counted from 1.
+    /// For each hash of a file, its position among all listed files, counted from 1; 0 if there is none.
     places: Vec<u32>,
     listing_count: u32,
     read_count: u32,
@@ -43,45 +43,45 @@ pub(crate) struct Walks {
 #[derive(Clone, Copy)]
 struct Entry {
     file: ListedFile,
-    /// Files of one directory have the same number.
+    /// The directory and the number of its listing. Only files with equal values are in one walk.
     listing: (Nid, u32),
     seen: Seen,
 }
 
-/// What is known of a listed file.
+/// The state of a listed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
-    /// Nothing.
+    /// It was listed only.
     Listed,
-    /// It is read ahead, or was.
+    /// It is or was read ahead.
     Ahead,
-    /// It was left out of what is read ahead.
+    /// It was left out of a batch.
     Milestone,
-    /// Somebody asked for its beginning; how many were asked for by then.
+    /// Its beginning was read. The number counts the files read until then.
     Read(u32),
 }
 
-/// A file that is to be read ahead.
+/// A file to read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AheadFile {
     pub(crate) file: ListedFile,
-    /// Where it stands among all that were listed.
+    /// Its position among all listed files.
     pub(crate) position: usize,
 }
 
 /// The first read of a listed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
-    /// Where the file stands among all that were listed.
+    /// The position of the file among all listed files.
     pub(crate) position: usize,
-    /// Whether it was left out of a batch, so that whoever reads it read the batch too.
+    /// Whether it was left out of a batch. Its reader has then used the batch.
     pub(crate) is_milestone: bool,
-    /// The share of late signs that speak for a walk, in parts of [`WHOLE`].
+    /// The share of recent signs that indicate a walk, in units of 1 / [`WHOLE`].
     pub(crate) walking_share: u32,
 }
 
 impl Walks {
-    /// Notes files of a directory, in the order in which it lists them. `is_beginning` says that the list begins with them.
+    /// Notes files of a directory, in the order of its listing. `is_beginning` says that they are the first of the listing.
     pub(crate) fn note_listed(&mut self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
         self.listing_count = self.listing_count.wrapping_add(u32::from(is_beginning));
         let listing = (directory, self.listing_count);
@@ -90,14 +90,14 @@ impl Walks {
         }
     }
 
-    /// Notes that the beginning of a file is read; `None` if it was not listed of late.
+    /// Notes that the beginning of a file is read; `None` if the file was not listed recently.
     pub(crate) fn note_read(&mut self, nid: Nid) -> Option<Arrival> {
         let position = self.position(nid)?;
         let is_milestone = self.note_signs(position);
         Some(Arrival { position, is_milestone, walking_share: self.walking_share })
     }
 
-    /// Whether a file is still to be read ahead: nobody has come to it.
+    /// Whether a file is still to be read ahead: no reader has reached it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
         self.entry(ahead.position).is_some_and(|entry| entry.file == ahead.file && entry.seen == Seen::Ahead)
     }
@@ -114,11 +114,10 @@ impl Walks {
         self.places[place(entry.file.nid)] = self.listed_count as u32;
     }
 
-    /// Where a file stands among all that were listed.
+    /// The position of a file among all listed files.
     fn position(&self, nid: Nid) -> Option<usize> {
         let count = self.places.get(place(nid)).filter(|count| **count > 0)?;
-        // The number of those that were listed since then; only its low bits are kept, and the ring tells whether it is the
-        // one.
+        // The number of files listed since then. Only its low 32 bits are known, so the entry in the ring is compared.
         let since = (self.listed_count as u32).wrapping_sub(*count) as usize;
         let position = self.listed_count.checked_sub(since + 1)?;
         self.entry(position).filter(|entry| entry.file.nid == nid).map(|_| position)
@@ -133,13 +132,13 @@ impl Walks {
         self.ring[position % LISTED_MAX].seen = seen;
     }
 
-    /// Takes the first read of a file as a sign for or against a walk; gives whether it was a milestone.
+    /// Notes the first read of a file as a sign for or against a walk. Returns whether the file was a milestone.
     fn note_signs(&mut self, position: usize) -> bool {
         let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return false };
         self.read_count = self.read_count.wrapping_add(1);
         self.mark(position, Seen::Read(self.read_count));
         if seen == Seen::Milestone {
-            // Once for the batch's beginning, which counted against it.
+            // One of the two replaces the sign against a walk that the milestone counted as when it was left out.
             self.average(true);
             self.average(true);
             return true;
@@ -153,7 +152,7 @@ impl Walks {
             is_read |= matches!(before.seen, Seen::Read(at) if self.read_count.wrapping_sub(at) <= WALK_RECENT_READS);
             is_ahead |= before.seen == Seen::Ahead;
         }
-        // The first one of a directory says nothing; nor does one after files that nobody has to ask for.
+        // The first file of a directory is no sign, and neither is a file after files that were read ahead.
         if is_read {
             self.average(true);
         } else if !is_first && !is_ahead {
@@ -162,8 +161,8 @@ impl Walks {
         false
     }
 
-    /// The files that follow in the same directory, no more than `window_bytes`, to be read ahead; none where that is less
-    /// than half of the window: the next batch comes when half of it is used up.
+    /// The next files of the same directory to read ahead, at most `window_bytes` of them. None if they are less than half of
+    /// the window and the directory has more: the next batch comes when half of the window is used up.
     pub(crate) fn batch_after(&mut self, position: usize, window_bytes: u64) -> Vec<AheadFile> {
         let Some(listing) = self.entry(position).map(|entry| entry.listing) else { return Vec::new() };
         let (mut batch, mut passed_bytes, mut batch_bytes) = (Vec::new(), 0, 0);
@@ -189,7 +188,7 @@ impl Walks {
         batch
     }
 
-    /// Leaves a file out in the middle of a batch, if it is time to.
+    /// Leaves out a file in the middle of a batch if a milestone is due.
     fn leave_milestone(&mut self, batch: &mut Vec<AheadFile>, batch_bytes: u64) {
         self.batches_without_milestone += 1;
         let is_due = batch.len() >= MILESTONE_FILES || self.batches_without_milestone >= MILESTONE_BATCHES;
@@ -231,13 +230,13 @@ mod tests {
         nids.map(|nid| ListedFile { nid: Nid(nid), size: SIZE }).collect()
     }
 
-    /// Notes a read; gives what is read ahead where a walk is seen.
+    /// Notes a read, and returns the files to read ahead if a walk is detected.
     fn note(walks: &mut Walks, nid: u64) -> Vec<AheadFile> {
         let walk = walks.note_read(Nid(nid)).filter(|arrival| arrival.walking_share >= WALK_SHARE_MIN);
         walk.map_or(Vec::new(), |arrival| walks.batch_after(arrival.position, 256 << 10))
     }
 
-    /// Reads the files in this order as the kernel would ask for them; gives how many it had to ask for.
+    /// Reads the files in this order as the kernel would, and returns how many it requested.
     fn read(walks: &mut Walks, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
         let mut asked_count = 0;
         for nid in nids {
@@ -280,7 +279,7 @@ mod tests {
         assert!(!walks.is_wanted(&batch[0]) && walks.is_wanted(&batch[1]));
         let large = ListedFile { nid: Nid(3_000), size: FILE_BYTES_MAX + 1 };
         walks.note_listed(Nid(1 << 43), true, &[files(2_999..3_000), vec![large]].concat());
-        assert!(note(&mut walks, 2_999).is_empty(), "large files are left to those who read them");
+        assert!(note(&mut walks, 2_999).is_empty(), "large files are not read ahead");
     }
 
     #[test]
@@ -313,6 +312,6 @@ mod tests {
         assert_eq!(walks.ring.len(), LISTED_MAX);
         assert_eq!(walks.position(Nid(5)), None);
         let found = (count - LISTED_MAX as u64..count).filter(|nid| walks.position(Nid(*nid)) == Some(*nid as usize));
-        assert!(found.count() > LISTED_MAX / 2, "but those that meet others");
+        assert!(found.count() > LISTED_MAX / 2, "except files that share an entry of the table");
     }
 }

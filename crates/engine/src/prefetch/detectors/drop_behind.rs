@@ -1,4 +1,4 @@
-//! Which parts of sources have all been decoded.
+//! Detects parts of sources that have been decoded completely.
 
 use std::{
     collections::VecDeque,
@@ -12,22 +12,22 @@ use crate::{
     prefetch::thresholds::{DECODED_GAP_PART, DECODED_REGIONS_KEPT},
 };
 
-/// Sources are watched in regions of so many bytes.
+/// The size of a region of a source in bytes.
 const REGION_BYTES: u64 = 1 << 20;
 
-/// How many regions are told apart at one time.
+/// The number of regions that are tracked at a time.
 const REGION_COUNT: usize = 1024;
 
 const PAGES_OF_REGION: u64 = REGION_BYTES / PAGE_BYTES as u64;
 
-/// A region is spent once so many of its pages were read.
+/// A region is spent once this many of its pages were read.
 const SPENT_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / DECODED_GAP_PART) as u32;
 
-/// Which regions of the sources have been read as a whole.
+/// Detects regions of the sources that have been read completely.
 ///
-/// What was decoded is in the kernel's page cache from then on, as data. To keep it there a second time, as stored
-/// bytes, would take memory from others, and each new page of memory costs time. Bytes that are read a second time were
-/// still wanted, by readers that jump about: their region is not spent then, but looked at anew.
+/// Decoded bytes are in the kernel's page cache as file data. Keeping the stored bytes there too would take memory, and each
+/// new page of memory costs time. If stored bytes are read again, random readers still need them: their region is then not
+/// spent, and its detection starts anew.
 pub(crate) struct DropBehind {
     state: Mutex<State>,
 }
@@ -46,12 +46,12 @@ struct Region {
     is_spent: bool,
 }
 
-/// What a read changed for its region.
+/// The effect of a read on its region.
 enum Change {
     None,
-    /// All of it has been read now.
+    /// The region has now been read completely.
     IsSpent,
-    /// Some of it was read again.
+    /// A part of the region was read again.
     IsWanted,
 }
 
@@ -60,10 +60,10 @@ impl Region {
         Self { device, number, read: [0; (PAGES_OF_REGION / 64) as usize], is_spent: false }
     }
 
-    /// Notes that the bytes from `start` to `end` of the region were read; gives what that changed.
+    /// Notes that the bytes from `start` to `end` of the region were read.
     fn note(&mut self, start: u64, end: u64) -> Change {
         let page = PAGE_BYTES as u64;
-        // A page that is read in part only may be that of a neighbouring block too.
+        // A page that is read only in part may belong to a neighbouring block too.
         let first_whole = start.div_ceil(page);
         if first_whole < end / page && self.has(first_whole) {
             self.read = Default::default();
@@ -89,7 +89,7 @@ impl DropBehind {
         Self { state: Mutex::new(State { regions, spent: VecDeque::new() }) }
     }
 
-    /// Notes bytes that were read to be decoded; gives what may be let go.
+    /// Notes bytes that were read to be decoded, and returns a region that may leave the page cache.
     pub(crate) fn note(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut position = range.offset();
@@ -120,7 +120,7 @@ impl DropBehind {
 mod tests {
     use super::*;
 
-    /// Notes reads of blocks of so many bytes in this order; gives the numbers of the regions that may be let go.
+    /// Notes reads of blocks of this size in this order, and returns the numbers of the regions that may leave the cache.
     fn let_go(block_bytes: u64, blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let drop_behind = DropBehind::new();
         let note = |block: u64| drop_behind.note(DeviceId(0), ByteRange::new(block * block_bytes, block_bytes));

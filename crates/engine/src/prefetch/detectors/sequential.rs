@@ -1,4 +1,4 @@
-//! Which readers of files go straight on.
+//! Detects sequential readers.
 
 use std::sync::{
     Arc,
@@ -9,11 +9,10 @@ use floe_image::{ByteRange, Nid};
 
 use crate::prefetch::thresholds::FILE_DISORDER_BYTES;
 
-/// How many readers are told apart.
+/// The number of readers that are tracked.
 const STREAM_COUNT: usize = 256;
 
-/// Which readers go straight on. Files are told apart by a small table; two that meet in it disturb each other, which costs
-/// speed alone.
+/// Detects sequential readers. Files with the same entry of its small table disturb each other, which costs only speed.
 pub(crate) struct Streams {
     table: Vec<Stream>,
 }
@@ -22,25 +21,25 @@ pub(crate) struct Streams {
 #[derive(Clone, Default)]
 pub(crate) struct Stream {
     nid: Option<Nid>,
-    /// It asked for everything before this byte.
+    /// The end of the bytes that it has requested.
     pub(crate) next: u64,
-    /// Everything before this byte was prefetched for it.
+    /// The end of the bytes that were prefetched for it.
     pub(crate) ahead_end: u64,
-    /// How many reads have followed one another.
+    /// The number of consecutive reads.
     pub(crate) run: u32,
     progress: Arc<Progress>,
 }
 
-/// How far a reader is, for those who read ahead of it.
+/// The position of a reader, for the work that decodes ahead of it.
 #[derive(Default)]
 struct Progress {
-    /// Counts how often the reader went elsewhere.
+    /// Incremented when the reader goes elsewhere.
     generation: AtomicU64,
-    /// It asked for everything before this byte, or is about to.
+    /// The end of the bytes that it has requested, or will request with its next read.
     next: AtomicU64,
 }
 
-/// What is to be read ahead of a reader, as long as it does not go elsewhere.
+/// A range to decode ahead of a reader, as long as it does not go elsewhere.
 pub(crate) struct Ahead {
     pub(crate) range: ByteRange,
     progress: Arc<Progress>,
@@ -53,7 +52,8 @@ impl Ahead {
         self.progress.generation.load(Relaxed) != self.generation_expected
     }
 
-    /// How many bytes of the range the reader has asked for meanwhile, or will have before they can be decoded.
+    /// The number of bytes at the start of the range that the reader has requested meanwhile, or will request before they can
+    /// be decoded.
     pub(crate) fn passed_bytes(&self) -> u64 {
         self.progress.next.load(Relaxed).saturating_sub(self.range.offset())
     }
@@ -66,7 +66,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a read; gives its reader.
+    /// Notes a read, and returns its reader.
     pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> &mut Stream {
         let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STREAM_COUNT;
         let stream = &mut self.table[index];
@@ -74,7 +74,7 @@ impl Streams {
             && range.offset() <= stream.next + FILE_DISORDER_BYTES
             && range.end() + FILE_DISORDER_BYTES > stream.next;
         if follows {
-            // A reader that jumps about within the disorder that is allowed does not go straight on.
+            // Only reads in exact order continue a run; within the permitted disorder, others shorten it.
             stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
             stream.next = stream.next.max(range.end());
         } else {
@@ -89,7 +89,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// Notes that `range` is read ahead.
+    /// Notes that `range` is decoded ahead.
     pub(crate) fn read_ahead(&mut self, range: ByteRange) -> Ahead {
         self.ahead_end = range.end();
         let progress = Arc::clone(&self.progress);
@@ -128,7 +128,7 @@ mod tests {
         let mut streams = Streams::default();
         let ahead = streams.note(Nid(7), ByteRange::new(0, 65536)).read_ahead(ByteRange::new(65536, 1 << 20));
         assert!(!ahead.is_cancelled());
-        assert_eq!(ahead.passed_bytes(), 65536, "the next request is not waited for");
+        assert_eq!(ahead.passed_bytes(), 65536, "the next request is anticipated");
         assert_eq!(streams.note(Nid(7), ByteRange::new(65536, 65536)).ahead_end, ahead.range.end());
         assert_eq!(ahead.passed_bytes(), 2 * 65536);
         assert_eq!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).ahead_end, 0);

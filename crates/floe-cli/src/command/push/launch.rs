@@ -1,4 +1,4 @@
-//! Which parts of an image a launch reads, so that whoever mounts it from a registry can fetch them first.
+//! Finds the parts of an image that a launch reads, so that mounts from a registry can fetch them first.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,14 @@ use floe_source::FileSource;
 
 use crate::fail::Fail;
 
-/// A file that a launch reads: its path, and what of it.
+/// A read of a launch: the path of the file, and the range in it.
 type Read = (Vec<u8>, ByteRange);
 
-/// The parts of an image that a launch reads: what opening it and finding the files takes, and the content of the files.
-/// They are those of `profile`, or of the launch list in the image; none where there is neither.
+/// The parts of an image that a launch reads: the metadata for opening the image and finding the files, and the contents of the
+/// files in `profile`, or in the launch list of the image. Empty if there is neither.
 ///
 /// # Errors
-/// The image cannot be opened, or the profile is none.
+/// The image cannot be opened, or the profile is invalid.
 pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let options = OpenOptions::default();
     let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.display()));
@@ -42,7 +42,7 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
     Ok(vec![metadata, stored])
 }
 
-/// A file that notes what is read of it.
+/// A file that records the ranges that are read.
 struct NotingSource {
     file: FileSource,
     read: Mutex<Vec<ByteRange>>,

@@ -11,14 +11,14 @@ use crate::{
 };
 
 pub(super) const MEMORY: &[OptionRow] = &[
-    row("cache", bytes(set_cache), "budget of the cache of decoded blocks; it does not grow then")
+    row("cache", bytes(set_cache), "budget of the cache of decoded blocks; if it is given, cache-growth is 0")
         .default("64M")
         .shown(|now| exact(now.open.engine.cache_bytes))
         .tunable(),
     row(
         "cache-growth",
         bytes(|to, bytes| to.open.engine.cache_growth_bytes = bytes),
-        "what that cache may take besides while memory is ample",
+        "how much that cache may grow beyond its budget while memory is ample",
     )
     .default_is("up to 1/8 of the memory and 2G in all")
     .shown(|now| exact(now.open.engine.cache_growth_bytes))
@@ -212,7 +212,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
             max: 4 << 30,
             set: |to, bytes| to.mount.read_ahead_bytes = Some(u32::try_from(bytes).unwrap_or(u32::MAX)),
         },
-        "the kernel's readahead; only root can set more than 128k",
+        "the kernel's readahead; only root can set it",
     )
     .or("kernel", |to| to.mount.read_ahead_bytes = None)
     .default("kernel")

@@ -62,7 +62,7 @@ fn archives_keep_access_control_lists() {
     }
 }
 
-/// A header, as ustar has it.
+/// A ustar header.
 fn header(kind: u8, name: &str, len: usize) -> Vec<u8> {
     let mut block = vec![0; 512];
     let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -169,7 +169,7 @@ fn members_with_sizes_that_overflow_end_it() {
     for kind in [b'0', b'1', b'2', b'3', b'5', b'6', b'7', b'D', b'L', b'K', b'x', b'g', b'V', b'S', b'M'] {
         for size in ["18446744073709550080", "18446744073709551615", "18446744073709551104", "9223372036854775807"] {
             pax_archive(&archive, kind, "member", &[("size", size.as_bytes())], b"");
-            // Whatever comes of it: it ends, with an image or with a line.
+            // The build must end with an image or a message.
             let (code, said) = run(&folder, &["made.tar"]);
             assert!(matches!(code, Some(0 | 1)) && said.lines().count() <= 1, "{}: {size}: {said}", char::from(kind));
             if kind == b'D' {

@@ -25,13 +25,13 @@ use tempfile::TempDir;
 
 use super::scene::{Mounted, folder, image, mkfs};
 
-/// Starts a build that waits for its standard input after the source was listed, and calls `meddle` then.
+/// Starts a build that waits for its standard input after the source was listed, and then calls `meddle`.
 fn meddled(folder: &TempDir, more: &[&str], meddle: impl FnOnce()) -> Output {
     let mut command = mkfs(folder, &[&["source", "-"], more].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("floe runs");
-    // An archive from the standard input is copied after the directory before it was listed: once the first bytes are
-    // taken, that is so. A pipe holds 64 KiB, so that writing more than that waits for it.
+    // An archive on standard input is copied after the directory before it was listed, so the directory is listed once the
+    // first bytes are taken. A pipe holds 64 KiB, so writing more waits for that.
     let mut input = child.stdin.take().expect("it is piped");
     input.write_all(&[0; 256 << 10]).expect("written");
     meddle();
@@ -117,7 +117,7 @@ fn files_that_change_meanwhile_are_kept_as_far_as_they_go() {
     }
 }
 
-/// Calls itself once, when the tree is listed and files are compared.
+/// Calls the function once: when the tree has been listed and files are compared.
 struct Meddler<F>(Option<F>);
 
 impl<F: FnOnce()> Progress for Meddler<F> {

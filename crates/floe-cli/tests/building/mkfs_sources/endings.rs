@@ -39,7 +39,7 @@ fn refused_memory_ends_it_without_an_image() {
             }
             refused += 1;
             assert_eq!(output.status.code(), Some(1), "{kibibytes} {more}: {} {said}", output.status);
-            // The standard library may add how to get a backtrace.
+            // The standard library may add a hint about backtraces.
             assert!((1..3).contains(&said.trim().lines().count()), "{kibibytes} {more}: {said}");
             assert_eq!(left.len(), 1, "{kibibytes} {more}: {left:?}");
         }
@@ -72,7 +72,7 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
     fs::create_dir_all(outside.join("sub")).expect("made");
     fs::write(outside.join("sub/secret-name"), "secret").expect("written");
     let base = folder.path().join("source");
-    // Many directories are listed before the last, so that it is swapped between being seen and being entered.
+    // Many directories are listed before the last one, so it is replaced after it was seen and before it is entered.
     for number in 0..300 {
         fs::create_dir_all(base.join(format!("{number}/sub"))).expect("made");
         for file in 0..20 {
@@ -92,11 +92,11 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
         let listed =
             Command::new(env!("CARGO_BIN_EXE_floe")).args(["ls", "-R", "image"]).current_dir(folder.path()).output();
         let listed = String::from_utf8(listed.expect("floe runs").stdout).expect("text");
-        assert!(!listed.contains("secret-name"), "what a link leads to is in the image");
+        assert!(!listed.contains("secret-name"), "the target of a link is in the image");
     }
 }
 
-/// Ends a child by a signal; gives how long that took.
+/// Ends a child by a signal, and returns how long that took.
 fn ended(child: &mut Child, signal: &str) -> Duration {
     let begin = Instant::now();
     done(Command::new("kill").args([signal, &child.id().to_string()]));
@@ -117,10 +117,10 @@ fn a_signal_ends_what_waits_and_what_computes() {
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("floe runs");
         let _kept_open = child.stdin.take();
         wait_until_caught(child.id(), Signal::TERM);
-        // By then it is at work.
+        // The child is working by then.
         thread::sleep(Duration::from_millis(200));
         let took = ended(&mut child, signal);
-        // Far below what the work takes, and the machine may be busy.
+        // Far less than the whole work takes, even on a busy machine.
         assert!(took < LIMIT / 6, "{more:?}: {took:?}");
         assert_eq!(child.wait().expect("it ended").code(), Some(130), "{more:?}");
         let left = fs::read_dir(folder.path()).expect("listed").count();

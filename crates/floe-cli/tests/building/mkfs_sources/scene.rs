@@ -1,4 +1,4 @@
-//! Building an image of a folder, and mounting it.
+//! Builds an image of a folder, and mounts it.
 
 use floe_testkit::run_bounded;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long may take what would never end, or take hours.
+/// The time limit for runs that could hang or take hours.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn folder() -> TempDir {
@@ -25,7 +25,7 @@ pub(crate) fn mkfs(folder: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it; gives its exit code and what it said.
+/// Runs it, and returns its exit code and messages.
 pub(crate) fn run(folder: &TempDir, arguments: &[&str]) -> (Option<i32>, String) {
     let run = run_bounded(&mut mkfs(folder, arguments), LIMIT).expect("floe runs");
     assert!(!run.is_timed_out, "{arguments:?} does not end");
@@ -36,7 +36,7 @@ pub(crate) fn image(folder: &TempDir) -> PathBuf {
     folder.path().join("image")
 }
 
-/// A mount of the image by the kernel, ended when dropped.
+/// A mount of the image by the kernel. Unmounted when dropped.
 pub(crate) struct Mounted(TempDir);
 
 impl Mounted {

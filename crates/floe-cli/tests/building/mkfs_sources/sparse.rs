@@ -1,4 +1,4 @@
-//! Holes of sources.
+//! Sources with holes.
 
 use floe_testkit::run_bounded;
 use floe_testkit::skip;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use super::scene::{LIMIT, Mounted, done, folder, image, mkfs, run};
 
-/// Where in the sparse file there is data, and what.
+/// The offsets and bytes of the data in the sparse file.
 const PARTS: [(u64, &[u8]); 3] = [(0, b"begin"), (5_000_000_001, b"between"), (700_000_000_000, b"end")];
 
 fn put_sparse(path: &Path, size: u64) {
@@ -54,7 +54,7 @@ fn work_and_memory_follow_the_data_of_sparse_files() {
         assert!(run.resident_bytes_max < 600 << 20, "{more:?}: {} bytes of memory", run.resident_bytes_max);
         let status = fs::metadata(image(&folder)).expect("there is an image");
         assert!(status.len() < 100 << 20, "{more:?}: {} bytes", status.len());
-        // The kernel mounts no image whose blocks are larger than its pages.
+        // The kernel cannot mount images with blocks larger than its pages.
         if !more.contains(&"-b") && skip::ready(&[Need::Root]) {
             let mounted = Mounted::new(&image(&folder));
             check_sparse(&mounted.path("sparse"), 1 << 40);
@@ -74,7 +74,7 @@ fn chunks_take_time_for_their_number_and_no_more() {
         word.copy_from_slice(&state.to_le_bytes());
     }
     fs::write(folder.path().join("source/noise"), &bytes).expect("written");
-    // 400,000 chunks: where each looks at all of them, this takes minutes.
+    // 400,000 chunks: with quadratic time, this takes minutes.
     assert_eq!(run(&folder, &["source", "--chunk", "512", "-b", "512"]), (Some(0), String::new()));
 }
 
