@@ -1,13 +1,17 @@
 //! The blocks of the virtual image that are not file data.
 
-use floe_erofs::write::{DirectoryEntry, InodeData, directory_bytes};
-use floe_image::{ByteRange, Extent, ExtentData, FileType, Nid, Result};
+use floe_erofs::{
+    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE},
+    write::{DirectoryEntry, InodeData, SuperBlockRecord, directory_bytes, superblock_bytes},
+};
+use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Nid, Result};
 
 use crate::{
     addresses::{NOTHING, Run, Wanted},
     directory::DirectoryContent,
     geometry::{
-        BLOCK_BYTES, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK, META_BLOCK, Slot,
+        BLOCK_BYTES, BLOCK_LOG2, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK,
+        META_BLOCK, Slot,
     },
     node::{ChunkMap, INODE_BYTES, Node, Xattrs, broken_inode},
     view::{View, lasting, unreadable},
@@ -310,4 +314,34 @@ fn put(bytes: &mut [u8], offset: u64, part: &[u8]) {
     for (byte, given) in room.iter_mut().zip(part) {
         *byte = *given;
     }
+}
+
+/// The block with the superblock of the virtual image.
+pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
+    let bytes = original.block_count.saturating_mul(original.block_size.into());
+    let mut volume_name = [0; 16];
+    for (byte, given) in volume_name.iter_mut().zip(&original.label) {
+        *byte = *given;
+    }
+    superblock_bytes(&SuperBlockRecord {
+        feature_compat: FEATURE_COMPAT_MTIME,
+        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE,
+        block_size_log2: BLOCK_LOG2,
+        root_nid,
+        inode_count: original.inode_count,
+        epoch: original.built,
+        build_time: 0,
+        // For statfs, which shows the size of the original.
+        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()),
+        metadata_block: META_BLOCK,
+        xattr_block: 0,
+        uuid: original.uuid.unwrap_or_default(),
+        volume_name,
+        configurations: Vec::new(),
+        devices: Vec::new(),
+        long_prefixes: Vec::new(),
+        packed_nid: 0,
+        metabox_nid: None,
+        checksum: true,
+    })
 }

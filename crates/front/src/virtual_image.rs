@@ -2,10 +2,7 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use floe_erofs::{
-    format::{self, FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE},
-    write::{SuperBlockRecord, superblock_bytes},
-};
+use floe_erofs::format;
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
     FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
@@ -17,7 +14,7 @@ use crate::{
     geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, META_BLOCK, META_START, Slot},
     metadata_readahead::{Step, Window},
     node::Node,
-    render::Placed,
+    render::{Placed, superblock},
     rendered_source::{RenderedSource, Views},
     view::{Shared, View, unreadable},
 };
@@ -180,7 +177,7 @@ impl VirtualImage {
     /// Whether a run is data of a file, as far as this can be told without reading the original.
     fn is_file_run(&self, run: &Run) -> bool {
         // Directories do not share the blocks of their inodes.
-        let offset = run.metadata_block.checked_sub(META_BLOCK_64).map(|block| block * BLOCK_BYTES);
+        let offset = run.metadata_block.checked_sub(META_BLOCK_64).and_then(|block| block.checked_mul(BLOCK_BYTES));
         match offset.and_then(|offset| self.view.shared.geometry.slot_at(offset)) {
             Some((slot, _)) if slot.class.stride() < BLOCK_BYTES => true,
             Some(_) => self.views.at_hand.placed(run).is_ok_and(|placed| placed.is_file),
@@ -470,35 +467,5 @@ fn advance(data: ExtentData, len: u64) -> Option<ExtentData> {
         ExtentData::Encoded { block, skip } => {
             ExtentData::Encoded { block, skip: skip.checked_add(u32::try_from(len).ok()?)? }
         }
-    })
-}
-
-/// The block with the superblock of the virtual image.
-fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
-    let bytes = original.block_count.saturating_mul(original.block_size.into());
-    let mut volume_name = [0; 16];
-    for (byte, given) in volume_name.iter_mut().zip(&original.label) {
-        *byte = *given;
-    }
-    superblock_bytes(&SuperBlockRecord {
-        feature_compat: FEATURE_COMPAT_MTIME,
-        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE,
-        block_size_log2: BLOCK_LOG2,
-        root_nid,
-        inode_count: original.inode_count,
-        epoch: original.built,
-        build_time: 0,
-        // For statfs, which shows the size of the original.
-        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()),
-        metadata_block: META_BLOCK,
-        xattr_block: 0,
-        uuid: original.uuid.unwrap_or_default(),
-        volume_name,
-        configurations: Vec::new(),
-        devices: Vec::new(),
-        long_prefixes: Vec::new(),
-        packed_nid: 0,
-        metabox_nid: None,
-        checksum: true,
     })
 }

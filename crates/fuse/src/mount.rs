@@ -200,7 +200,7 @@ impl Mount {
         let ended = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?.ended;
         let sending = match hidden {
             Hidden::Own(hidden) => {
-                let ends = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
+                let ends = hidden.put_front(&directory, options, false).map_err(|error| refused(&error))?;
                 // The front works without the transfer, so a thread that cannot be started is no error.
                 ends.and_then(|(sending, mover)| {
                     let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
@@ -427,6 +427,11 @@ fn watch(
         let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
         let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
         if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            // If the session threads failed, readers still wait for them, and so does whoever unmounts.
+            while let Some(rescue) = rescue.as_ref().filter(|rescue| !gate.is_closed() && !rescue.is_disconnected()) {
+                rescue.refuse_pending();
+                thread::sleep(RESCUE_INTERVAL);
+            }
             return SessionEnd::Ended;
         }
         since_tick += interval;

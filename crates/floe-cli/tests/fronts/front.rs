@@ -142,7 +142,7 @@ fn status_says_what_is_in_front_and_why() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find(|line| line.starts_with("front ")).unwrap_or_default();
         assert_eq!(line.split_once(' ').map(|(_, rest)| rest.trim()), Some(expected), "{options}: {text}");
-        assert!(options.contains("kernel") == expected.starts_with("kernel (it"), "{options}");
+        assert!(options.contains("kernel") == expected.starts_with("kernel (requested"), "{options}");
         assert_eq!(
             told(&run(floe().args(["tune"]).arg(&serving.place.path).arg("cache=8M"))),
             (Some(0), String::new())

@@ -106,7 +106,8 @@ impl HiddenMount {
     }
 
     /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
-    /// Returns both ends of the transfer of file data into the front, if this kernel's EROFS opens files by handle.
+    /// Returns both ends of the transfer of file data into the front. `copies` tells whether data is to be copied into it, which
+    /// the process that serves the hidden mount must not do.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -114,11 +115,13 @@ impl HiddenMount {
         self,
         directory: &Path,
         options: &MountOptions,
+        copies: bool,
     ) -> io::Result<Option<(FrontTransfer, FrontMover)>> {
         may_wait_for_mount();
         let (front, image) = in_private_namespace(|| self.front(options))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let transfer = open_tree(&front, "", flags).map_err(Into::into).and_then(|clone| front_transfer(&clone, image));
+        let clone = if copies { open_tree(&front, "", flags).ok() } else { None };
+        let transfer = front_transfer(clone.as_ref(), image);
         move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         Ok(transfer.ok())
     }
@@ -137,7 +140,11 @@ impl HiddenMount {
         fs::create_dir(HIDDEN_DIRECTORY)?;
         move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let hidden_image = Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME);
-        let image = open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let open_image = || open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        // The kernel asks once whether closed files are to be flushed. If it asked a process that is being killed, that process
+        // would wait for itself.
+        drop(open_image()?);
+        let image = open_image()?;
         let source = source_shown(&options.source);
         if let Some(parent) = source.parent() {
             fs::create_dir_all(Path::new("/").join(parent))?;

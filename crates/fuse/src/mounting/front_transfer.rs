@@ -2,12 +2,16 @@
 //!
 //! The kernel's EROFS copies what it reads of the hidden image into the pages of its own files, so the pages of the hidden image
 //! are a second copy afterwards. A thread that serves no requests copies what was stored ahead of readers, and drops the
-//! second copies. The keeper runs that thread, where there is a keeper. It reads through a private clone of the mount, because
-//! open files in the users' mount would make it busy, and drops the clone as soon as the users' mount is gone.
+//! second copies. It reads through a private clone of the mount, because open files in the users' mount would make it busy, and
+//! drops the clone as soon as the users' mount is gone.
+//!
+//! The keeper runs that thread. Without a keeper the thread copies nothing, and only drops: a killed process cannot end while one
+//! of its threads waits for a request that the process itself would have to answer.
 
 use std::{
     collections::VecDeque,
     fs::File,
+    io,
     num::NonZero,
     os::fd::{AsFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -84,7 +88,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct FrontMover {
     socket: OwnedFd,
-    files: FrontFiles,
+    /// `None` if nothing is to be copied.
+    files: Option<FrontFiles>,
     /// The hidden image.
     image: OwnedFd,
 }
@@ -106,12 +111,13 @@ struct SecondCopies {
     bytes: u64,
 }
 
-/// Makes both ends for the front of `image`; `clone` is a private clone of its mount.
+/// Makes both ends for the front of `image`. `clone` is a private clone of its mount; without one, or if its files cannot be opened
+/// by number, nothing is copied into the front.
 ///
 /// # Errors
-/// There is no socket, or the front's files cannot be opened by number.
-pub(crate) fn front_transfer(clone: &OwnedFd, image: OwnedFd) -> std::io::Result<(FrontTransfer, FrontMover)> {
-    let files = FrontFiles::new(clone.as_fd())?;
+/// There is no socket.
+pub(crate) fn front_transfer(clone: Option<&OwnedFd>, image: OwnedFd) -> io::Result<(FrontTransfer, FrontMover)> {
+    let files = clone.and_then(|clone| FrontFiles::new(clone.as_fd()).ok());
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((FrontTransfer::new(ours), FrontMover { socket: theirs, files, image }))
 }
@@ -232,8 +238,9 @@ impl FrontMover {
 
     /// Has the front read a range of a file. Errors are ignored: a reader of the same range receives them.
     fn read(&self, record: Record, open: &mut Option<(u64, OwnedFd)>) {
+        let Some(files) = &self.files else { return };
         if open.as_ref().is_none_or(|(other, _)| *other != record.nid) {
-            *open = self.files.open(record.nid).ok().map(|file| (record.nid, file));
+            *open = files.open(record.nid).ok().map(|file| (record.nid, file));
         }
         let Some((_, file)) = open else { return };
         let (mut offset, end) = (record.offset, record.offset.saturating_add(record.len));

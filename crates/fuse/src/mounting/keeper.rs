@@ -339,7 +339,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         },
         Question::MountFront => match kept.directory.zip(held.hidden.take()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-            Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
+            Some((directory, hidden)) => match hidden.put_front(directory, kept.options, true) {
                 Ok(transfer) => {
                     let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                     held.mounted = Some(mounted.clone());

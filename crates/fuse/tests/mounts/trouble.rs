@@ -15,6 +15,7 @@ use std::{
 };
 
 use floe_fuse::{Detach, Ended, Mount, MountError, MountOptions, Mountpoint, UnmountError, unmount};
+use floe_image::Nid;
 
 use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 
@@ -332,7 +333,7 @@ fn mountpoints_that_are_none_are_told() {
     for (path, expected) in [
         (directory.path().join("missing"), "No such file or directory"),
         (file.clone(), "is not a directory"),
-        (mount.path().to_owned(), "/a b,c is mounted on"),
+        (mount.path().to_owned(), "/a b,c is already mounted on"),
         (Path::new("/dev/fd/99999").to_owned(), "Bad file descriptor"),
         (Path::new("/dev/fd/x").to_owned(), "Bad file descriptor"),
         (Path::new(&format!("/dev/fd/{}", null.as_raw_fd())).to_owned(), "not an open descriptor of /dev/fuse"),
@@ -394,4 +395,20 @@ fn what_is_mounted_is_seen_in_the_table() {
     let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).expect("sysfs");
     assert_eq!(read_ahead.trim(), "1024");
     assert!(mount.take().read_ahead_refusal().is_none());
+}
+
+#[test]
+fn readers_get_errors_after_all_session_threads_failed() {
+    if !can_mount() {
+        return;
+    }
+    let reads: Arc<dyn Fn(Nid, u64, u32) + Send + Sync> = Arc::new(|_, _, _| panic!("this panic is part of the test"));
+    let threads = NonZero::new(1).expect("not 0");
+    let options = MountOptions { threads, reads: Some(reads), ..MountOptions::default() };
+    let mount = TestMount::new(tree(3), &options);
+    for name in ["0", "1", "2"] {
+        let path = mount.path().join(name);
+        let result = within(Duration::from_secs(60), move || fs::read(path));
+        assert_eq!(errno(result), Some(libc::EIO), "{name}");
+    }
 }
