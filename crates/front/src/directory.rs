@@ -195,6 +195,8 @@ impl View {
             let (nid, file_type) = self.entry_target(node, name, nid)?;
             entries.push(DirectoryEntry { name, nid, file_type });
         }
+        let geometry = &self.shared.geometry;
+        self.shared.readahead.note_listed(entries.iter().filter_map(|entry| geometry.shared_block_of(entry.nid)));
         let mut mark = Vec::new();
         if next_is_broken {
             let (last, _) = listing.entries().next_back().ok_or_else(unreadable)?;

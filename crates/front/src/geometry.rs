@@ -133,6 +133,13 @@ impl Geometry {
         start + slot.number * slot.class.stride()
     }
 
+    /// The block with the inode `nid` if inodes share it; `None` if the inode has a block of its own.
+    pub(crate) fn shared_block_of(&self, nid: u64) -> Option<u64> {
+        let offset = nid * INODE_SLOT_SIZE;
+        let (slot, _) = self.slot_at(offset)?;
+        matches!(slot.class, Class::Dense | Class::Medium).then(|| u64::from(META_BLOCK) + offset / BLOCK_BYTES)
+    }
+
     /// The slot that contains byte `offset`, and the distance from the start of the slot; `None` past the last.
     pub(crate) fn slot_at(&self, offset: u64) -> Option<(Slot, u64)> {
         let area = self.areas.iter().find(|area| area.start <= offset && offset < area.end)?;

@@ -1,14 +1,15 @@
 //! Readahead of rendered metadata.
 //!
 //! The kernel reads metadata page by page, each in a request of its own. If requests follow an order, the next blocks are
-//! stored in the page cache before the kernel asks for them. There are two orders:
+//! stored in the page cache before the kernel asks for them. There are three orders:
 //!
-//! - *Along the image*: inode blocks with several inodes, and blocks of one directory, in the order of their addresses.
-//!   Listings are read in this order, and so are inodes by `ls -l`.
+//! - *Along the image*: blocks of one directory, in the order of their addresses. Listings are read in this order.
+//! - *Along the listings*: inode blocks with several inodes, in the order of the entries of the directories that were listed.
+//!   `ls -l` reads in this order.
 //! - *Along the tree*: the inode blocks of directories, each directory before its subdirectories, in the order of their
 //!   listings. `find` reads in this order.
 //!
-//! In either order, blocks are read ahead in windows. The first block of a window, its marker, is not read ahead. When the
+//! In each order, blocks are read ahead in windows. The first block of a window, its marker, is not read ahead. When the
 //! kernel asks for it, the reader has reached this window: the next one, of twice the size, is then read ahead while the
 //! reader uses the rest of this one. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
 //! requests.
@@ -25,6 +26,12 @@ const RUNS_MAX: usize = 16;
 /// The first window of a run or a walk, in blocks, including the marker.
 const WINDOW_MIN: u64 = 2;
 
+/// The maximum number of blocks that are read ahead at a time.
+const STEP_BLOCKS: u64 = 16;
+
+/// The number of blocks with inodes that are remembered in the order of listings.
+const LISTED_MAX: usize = 1 << 16;
+
 /// The largest window, in blocks.
 const WINDOW_MAX: u64 = 256;
 
@@ -40,17 +47,47 @@ const DEMANDED_MAX: usize = 64;
 /// The orders in which metadata is being read.
 #[derive(Default)]
 pub(crate) struct MetadataReadahead {
-    runs: Mutex<VecDeque<Run>>,
+    runs: Mutex<Runs>,
+    listed: Mutex<Listed>,
     tree: Mutex<Tree>,
 }
 
-/// Requests along the image.
-#[derive(Clone, Debug)]
+/// Requests along the image, or along the listings.
+#[derive(Debug)]
 struct Run {
+    id: u64,
+    /// The last request.
+    reader: u64,
     /// The newest window, whose first block is the marker. Before the second request it is empty, and begins at the block
     /// whose request would continue the run.
     newest: Range<u64>,
     window: u64,
+}
+
+/// The runs that are followed.
+#[derive(Default)]
+struct Runs {
+    runs: VecDeque<Run>,
+    last_id: u64,
+}
+
+/// The blocks to read ahead in a run: numbers of blocks along the image, positions along the listings.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    is_listed: bool,
+    run: u64,
+    range: Range<u64>,
+}
+
+/// The blocks with inodes that were listed last, each block at a position, in the order of the listings.
+#[derive(Default)]
+struct Listed {
+    /// The position of the first block.
+    start: u64,
+    blocks: VecDeque<u64>,
+    /// The last position of a block.
+    positions: HashMap<u64, u64>,
+    runs: Runs,
 }
 
 /// A part of the tree of directories, and the requests along it. Directories are identified by their inode numbers.
@@ -116,22 +153,65 @@ pub(crate) enum Step {
 }
 
 impl MetadataReadahead {
-    /// Notes a request for a block, and returns the next blocks to read ahead if the request continues a run along the image.
-    pub(crate) fn note_block(&self, block: u64) -> Range<u64> {
-        let mut runs = lock(&self.runs);
-        // If the marker was in the page cache and the window is not read yet, the kernel asks for a block behind the marker.
-        let continued = runs.iter().position(|run| run.newest.start == block || run.newest.contains(&block));
-        let Some(run) = continued.and_then(|index| runs.remove(index)) else {
-            runs.push_front(Run { newest: block + 1..block + 1, window: 0 });
-            runs.truncate(RUNS_MAX);
-            return block..block;
+    /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries.
+    pub(crate) fn note_listed(&self, blocks: impl Iterator<Item = u64>) {
+        let listed = &mut *lock(&self.listed);
+        for block in blocks {
+            if listed.blocks.back() == Some(&block) {
+                continue;
+            }
+            listed.positions.insert(block, listed.start + listed.blocks.len() as u64);
+            listed.blocks.push_back(block);
+            if listed.blocks.len() > LISTED_MAX {
+                let oldest = listed.blocks.pop_front().unwrap_or_default();
+                if listed.positions.get(&oldest) == Some(&listed.start) {
+                    listed.positions.remove(&oldest);
+                }
+                listed.start += 1;
+            }
+        }
+    }
+
+    /// Notes a request for a block with inodes, and returns the blocks to read ahead if the requests follow the order of the
+    /// listings, or that of the image.
+    pub(crate) fn note_inodes(&self, block: u64) -> Option<Ahead> {
+        let mut guard = lock(&self.listed);
+        let listed = &mut *guard;
+        let Some(position) = listed.positions.get(&block) else {
+            drop(guard);
+            return self.note_block(block);
         };
-        let window = (2 * run.window).clamp(WINDOW_MIN, WINDOW_MAX);
-        let start = run.newest.end.max(block + 1);
-        let newest = start..start + window;
-        let ahead = newest.start + 1..newest.end;
-        runs.push_front(Run { newest, window });
-        ahead
+        let (run, range) = listed.runs.note(*position)?;
+        Some(Ahead { is_listed: true, run, range })
+    }
+
+    /// Notes a request for a block, and returns the blocks to read ahead if the request continues a run along the image.
+    pub(crate) fn note_block(&self, block: u64) -> Option<Ahead> {
+        let (run, range) = lock(&self.runs).note(block)?;
+        Some(Ahead { is_listed: false, run, range })
+    }
+
+    /// Takes the next blocks to read ahead. They are contiguous, and behind the block that the reader asked for last.
+    pub(crate) fn take_blocks(&self, ahead: &mut Ahead) -> Option<Range<u64>> {
+        let Ahead { is_listed, run, range } = ahead;
+        if !*is_listed {
+            range.start = range.start.max(lock(&self.runs).reader(*run)? + 1);
+            let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
+            range.start = blocks.end;
+            return (!blocks.is_empty()).then_some(blocks);
+        }
+        let listed = lock(&self.listed);
+        range.start = range.start.max(listed.runs.reader(*run)? + 1);
+        let first = listed.block_at(range.start)?;
+        let mut blocks = first..first;
+        while blocks.end < first + STEP_BLOCKS
+            && range.start < range.end
+            && listed.block_at(range.start) == Some(blocks.end)
+        {
+            blocks.end += 1;
+            range.start += 1;
+        }
+        (!blocks.is_empty()).then_some(blocks)
     }
 
     /// Notes a request for the block of a directory, and returns the window to read ahead if the request begins a walk or is
@@ -233,6 +313,46 @@ impl MetadataReadahead {
     }
 }
 
+impl Listed {
+    fn block_at(&self, position: u64) -> Option<u64> {
+        self.blocks.get(usize::try_from(position.checked_sub(self.start)?).ok()?).copied()
+    }
+}
+
+impl Runs {
+    /// Notes a request for a block, and returns the id of its run and the blocks to read ahead, if there are any.
+    fn note(&mut self, block: u64) -> Option<(u64, Range<u64>)> {
+        let continued = self.runs.iter().position(|run| run.newest.start <= block && block <= run.newest.end);
+        let Some(mut run) = continued.and_then(|index| self.runs.remove(index)) else {
+            self.last_id += 1;
+            self.runs.push_front(Run { id: self.last_id, reader: block, newest: block + 1..block + 1, window: 0 });
+            self.runs.truncate(RUNS_MAX);
+            return None;
+        };
+        run.reader = block;
+        // A reader inside the window is faster than the readahead, which goes on behind the reader.
+        let is_inside = run.newest.contains(&block) && block != run.newest.start;
+        self.runs.push_front(run);
+        let run = self.runs.front_mut().filter(|_| !is_inside)?;
+        Some((run.id, run.extend(block)))
+    }
+
+    /// The block that was asked for last in a run.
+    fn reader(&self, id: u64) -> Option<u64> {
+        self.runs.iter().find(|run| run.id == id).map(|run| run.reader)
+    }
+}
+
+impl Run {
+    /// Begins the next window, and returns its blocks without the marker.
+    fn extend(&mut self, block: u64) -> Range<u64> {
+        self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX);
+        let start = self.newest.end.max(block + 1);
+        self.newest = start..start + self.window;
+        start + 1..self.newest.end
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -241,22 +361,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    fn noted(readahead: &MetadataReadahead, block: u64) -> Range<u64> {
+        readahead.note_block(block).map_or(block..block, |ahead| ahead.range)
+    }
+
     #[test]
     fn runs_are_read_ahead_in_windows_that_double() {
         let readahead = MetadataReadahead::default();
         for (block, expected) in [
             (10, 10..10),
-            // The window is 12 and 13; its marker is not read ahead.
+            // The window of 12 and 13: the marker is left to the kernel.
             (11, 13..14),
             (40, 40..40),
             (12, 15..18),
             (41, 43..44),
             (14, 19..26),
-            // A block behind the marker of the window 18..26, because the marker was in the page cache.
-            (20, 27..42),
+            // Inside the window: its readahead is late.
+            (20, 20..20),
+            (26, 28..43),
             (99, 99..99),
         ] {
-            assert_eq!(readahead.note_block(block), expected, "{block}");
+            assert_eq!(noted(&readahead, block), expected, "{block}");
         }
     }
 
@@ -266,7 +391,7 @@ mod tests {
         readahead.note_block(0);
         let (mut block, mut blocks) = (1, 0);
         for _ in 0..20 {
-            let ahead = readahead.note_block(block);
+            let ahead = noted(&readahead, block);
             blocks = ahead.end - block.min(ahead.start);
             assert!(ahead.end - ahead.start < WINDOW_MAX, "{block}: {ahead:?}");
             // The reader uses the blocks that were read ahead, and asks for the next marker.
@@ -276,10 +401,41 @@ mod tests {
     }
 
     #[test]
+    fn a_late_readahead_goes_on_behind_the_reader() {
+        let readahead = MetadataReadahead::default();
+        let windows = [10, 11, 12, 14].map(|block| readahead.note_block(block));
+        let mut ahead = windows.into_iter().flatten().last().expect("a run");
+        assert_eq!(ahead.range, 19..26);
+        readahead.note_block(22);
+        assert_eq!(readahead.take_blocks(&mut ahead), Some(23..26));
+        assert_eq!(readahead.take_blocks(&mut ahead), None);
+    }
+
+    #[test]
+    fn inodes_are_read_ahead_in_the_order_of_listings() {
+        let readahead = MetadataReadahead::default();
+        let blocks = |block| -> Vec<Range<u64>> {
+            let Some(mut ahead) = readahead.note_inodes(block) else { return Vec::new() };
+            std::iter::from_fn(|| readahead.take_blocks(&mut ahead)).collect()
+        };
+        readahead.note_listed([100, 100, 103, 90].into_iter());
+        readahead.note_listed([95, 200, 201, 70].into_iter());
+        for (block, expected) in
+            [(100, vec![]), (103, vec![95..96]), (90, vec![201..202, 70..71]), (500, vec![]), (501, vec![503..504])]
+        {
+            assert_eq!(blocks(block), expected, "{block}");
+        }
+        readahead.note_listed((1000..).step_by(2).take(LISTED_MAX));
+        assert_eq!(lock(&readahead.listed).positions.len(), LISTED_MAX);
+        assert!(blocks(1000).is_empty(), "inside a window");
+        assert_eq!(blocks(1002).first(), Some(&(1006..1007)));
+    }
+
+    #[test]
     fn scattered_blocks_are_no_run() {
         let readahead = MetadataReadahead::default();
         for block in [5, 3, 9, 7, 1, 30, 20] {
-            assert!(readahead.note_block(block).is_empty(), "{block}");
+            assert!(readahead.note_block(block).is_none(), "{block}");
         }
     }
 

@@ -194,8 +194,9 @@ impl VirtualImage {
         }
         let block = range.offset() / BLOCK_BYTES;
         let readahead = &self.view.shared.readahead;
-        let slot_in = |block: u64| self.view.shared.geometry.slot_at(block.checked_sub(META_BLOCK_64)? * BLOCK_BYTES);
-        let blocks = match slot_in(block) {
+        let slot_in =
+            |block: u64| self.view.shared.geometry.slot_at(block.checked_sub(META_BLOCK_64)?.checked_mul(BLOCK_BYTES)?);
+        let (mut ahead, end) = match slot_in(block) {
             Some((Slot { class: Class::Page, number }, _)) => {
                 let window = readahead.note_directory(number)?;
                 return Some(Box::new(Descent {
@@ -206,7 +207,7 @@ impl VirtualImage {
                     steps_left: STEPS_MAX,
                 }));
             }
-            Some((Slot { class: Class::Dense | Class::Medium, .. }, _)) => readahead.note_block(block),
+            Some((Slot { class: Class::Dense | Class::Medium, .. }, _)) => (readahead.note_inodes(block)?, u64::MAX),
             Some(_) => return None,
             None => {
                 let run = self.view.shared.addresses.find(u32::try_from(block).ok()?)?;
@@ -215,12 +216,14 @@ impl VirtualImage {
                 if slot.class.stride() < BLOCK_BYTES || self.view.placed(&run).ok()?.is_file {
                     return None;
                 }
-                let ahead = readahead.note_block(block);
-                ahead.start..ahead.end.min(run.end.into()).max(ahead.start)
+                (readahead.note_block(block)?, run.end.into())
             }
         };
-        let bytes = ByteRange::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
-        (!bytes.is_empty()).then(|| Box::new(std::iter::once(bytes)) as Box<dyn Iterator<Item = ByteRange> + Send>)
+        let shared = Arc::clone(&self.view.shared);
+        Some(Box::new(std::iter::from_fn(move || {
+            let blocks = shared.readahead.take_blocks(&mut ahead).filter(|blocks| blocks.start < end)?;
+            Some(ByteRange::between(blocks.start * BLOCK_BYTES, blocks.end.min(end) * BLOCK_BYTES))
+        })))
     }
 
     /// The offset in the virtual image of a byte of the original. `None` if it is not file data or is in a hole, or if the

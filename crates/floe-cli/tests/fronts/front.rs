@@ -150,6 +150,36 @@ fn status_says_what_is_in_front_and_why() {
     }
 }
 
+/// The number of read requests that a mount has received.
+fn read_requests(serving: &Serving) -> u64 {
+    let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    report["requests"]["read"].as_u64().expect("a number")
+}
+
+#[test]
+fn one_request_brings_many_small_files() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(4000, 3000);
+    let serving = scene.fronted("ro");
+    let mut names = Vec::new();
+    for directory in fs::read_dir(&serving.place.path).expect("a directory") {
+        let directory = directory.expect("an entry").path();
+        let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+        names.extend(entries.inspect(|path| assert_eq!(fs::metadata(path).expect("attributes").len(), 3000)));
+    }
+    assert_eq!(names.len(), 4000);
+    let walk = read_requests(&serving);
+    for name in &names {
+        assert_eq!(fs::read(name).expect("data").len(), 3000);
+    }
+    let read = read_requests(&serving) - walk;
+    eprintln!("{walk} requests for the attributes, {read} for the data of {} files", names.len());
+    assert!(read < 1000, "{read} requests for the data of {} files", names.len());
+}
+
 #[test]
 fn requests_and_stages_are_counted() {
     if !ready() {

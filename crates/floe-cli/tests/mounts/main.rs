@@ -14,6 +14,7 @@ mod misses;
 mod mounted;
 mod mounting;
 mod mounting_as_user;
+mod random_reads;
 mod sandbox;
 mod spill_file;
 mod status;
