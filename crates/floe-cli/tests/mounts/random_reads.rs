@@ -11,14 +11,18 @@ use floe_testkit::{
 };
 use rustix::fs::{Advice, fadvise};
 
-use crate::support::program::{Serving, floe, run};
+use crate::support::program::{Serving, floe, run, until};
 
 const FILE_BYTES: u64 = 2 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Each page is in another part of the file than the page before.
-const STRIDE_PAGES: u64 = 31;
+const PAGE_COUNT: u64 = FILE_BYTES / PAGE_BYTES;
+
+fn report(serving: &Serving) -> serde_json::Value {
+    let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
 
 #[test]
 fn the_rest_of_what_small_reads_touch_is_stored() {
@@ -38,17 +42,21 @@ fn the_rest_of_what_small_reads_touch_is_stored() {
         let serving = Serving::new(&image, ["-o", "front=fuse"]);
         let file = File::open(serving.place.file("file")).expect("a file");
         fadvise(&file, 0, None, Advice::Random).expect("a hint");
-        let page_count = FILE_BYTES / PAGE_BYTES;
-        let mut page = [0; PAGE_BYTES as usize];
-        for index in 0..page_count {
-            let offset = index * STRIDE_PAGES % page_count * PAGE_BYTES;
-            file.read_exact_at(&mut page, offset).expect("data");
-            assert!(page[..] == content[offset as usize..][..page.len()], "{options:?}: offset {offset}");
-        }
-        let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let requests = report["requests"]["read"].as_u64().expect("a number");
-        eprintln!("{options:?}: {requests} requests for {page_count} pages");
-        assert!(requests < page_count / 2, "{options:?}: {requests} requests for {page_count} pages");
+        let read = |pages: &mut dyn Iterator<Item = u64>| {
+            for offset in pages.map(|page| page * PAGE_BYTES) {
+                let mut page = [0; PAGE_BYTES as usize];
+                file.read_exact_at(&mut page, offset).expect("data");
+                assert!(page[..] == content[offset as usize..][..page.len()], "{options:?}: offset {offset}");
+            }
+        };
+        // Two pages of each cluster, far from each other.
+        read(&mut (3..PAGE_COUNT).step_by(16));
+        read(&mut (9..PAGE_COUNT).step_by(16));
+        until("the rest is stored", || report(&serving)["read_around"]["stored_bytes"].as_u64() > Some(FILE_BYTES / 2));
+        let before = report(&serving)["requests"]["read"].as_u64().expect("a number");
+        read(&mut (0..PAGE_COUNT).rev());
+        let requests = report(&serving)["requests"]["read"].as_u64().expect("a number") - before;
+        eprintln!("{options:?}: {requests} requests for {PAGE_COUNT} pages");
+        assert!(requests < PAGE_COUNT / 2, "{options:?}: {requests} requests for {PAGE_COUNT} pages");
     }
 }
