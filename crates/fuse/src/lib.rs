@@ -16,9 +16,10 @@ mod mounting;
 mod requests;
 mod session_pool;
 
+pub use connection::rings::Rings;
 pub use edge::front_pages::FrontImage;
 pub use mount::{
-    Ended, Mount,
+    Ended, Mount, Transport,
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
 };
 pub use mounting::{

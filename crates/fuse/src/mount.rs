@@ -17,14 +17,16 @@ use std::{
 };
 
 use floe_engine::{Reader, Sink};
-use floe_fuse_wire::{self as wire, Agreement, Channel, Notifier};
+use floe_fuse_wire::{self as wire, Agreement, Channel, InitFlags, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
     Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
     Unmounter,
     connection::pending::ConnectionEnd,
+    connection::READ_BYTES_MAX,
     connection::rescue::Rescue,
+    connection::rings::stay_on,
     edge::FuseEdge,
     edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
@@ -48,6 +50,9 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// How long session threads may take to end after the mount ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Why there is no io_uring although there could be.
+const NOT_OFFERED: &str = "the kernel does not offer it: root enables it with echo Y > /sys/module/fuse/parameters/enable_uring (Linux 6.14)";
+
 /// How the service of a mount ended.
 #[derive(Debug)]
 pub enum Ended {
@@ -69,8 +74,20 @@ pub struct Mount {
     ended: Mutex<Receiver<Ended>>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
-    /// None for a front, and if another program mounts.
+    /// None for a front, over io_uring, and if another program mounts.
     handover: Option<Handover>,
+    transport: Transport,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Over `/dev/fuse`.
+    Device,
+    /// Over `/dev/fuse`, although rings were given: why.
+    DeviceWithout(String),
+    /// Over io_uring, with this many rings.
+    Rings(usize),
 }
 
 impl Mount {
@@ -104,7 +121,8 @@ impl Mount {
             let _ = unmounter.unmount(Detach::Lazily);
         }
         let mut session = result?;
-        let handover = is_on_directory.then(|| session.handover(auto_unmount, &unmounter));
+        let is_kept = is_on_directory && !matches!(session.transport, Transport::Rings(_));
+        let handover = is_kept.then(|| session.handover(auto_unmount, &unmounter));
         let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
             (Some(bytes), Some(device)) => match &options.keeper {
                 Some(keeper) => keeper.set_read_ahead().err(),
@@ -113,7 +131,8 @@ impl Mount {
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };
-        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover })
+        let transport = session.transport;
+        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover, transport })
     }
 
     /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
@@ -137,7 +156,8 @@ impl Mount {
         let spare = link.spare.clone();
         let mut session = serve(edge, link, deadlines, options, &unmounter, |pages| Box::new(pages))?;
         let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
-        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover };
+        let transport = session.transport;
+        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover, transport };
         Ok(PausedMount::new(mount, channel, spare))
     }
 
@@ -191,7 +211,7 @@ impl Mount {
         let asking: Arc<OnceLock<FrontReadahead>> = Arc::default();
         let readahead = Arc::clone(&asking);
         let pages = move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, readahead }) };
-        let ended = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?.ended;
+        let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
         let readahead = match hidden {
             Hidden::Own(hidden) => {
                 let readahead = hidden.put_front(&directory, options).map_err(|error| refused(&error))?;
@@ -209,7 +229,8 @@ impl Mount {
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None })
+        let Running { ended, transport, .. } = session;
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None, transport })
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -227,7 +248,13 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Returns a handle that hands this mount over to another process. `None` for a front, and if another program mounts.
+    /// How requests come from the kernel.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Returns a handle that hands this mount over to another process. `None` for a front, over io_uring, and if another
+    /// program mounts.
     pub fn handover(&self) -> Option<Handover> {
         self.handover.clone()
     }
@@ -295,6 +322,7 @@ struct Running {
     gate: Arc<Gate>,
     channels: Vec<Channel>,
     agreement: Agreement,
+    transport: Transport,
 }
 
 impl Running {
@@ -352,17 +380,61 @@ fn serve(
         ended: ended.clone(),
         _watched: session_ended,
     });
-    let thread_count = NonZero::get(options.threads);
+    let transport = serve_rings(&session, &channel, agreement, options)?;
+    let thread_count = match transport {
+        // FORGET and INTERRUPT alone.
+        Transport::Rings(_) => 1,
+        Transport::Device | Transport::DeviceWithout(_) => NonZero::get(options.threads),
+    };
+    if thread_count > 1 {
+        session.edge.permit_blocking();
+    }
     while options.clone_fd && of_threads.len() < thread_count {
         of_threads.push(channel.join().map_err(MountError::Handshake)?);
     }
     for thread in 0..thread_count {
         let channel = of_threads.get(thread).unwrap_or(&channel).clone();
         let session = Arc::clone(&session);
-        spawn(format!("floe-fuse/{thread}"), move || session.serve(&channel, thread))?;
+        spawn(format!("floe-fuse/{thread}"), move || session.note(|edge| edge.serve(&channel, thread)))?;
     }
     let channels = std::iter::once(channel).chain(of_threads).collect();
-    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement })
+    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })
+}
+
+/// Starts the threads with rings, if there are rings and the kernel accepts them.
+fn serve_rings(
+    session: &Arc<Session>,
+    channel: &Channel,
+    agreement: Agreement,
+    options: &MountOptions,
+) -> Result<Transport, MountError> {
+    let Some(rings) = &options.rings else { return Ok(Transport::Device) };
+    if !agreement.flags.contains(InitFlags::OVER_IO_URING) {
+        return Ok(Transport::DeviceWithout(NOT_OFFERED.to_owned()));
+    }
+    let rings = rings.take();
+    let count = rings.len();
+    let (sender, started) = mpsc::channel();
+    for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
+        let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
+        spawn(format!("floe-fuse/r{cpu}"), move || {
+            if std::env::var_os("FLOE_PIN").is_some() {
+                stay_on(cpu);
+            }
+            let result = ring.start(&channel, READ_BYTES_MAX as usize);
+            let is_started = result.is_ok();
+            let _ = sender.send(result);
+            if is_started {
+                session.note(|edge| edge.serve_ring(&mut ring, number));
+            }
+        })?;
+    }
+    for result in started.iter().take(count) {
+        if let Err(error) = result {
+            return Ok(Transport::DeviceWithout(error.to_string()));
+        }
+    }
+    Ok(Transport::Rings(count))
 }
 
 /// The shared state of the session threads. The last thread drops it, which signals the end of the session.
@@ -377,8 +449,9 @@ struct Session {
 }
 
 impl Session {
-    fn serve(&self, channel: &Channel, thread: usize) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.edge.serve(channel, thread)));
+    /// Serves requests, and notes an error.
+    fn note(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
+        let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
         if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked"))) {
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }

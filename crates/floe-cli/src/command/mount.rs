@@ -188,6 +188,10 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     settings.mount.faults = Some(log.faults());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
+    if taken.is_none() {
+        settings.transport.prepare(&mut settings.mount)?;
+    }
+    needs.policy.calls.rings = settings.mount.rings.is_some();
     let tuned = taken.as_ref().map(|taken| taken.state.tuned.clone()).unwrap_or_default();
     let state_file = match taken.as_mut().and_then(Taken::take_state_file) {
         None if manager.is_some() => StateFile::create().ok(),
@@ -220,6 +224,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             Fronted { mount: taken.mount(&image, &settings.mount)?, reader, report }
         }
     };
+    let transport = settings.transport.report(&mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
@@ -251,6 +256,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         device: device.unwrap_or_default(),
         settings,
         front,
+        transport,
         requests: mount.request_counts(),
         launches: Arc::clone(&launches),
         started: Instant::now(),

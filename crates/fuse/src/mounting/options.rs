@@ -4,7 +4,7 @@ use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
 use floe_image::{ByteRange, Error, Nid};
 
-use crate::Keeper;
+use crate::{Keeper, connection::rings::Rings};
 
 /// Is told of every error that a client of the mount gets because of the image or its source.
 pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -69,6 +69,9 @@ pub struct MountOptions {
     pub threads: NonZero<usize>,
     /// Whether each of them has its own descriptor of the device.
     pub clone_fd: bool,
+    /// The rings over which the kernel sends requests, where it offers that; none: it sends them over `/dev/fuse`. Such a
+    /// mount cannot be handed over.
+    pub rings: Option<Rings>,
     /// How many readahead and other background requests the kernel may have under way.
     pub background_max: NonZero<u16>,
     /// How far the kernel reads ahead, in bytes; none: its default. Needs root beyond 128 KiB.
@@ -162,6 +165,7 @@ impl Default for MountOptions {
             // At least two, so that one can wait for the source.
             threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
+            rings: None,
             background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,
             readdir: Readdir::Adaptive,

@@ -39,6 +39,14 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default("auto")
     .shown(|now| now.front.to_string()),
     row(
+        "transport",
+        text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
+        "how requests come from the kernel: over /dev/fuse, or over io_uring, which needs Linux 6.14 and its parameter \
+         fuse.enable_uring",
+    )
+    .default("auto")
+    .shown(|now| now.transport.to_string()),
+    row(
         "readdir",
         text("adaptive|plain|plus|auto", |to, value| {
             to.mount.readdir = match value {

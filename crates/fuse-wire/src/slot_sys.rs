@@ -1,0 +1,138 @@
+//! Slots of a ring: the memory in which the kernel puts one request and takes its reply.
+
+use std::{io, ptr::NonNull};
+
+use rustix::{
+    io::Errno,
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::abi::{InHeader, OutHeader};
+
+/// The bytes of a mapping before the payload: one page for the headers.
+const HEADER_BYTES: usize = 4096;
+
+/// `fuse_uring_ent_in_out`: the part of the headers about the slot itself.
+#[repr(C)]
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct SlotHeader {
+    flags: u64,
+    commit_id: u64,
+    payload_sz: u32,
+    padding: u32,
+    reserved: u64,
+}
+
+/// `fuse_uring_req_header`: the headers of a request, which those of its reply overwrite.
+#[repr(C)]
+struct Headers {
+    /// [`InHeader`], later [`OutHeader`].
+    in_out: [u64; 16],
+    /// The structure of the opcode.
+    op_in: [u64; 16],
+    slot: SlotHeader,
+}
+
+const _: () = assert!(size_of::<SlotHeader>() == 32 && size_of::<Headers>() == 288);
+
+/// The memory of one request and its reply. The kernel accesses it only while a command with it is under way; the ring
+/// owns it during that time, so that nobody else does.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    start: NonNull<u8>,
+    payload_bytes: usize,
+    /// Its number in the ring.
+    pub(crate) index: usize,
+    /// The place of its queue among those of the ring.
+    pub(crate) position: usize,
+    /// The kernel's queue that it belongs to.
+    pub(crate) queue: u16,
+    /// The kernel's number of the request in it.
+    pub(crate) commit_id: u64,
+}
+
+// SAFETY: the slot owns its mapping alone.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// Maps a slot for requests and replies of at most `payload_bytes`.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn new(index: usize, position: usize, queue: u16, payload_bytes: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, at a place of the kernel's choice.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), HEADER_BYTES + payload_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, payload_bytes, index, position, queue, commit_id: 0 })
+    }
+
+    /// The places of the headers and of the payload, as a command tells the kernel.
+    pub(crate) fn places(&self) -> [libc::iovec; 2] {
+        [
+            libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: size_of::<Headers>() },
+            libc::iovec { iov_base: self.payload().as_ptr().cast(), iov_len: self.payload_bytes },
+        ]
+    }
+
+    /// Copies the request into a buffer, in the form in which `/dev/fuse` gives it. Returns its header and length; `None`
+    /// if the kernel broke the protocol or the buffer is too small.
+    pub(crate) fn take_request(&mut self, buffer: &mut [u8]) -> Option<(InHeader, usize)> {
+        self.commit_id = self.headers().slot.commit_id;
+        let headers = self.headers();
+        let header = InHeader::read_from_prefix(headers.in_out.as_bytes()).ok()?.0;
+        let (len, payload_len) = (header.len as usize, headers.slot.payload_sz as usize);
+        let structure_len = len.checked_sub(size_of::<InHeader>())?.checked_sub(payload_len)?;
+        // SAFETY: the payload is mapped, and nobody else accesses it as long as `self` is borrowed.
+        let payload = unsafe { std::slice::from_raw_parts(self.payload().as_ptr(), self.payload_bytes) };
+        let structure = headers.op_in.as_bytes().get(..structure_len)?;
+        let payload = payload.get(..payload_len)?;
+        let mut rest = buffer.get_mut(..len)?;
+        for part in [header.as_bytes(), structure, payload] {
+            let (to, after) = rest.split_at_mut(part.len());
+            to.copy_from_slice(part);
+            rest = after;
+        }
+        Some((header, len))
+    }
+
+    /// Puts a reply into the slot. Returns false if it is too long.
+    pub(crate) fn put_reply(&mut self, unique: u64, error: i32, pieces: &[&[u8]]) -> bool {
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let (true, Ok(payload_sz)) = (len <= self.payload_bytes, u32::try_from(len)) else { return false };
+        // SAFETY: as in `take_request`, and `self` is borrowed for writing.
+        let mut rest = unsafe { std::slice::from_raw_parts_mut(self.payload().as_ptr(), self.payload_bytes) };
+        for piece in pieces {
+            let (to, after) = rest.split_at_mut(piece.len());
+            to.copy_from_slice(piece);
+            rest = after;
+        }
+        let out = OutHeader { len: payload_sz + size_of::<OutHeader>() as u32, error, unique };
+        // SAFETY: the headers are mapped, aligned and initialised, and `self` is borrowed for writing.
+        let headers = unsafe { self.start.cast::<Headers>().as_mut() };
+        headers.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        headers.slot.payload_sz = payload_sz;
+        true
+    }
+
+    fn headers(&self) -> &Headers {
+        // SAFETY: the headers are mapped, aligned and initialised (with zeros at first), and nobody changes them as long as
+        // `self` is borrowed.
+        unsafe { self.start.cast().as_ref() }
+    }
+
+    fn payload(&self) -> NonNull<u8> {
+        // SAFETY: the mapping is longer than that.
+        unsafe { self.start.add(HEADER_BYTES) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the slot's own, and no slice of it outlives the slot.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), HEADER_BYTES + self.payload_bytes) };
+    }
+}
