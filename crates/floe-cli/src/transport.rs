@@ -1,22 +1,36 @@
 //! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, fs, str::FromStr};
 
 use floe_fuse::{Mount, MountOptions, Rings, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::fail::Fail;
 
+/// Whether the kernel offers FUSE over io_uring: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// How requests are to come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TransportChoice {
-    /// The faster one.
+    /// Over io_uring where the kernel offers it and the mount need not outlive its process.
     #[default]
     Auto,
     /// Over `/dev/fuse`.
     Device,
     /// Over io_uring.
     Uring,
+}
+
+/// Why a process continues mounts of other processes, or has its own continued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Continuity {
+    /// Nobody is known to rely on that.
+    Unneeded,
+    /// The service manager keeps the descriptors.
+    Managed,
+    /// The mount was another process's.
+    TakenOver,
 }
 
 /// How requests come from the kernel, and why.
@@ -29,30 +43,41 @@ pub(crate) struct TransportReport {
 }
 
 impl TransportChoice {
-    /// Creates the rings that the mount needs, before the process is confined.
+    /// Creates the rings that the mount needs, before the process is confined. Returns why there are none.
     ///
     /// # Errors
     /// There can be none, but they were asked for.
-    pub(crate) fn prepare(self, options: &mut MountOptions) -> Result<(), Fail> {
-        if self == Self::Uring {
-            options.rings = Some(Rings::new().map_err(|error| refused(&error.to_string()))?);
+    pub(crate) fn prepare(self, options: &mut MountOptions, continuity: Continuity) -> Result<Option<String>, Fail> {
+        let obstacle = match (continuity, self) {
+            (_, Self::Device) => Some("it was asked for".to_owned()),
+            (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
+            (Continuity::Managed, Self::Auto) => {
+                Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
+            }
+            (_, Self::Auto) if !is_offered() => Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned()),
+            (_, Self::Auto | Self::Uring) => Rings::new().map(|rings| options.rings = Some(rings)).err().map(|error| {
+                format!("this process cannot use io_uring: {error}")
+            }),
+        };
+        match obstacle {
+            Some(reason) if self == Self::Uring && continuity != Continuity::TakenOver => Err(refused(&reason)),
+            obstacle => Ok(obstacle),
         }
-        Ok(())
     }
 
-    /// How the requests of a mount come from the kernel.
+    /// How the requests of a mount come from the kernel. `obstacle` is the result of [`TransportChoice::prepare`].
     ///
     /// # Errors
     /// Not over io_uring, although that was asked for.
-    pub(crate) fn report(self, mount: &Mount) -> Result<TransportReport, Fail> {
-        let (kind, reason) = match (mount.transport(), self) {
-            (Transport::Rings(_), _) => ("uring", "it was asked for"),
-            (Transport::DeviceWithout(reason), Self::Uring) => return Err(refused(reason)),
-            (Transport::DeviceWithout(reason), _) => ("dev", reason.as_str()),
-            (Transport::Device, Self::Device) => ("dev", "it was asked for"),
-            (Transport::Device, _) => ("dev", "it can be handed over to another process"),
+    pub(crate) fn report(self, mount: &Mount, obstacle: Option<String>) -> Result<TransportReport, Fail> {
+        let (kind, reason) = match mount.transport() {
+            Transport::Rings(_) if self == Self::Uring => ("uring", "it was asked for".to_owned()),
+            Transport::Rings(_) => ("uring", "the kernel offers it".to_owned()),
+            Transport::DeviceWithout(reason) if self == Self::Uring => return Err(refused(reason)),
+            Transport::DeviceWithout(reason) => ("dev", reason.clone()),
+            Transport::Device => ("dev", obstacle.unwrap_or_default()),
         };
-        Ok(TransportReport { kind: kind.to_owned(), reason: reason.to_owned() })
+        Ok(TransportReport { kind: kind.to_owned(), reason })
     }
 }
 
@@ -79,6 +104,12 @@ impl FromStr for TransportChoice {
     }
 }
 
+fn is_offered() -> bool {
+    fs::read_to_string(ENABLED).is_ok_and(|value| value.trim() == "Y")
+}
+
 fn refused(reason: &str) -> Fail {
-    Fail::failed(format!("FUSE over io_uring is not possible: {reason}: give transport=dev in place of transport=uring"))
+    Fail::failed(format!(
+        "FUSE over io_uring is not possible: {reason}: give transport=dev in place of transport=uring"
+    ))
 }

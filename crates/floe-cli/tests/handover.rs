@@ -303,7 +303,7 @@ fn other_mounts_are_refused_in_one_line() {
     ];
     let front = floe_front_mount();
     if let Some(front) = &front {
-        refused.push((upgrade(&front.place.path), "only mounts with front=fuse can be taken over"));
+        refused.push((upgrade(&front.place.path), "only mounts with front=fuse and transport=dev can be taken over"));
     }
     for (output, expected) in refused {
         let (code, errors) = told(&output);
@@ -414,7 +414,7 @@ fn a_service_that_is_killed_continues_after_its_restart() {
     }
     let (fixture, place) = (Fixture::new(), Place::new());
     let image = fixture.image();
-    let arguments = [image.as_os_str(), place.path.as_os_str(), "-o".as_ref(), "front=fuse".as_ref()];
+    let arguments = [image.as_os_str(), place.path.as_os_str(), "-o".as_ref(), "front=fuse,transport=dev".as_ref()];
     let mut manager = Manager::new();
     manager.start(arguments);
     if manager.store.is_empty() {

@@ -328,3 +328,74 @@ fn retry_on_interrupt(submit: impl Fn() -> io::Result<usize>) -> io::Result<()> 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use floe_testkit::skip::skipped;
+    use io_uring::types::Fd;
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    /// A ring that accepts commands, without a connection.
+    fn ring() -> Option<Core> {
+        let ring = match Ring::new(vec![0]) {
+            Ok(ring) => ring,
+            Err(error) => {
+                skipped(&format!("there is no io_uring: {error}"));
+                return None;
+            }
+        };
+        let core = Arc::into_inner(ring.core).expect("it has no replies");
+        core.io.submitter().register_enable_rings().expect("it was disabled");
+        Some(core)
+    }
+
+    /// The result of a command.
+    fn result(core: &Core, entry: impl Into<squeue::Entry128>) -> i32 {
+        core.submit(&entry.into()).expect("the ring takes it");
+        retry_on_interrupt(|| core.io.submit_and_wait(1)).expect("it completes");
+        // SAFETY: this thread alone takes completions.
+        unsafe { core.io.completion_shared() }.next().expect("a completion").result()
+    }
+
+    #[test]
+    fn a_ring_refuses_all_commands_but_those_of_fuse() {
+        let Some(core) = ring() else { return };
+        let (path, mut byte) = (c"/etc/passwd", [0u8; 1]);
+        let (directory, bell) = (Fd(CWD.as_raw_fd()), Fd(core.bell.as_raw_fd()));
+        let refused = [
+            ("open", opcode::OpenAt::new(directory, path.as_ptr()).build()),
+            ("socket", opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build()),
+            ("read", opcode::Read::new(bell, byte.as_mut_ptr(), 1).build()),
+            ("unlink", opcode::UnlinkAt::new(directory, path.as_ptr()).build()),
+            ("nop", opcode::Nop::new().build()),
+        ];
+        for (name, entry) in refused {
+            assert_eq!(result(&core, entry), -libc::EACCES, "{name}");
+        }
+        // Not a FUSE connection, but permitted.
+        assert_ne!(result(&core, opcode::UringCmd80::new(bell, REGISTER).build()), -libc::EACCES);
+        let registered = core.io.submitter().register_files(&[bell.0]);
+        assert_eq!(registered.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
+    }
+
+    #[test]
+    fn replies_of_other_threads_wake_the_owner() {
+        let Some(core) = ring() else { return };
+        core.watch_bell().expect("the ring takes it");
+        let slot = Slot::new(0, 0, 0, READ_BUFFER_BYTES_MIN).expect("memory");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !core.is_waiting.load(SeqCst) {
+                    thread::yield_now();
+                }
+                core.commit(slot);
+            });
+            core.wait().expect("it is woken");
+        });
+        assert_eq!(lock(&core.returned).len(), 1);
+        // With a reply there, the owner does not wait.
+        core.wait().expect("it does not wait");
+    }
+}

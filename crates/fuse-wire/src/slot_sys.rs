@@ -136,3 +136,64 @@ impl Drop for Slot {
         let _ = unsafe { munmap(self.start.as_ptr().cast(), HEADER_BYTES + self.payload_bytes) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts a request into a slot, as the kernel does.
+    fn deliver(slot: &mut Slot, header: InHeader, structure: &[u8], payload: &[u8]) {
+        // SAFETY: as in `put_reply`.
+        let headers = unsafe { slot.start.cast::<Headers>().as_mut() };
+        headers.in_out.as_mut_bytes()[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+        headers.op_in.as_mut_bytes()[..structure.len()].copy_from_slice(structure);
+        headers.slot = SlotHeader { commit_id: 7, payload_sz: payload.len() as u32, ..SlotHeader::default() };
+        // SAFETY: as in `put_reply`.
+        let place = unsafe { std::slice::from_raw_parts_mut(slot.payload().as_ptr(), slot.payload_bytes) };
+        place[..payload.len()].copy_from_slice(payload);
+    }
+
+    #[test]
+    fn requests_are_put_together_and_checked() {
+        let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
+        let mut buffer = [0; 64];
+        let rows: [(u32, &[u8], &[u8], Option<usize>); 7] = [
+            (40, b"", b"", Some(40)),
+            (48, b"12345678", b"", Some(48)),
+            (51, b"12345678", b"abc", Some(51)),
+            (39, b"", b"", None),
+            // The lengths contradict each other.
+            (42, b"", b"abc", None),
+            (40 + 129, b"", b"", None),
+            // The buffer is too small.
+            (65, b"12345678", b"12345678901234567", None),
+        ];
+        for (len, structure, payload, expected) in rows {
+            deliver(&mut slot, InHeader { len, unique: 9, ..InHeader::default() }, structure, payload);
+            let taken = slot.take_request(&mut buffer);
+            assert_eq!(taken.map(|(_, len)| len), expected, "{len}");
+            assert_eq!(slot.commit_id, 7);
+            if taken.is_some() {
+                assert_eq!(buffer[40..][..structure.len()], *structure);
+                assert_eq!(buffer[40 + structure.len()..][..payload.len()], *payload);
+            }
+        }
+        deliver(&mut slot, InHeader { len: u32::MAX, ..InHeader::default() }, b"", b"");
+        // SAFETY: as in `put_reply`.
+        unsafe { slot.start.cast::<Headers>().as_mut() }.slot.payload_sz = u32::MAX - 40;
+        assert_eq!(slot.take_request(&mut buffer), None);
+    }
+
+    #[test]
+    fn replies_that_are_too_long_are_refused() {
+        let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
+        assert!(slot.put_reply(9, 0, &[b"ab", b"", b"c"]));
+        let headers = slot.headers();
+        let out = OutHeader::read_from_prefix(headers.in_out.as_bytes()).expect("a header").0;
+        assert_eq!(out, OutHeader { len: 19, error: 0, unique: 9 });
+        assert_eq!(headers.slot.payload_sz, 3);
+        assert!(slot.put_reply(9, 0, &[&[1; 8192]]));
+        assert!(!slot.put_reply(9, 0, &[&[1; 8192], b"a"]));
+        assert!(slot.put_reply(9, -5, &[]));
+    }
+}

@@ -418,9 +418,7 @@ fn serve_rings(
     for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
         let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
         spawn(format!("floe-fuse/r{cpu}"), move || {
-            if std::env::var_os("FLOE_PIN").is_some() {
-                stay_on(cpu);
-            }
+            stay_on(cpu);
             let result = ring.start(&channel, READ_BYTES_MAX as usize);
             let is_started = result.is_ok();
             let _ = sender.send(result);

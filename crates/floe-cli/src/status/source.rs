@@ -24,9 +24,9 @@ use crate::{
 /// The size of a page of the pool, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// Why a mount with a front is not handed over.
-const CANNOT_HAND_OVER: &str =
-    "only mounts with front=fuse can be taken over by another process: unmount it, and mount it again";
+/// Why a mount is not handed over.
+const CANNOT_HAND_OVER: &str = "only mounts with front=fuse and transport=dev can be taken over by another process: \
+                                unmount it, and mount it again";
 
 /// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [
