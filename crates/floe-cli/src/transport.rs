@@ -22,14 +22,14 @@ pub(crate) enum TransportChoice {
     Uring,
 }
 
-/// Why a process continues mounts of other processes, or has its own continued.
+/// Whether the mount continues beyond one process, which io_uring cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Continuity {
-    /// Nobody is known to rely on that.
+    /// It ends with this process.
     Unneeded,
-    /// The service manager keeps the descriptors.
+    /// The service manager can restart it.
     Managed,
-    /// The mount was another process's.
+    /// Another process has served it before.
     TakenOver,
 }
 
@@ -54,10 +54,13 @@ impl TransportChoice {
             (Continuity::Managed, Self::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
-            (_, Self::Auto) if !is_offered() => Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned()),
-            (_, Self::Auto | Self::Uring) => Rings::new().map(|rings| options.rings = Some(rings)).err().map(|error| {
-                format!("this process cannot use io_uring: {error}")
-            }),
+            (_, Self::Auto) if !is_offered() => {
+                Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
+            }
+            (_, Self::Auto | Self::Uring) => Rings::new()
+                .map(|rings| options.rings = Some(rings))
+                .err()
+                .map(|error| format!("this process cannot use io_uring: {error}")),
         };
         match obstacle {
             Some(reason) if self == Self::Uring && continuity != Continuity::TakenOver => Err(refused(&reason)),

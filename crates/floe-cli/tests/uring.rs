@@ -98,7 +98,12 @@ fn mounts_show_the_same_over_io_uring() {
     let corpus = Corpus::fixtures();
     let mut images = vec![demo()];
     let materialised: Vec<_> = corpus.images().iter().map(|image| corpus.materialise(image)).collect();
-    images.extend(materialised.iter().filter(|files| files.offset == 0 && files.devices.is_empty()).map(|files| files.path.clone()));
+    images.extend(
+        materialised
+            .iter()
+            .filter(|files| files.offset == 0 && files.devices.is_empty())
+            .map(|files| files.path.clone()),
+    );
     check_rows(
         &images,
         |image| image.display().to_string(),

@@ -64,7 +64,12 @@ impl Slot {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at a place of the kernel's choice.
         let start = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), HEADER_BYTES + payload_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)?
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                HEADER_BYTES + payload_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?
         };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { start, payload_bytes, index, position, queue, commit_id: 0 })
@@ -157,18 +162,7 @@ mod tests {
     fn requests_are_put_together_and_checked() {
         let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
         let mut buffer = [0; 64];
-        let rows: [(u32, &[u8], &[u8], Option<usize>); 7] = [
-            (40, b"", b"", Some(40)),
-            (48, b"12345678", b"", Some(48)),
-            (51, b"12345678", b"abc", Some(51)),
-            (39, b"", b"", None),
-            // The lengths contradict each other.
-            (42, b"", b"abc", None),
-            (40 + 129, b"", b"", None),
-            // The buffer is too small.
-            (65, b"12345678", b"12345678901234567", None),
-        ];
-        for (len, structure, payload, expected) in rows {
+        let mut check = |len: u32, structure: &[u8], payload: &[u8], expected: Option<usize>| {
             deliver(&mut slot, InHeader { len, unique: 9, ..InHeader::default() }, structure, payload);
             let taken = slot.take_request(&mut buffer);
             assert_eq!(taken.map(|(_, len)| len), expected, "{len}");
@@ -177,7 +171,16 @@ mod tests {
                 assert_eq!(buffer[40..][..structure.len()], *structure);
                 assert_eq!(buffer[40 + structure.len()..][..payload.len()], *payload);
             }
-        }
+        };
+        check(40, b"", b"", Some(40));
+        check(48, b"12345678", b"", Some(48));
+        check(51, b"12345678", b"abc", Some(51));
+        check(39, b"", b"", None);
+        // The lengths contradict each other.
+        check(42, b"", b"abc", None);
+        check(40 + 129, b"", b"", None);
+        // The buffer is too small.
+        check(65, b"12345678", b"12345678901234567", None);
         deliver(&mut slot, InHeader { len: u32::MAX, ..InHeader::default() }, b"", b"");
         // SAFETY: as in `put_reply`.
         unsafe { slot.start.cast::<Headers>().as_mut() }.slot.payload_sz = u32::MAX - 40;

@@ -19,8 +19,9 @@ mod session_pool;
 pub use connection::rings::Rings;
 pub use edge::front_pages::FrontImage;
 pub use mount::{
-    Ended, Mount, Transport,
+    Ended, Mount,
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
+    transport::Transport,
 };
 pub use mounting::{
     error::MountError,

@@ -1,6 +1,7 @@
 //! Mounts: mounted images that are being served.
 
 pub(crate) mod handover;
+pub(crate) mod transport;
 
 use std::{
     io,
@@ -17,16 +18,14 @@ use std::{
 };
 
 use floe_engine::{Reader, Sink};
-use floe_fuse_wire::{self as wire, Agreement, Channel, InitFlags, Notifier};
+use floe_fuse_wire::{self as wire, Agreement, Channel, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
     Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
     Unmounter,
     connection::pending::ConnectionEnd,
-    connection::READ_BYTES_MAX,
     connection::rescue::Rescue,
-    connection::rings::stay_on,
     edge::FuseEdge,
     edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
@@ -39,7 +38,10 @@ use crate::{
     session_pool::gate::Gate,
 };
 
-use self::handover::{Handover, Inherited, PausedMount};
+use self::{
+    handover::{Handover, Inherited, PausedMount},
+    transport::Transport,
+};
 
 /// The interval at which the watchdog refuses requests while all session threads are stuck.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,9 +51,6 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// How long session threads may take to end after the mount ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why there is no io_uring although there could be.
-const NOT_OFFERED: &str = "the kernel does not offer it: root enables it with echo Y > /sys/module/fuse/parameters/enable_uring (Linux 6.14)";
 
 /// How the service of a mount ended.
 #[derive(Debug)]
@@ -77,17 +76,6 @@ pub struct Mount {
     /// None for a front, over io_uring, and if another program mounts.
     handover: Option<Handover>,
     transport: Transport,
-}
-
-/// How requests come from the kernel.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Transport {
-    /// Over `/dev/fuse`.
-    Device,
-    /// Over `/dev/fuse`, although rings were given: why.
-    DeviceWithout(String),
-    /// Over io_uring, with this many rings.
-    Rings(usize),
 }
 
 impl Mount {
@@ -380,7 +368,7 @@ fn serve(
         ended: ended.clone(),
         _watched: session_ended,
     });
-    let transport = serve_rings(&session, &channel, agreement, options)?;
+    let transport = Transport::begin(&session, &channel, agreement, options)?;
     let thread_count = match transport {
         // FORGET and INTERRUPT alone.
         Transport::Rings(_) => 1,
@@ -399,40 +387,6 @@ fn serve(
     }
     let channels = std::iter::once(channel).chain(of_threads).collect();
     Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })
-}
-
-/// Starts the threads with rings, if there are rings and the kernel accepts them.
-fn serve_rings(
-    session: &Arc<Session>,
-    channel: &Channel,
-    agreement: Agreement,
-    options: &MountOptions,
-) -> Result<Transport, MountError> {
-    let Some(rings) = &options.rings else { return Ok(Transport::Device) };
-    if !agreement.flags.contains(InitFlags::OVER_IO_URING) {
-        return Ok(Transport::DeviceWithout(NOT_OFFERED.to_owned()));
-    }
-    let rings = rings.take();
-    let count = rings.len();
-    let (sender, started) = mpsc::channel();
-    for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
-        let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
-        spawn(format!("floe-fuse/r{cpu}"), move || {
-            stay_on(cpu);
-            let result = ring.start(&channel, READ_BYTES_MAX as usize);
-            let is_started = result.is_ok();
-            let _ = sender.send(result);
-            if is_started {
-                session.note(|edge| edge.serve_ring(&mut ring, number));
-            }
-        })?;
-    }
-    for result in started.iter().take(count) {
-        if let Err(error) = result {
-            return Ok(Transport::DeviceWithout(error.to_string()));
-        }
-    }
-    Ok(Transport::Rings(count))
 }
 
 /// The shared state of the session threads. The last thread drops it, which signals the end of the session.

@@ -17,7 +17,9 @@ use crate::{
     threads::{
         cpu_pressure::CpuPressure,
         real_time,
-        scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unbind_this_thread, unschedule},
+        scheduling_sys::{
+            ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unbind_this_thread, unschedule,
+        },
         task_queue::{Task, TaskQueue},
     },
 };

@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    front::FrontReport, launch::LaunchReport, mount_options::ShownOption, transport::TransportReport,
-};
+use crate::{front::FrontReport, launch::LaunchReport, mount_options::ShownOption, transport::TransportReport};
 
 /// The version of the fields.
 pub(crate) const SCHEMA: u32 = 2;

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn cpus_are_counted_up_to_the_last_one() {
-        for (list, expected) in [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-3,8-9", Some(10)), ("", None), ("0-x", None)] {
+        for (list, expected) in [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-3,8-9", Some(10)), ("", None), ("0-x", None)]
+        {
             assert_eq!(count(list), expected, "{list:?}");
         }
     }
