@@ -41,8 +41,8 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "transport",
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
-        "how requests come from the kernel: over /dev/fuse, or over io_uring, which needs Linux 6.14 and its parameter \
-         fuse.enable_uring",
+        "how requests come from the kernel: over /dev/fuse, or over io_uring, which is faster but excludes floe upgrade; \
+         auto: over io_uring where root has set the kernel's parameter fuse.enable_uring (Linux 6.14)",
     )
     .default("auto")
     .shown(|now| now.transport.to_string()),
