@@ -1,8 +1,9 @@
 //! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
 
-use std::{fmt, fs, str::FromStr};
+use std::{fmt, fs, num::NonZero, str::FromStr, thread};
 
 use floe_fuse::{Mount, MountOptions, Rings, Transport};
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::fail::Fail;
@@ -54,6 +55,9 @@ impl TransportChoice {
             (Continuity::Managed, Self::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
+            // fusermount3 looks once whether the mount is dead, and the kernel ends rings only after their process.
+            (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
+            (_, Self::Auto) if has_few_descriptors() => Some("the limit of open files is low (ulimit -n)".to_owned()),
             (_, Self::Auto) if !is_offered() => {
                 Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
             }
@@ -109,6 +113,12 @@ impl FromStr for TransportChoice {
 
 fn is_offered() -> bool {
     fs::read_to_string(ENABLED).is_ok_and(|value| value.trim() == "Y")
+}
+
+/// Whether the rings, with two descriptors for each CPU, would take more than half of the descriptors.
+fn has_few_descriptors() -> bool {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    getrlimit(Resource::Nofile).current.is_some_and(|limit| limit < (4 * cpus).max(64))
 }
 
 fn refused(reason: &str) -> Fail {

@@ -180,8 +180,12 @@ fn mounts_end_with_the_connection_and_with_the_process() {
 }
 
 #[test]
-fn a_mount_over_io_uring_is_not_handed_over() {
+fn a_mount_over_io_uring_is_neither_handed_over_nor_unmounted_by_fusermount() {
     let Some(_enabled) = Parameter::set("Y") else { return };
+    let managed = Place::new();
+    let arguments = ["-o", "front=fuse,transport=uring,auto-unmount"];
+    let (code, errors) = told(&run(floe().arg("mount").arg(demo()).arg(&managed.path).args(arguments)));
+    assert!(code == Some(1) && errors.contains("auto-unmount needs /dev/fuse"), "{errors}");
     let serving = serving(&demo(), "uring");
     let (code, errors) = told(&run(floe().arg("upgrade").arg(&serving.place.path)));
     assert_eq!(code, Some(1));

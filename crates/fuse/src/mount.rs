@@ -383,7 +383,11 @@ fn serve(
     for thread in 0..thread_count {
         let channel = of_threads.get(thread).unwrap_or(&channel).clone();
         let session = Arc::clone(&session);
-        spawn(format!("floe-fuse/{thread}"), move || session.note(|edge| edge.serve(&channel, thread)))?;
+        let name = match transport {
+            Transport::Rings(_) => "floe-fuse/dev".to_owned(),
+            Transport::Device | Transport::DeviceWithout(_) => format!("floe-fuse/{thread}"),
+        };
+        spawn(name, move || session.note(|edge| edge.serve(&channel, thread)))?;
     }
     let channels = std::iter::once(channel).chain(of_threads).collect();
     Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })

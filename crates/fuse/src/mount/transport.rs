@@ -42,7 +42,7 @@ impl Transport {
         let (sender, started) = mpsc::channel();
         for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
             let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
-            spawn(format!("floe-fuse/r{cpu}"), move || {
+            spawn(format!("floe-fuse/{cpu}"), move || {
                 stay_on(cpu);
                 let result = ring.start(&channel, READ_BYTES_MAX as usize);
                 let is_started = result.is_ok();
