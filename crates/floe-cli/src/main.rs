@@ -38,6 +38,7 @@ mod remote;
 mod shown;
 mod source_date_epoch;
 mod status;
+mod transport;
 
 use std::process::ExitCode;
 

@@ -225,7 +225,7 @@ fn readers_and_programs_do_not_notice_upgrades() {
     }
     let fixture = Fixture::new();
     for (options, rounds) in [("clone-fd=off", round_count()), ("clone-fd=on,threads=3", round_count().div_ceil(3))] {
-        let mut first = Serving::new(&fixture.image(), ["-o", options]);
+        let mut first = Serving::new(&fixture.image(), ["-o", options, "-o", "transport=dev"]);
         let place = std::mem::replace(&mut first.place, Place::new());
         let mut uses = Uses::begin(&place.path);
         assert_eq!(told(&run(floe().arg("tune").arg(&place.path).arg("cache=5M"))), (Some(0), String::new()));
@@ -251,7 +251,7 @@ fn a_failed_upgrade_leaves_the_mount_as_it_is() {
         return;
     }
     let fixture = Fixture::new();
-    let mut serving = Serving::new(&fixture.image(), [] as [&str; 0]);
+    let mut serving = Serving::new(&fixture.image(), ["-o", "transport=dev"]);
     let directory = serving.place.path.clone();
     let mut uses = Uses::begin(&directory);
     let process = status(&directory, "process");
@@ -291,7 +291,7 @@ fn other_mounts_are_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a directory");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
     copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
-    let serving = Serving::new(&demo(), [] as [&str; 0]);
+    let serving = Serving::new(&demo(), ["-o", "transport=dev"]);
     fs::set_permissions(&serving.place.path, fs::Permissions::from_mode(0o755)).unwrap_or_default();
     let mut as_user = Command::new("setpriv");
     as_user.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(folder.path().join("floe"));
@@ -304,7 +304,7 @@ fn other_mounts_are_refused_in_one_line() {
     ];
     let front = floe_front_mount();
     if let Some(front) = &front {
-        refused.push((upgrade(&front.place.path), "only mounts with front=fuse can be taken over"));
+        refused.push((upgrade(&front.place.path), "only mounts with front=fuse and transport=dev can be taken over"));
     }
     for (output, expected) in refused {
         let (code, errors) = told(&output);
@@ -415,7 +415,7 @@ fn a_service_that_is_killed_continues_after_its_restart() {
     }
     let (fixture, place) = (Fixture::new(), Place::new());
     let image = fixture.image();
-    let arguments = [image.as_os_str(), place.path.as_os_str(), "-o".as_ref(), "front=fuse".as_ref()];
+    let arguments = [image.as_os_str(), place.path.as_os_str(), "-o".as_ref(), "front=fuse,transport=dev".as_ref()];
     let mut manager = Manager::new();
     manager.start(arguments);
     if manager.store.is_empty() {

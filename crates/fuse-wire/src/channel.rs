@@ -101,7 +101,7 @@ impl Channel {
     /// # Errors
     /// The connection was aborted or failed, or the kernel sent bytes that are not a FUSE request.
     pub fn receive<'buffer>(&self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
-        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut *buffer.bytes);
+        let bytes = buffer.bytes_mut();
         let len = loop {
             match rustix::io::read(&self.device.descriptor, &mut *bytes) {
                 Ok(len) => break len,
@@ -179,5 +179,9 @@ impl RequestBuffer {
         // The kernel refuses to fill a buffer that is too small for the longest write with its headers.
         let len = (write_bytes_max + READ_BUFFER_BYTES_MIN / 2).max(READ_BUFFER_BYTES_MIN);
         Self { bytes: vec![0; len.div_ceil(size_of::<u64>())].into_boxed_slice() }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        zerocopy::IntoBytes::as_mut_bytes(&mut *self.bytes)
     }
 }

@@ -20,6 +20,8 @@ mod notifier;
 mod opcode;
 mod reply;
 mod request;
+mod ring_sys;
+mod slot_sys;
 
 pub use channel::{Channel, Receipt, Received, RequestBuffer};
 pub use device_sys::{DEVICE, duplicate, open};
@@ -30,6 +32,7 @@ pub use notifier::Notifier;
 pub use opcode::Opcode;
 pub use reply::Reply;
 pub use request::{Malformed, Operation, Request};
+pub use ring_sys::Ring;
 pub use rustix::io::Errno;
 
 /// The node number of the root, fixed by the protocol.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::{Channel, abi::OutHeader};
+use crate::{Channel, abi::OutHeader, ring_sys::InSlot};
 
 /// The kernel rejects error numbers from here on.
 const ERRNO_END: i32 = 512;
@@ -17,12 +17,19 @@ const PIECES_MAX: usize = 7;
 #[derive(Debug)]
 #[must_use = "a reply that is dropped answers EIO"]
 pub struct Reply {
-    channel: Channel,
+    /// Over which transport it goes.
+    way: Way,
     unique: u64,
     /// Whether the kernel still expects the reply.
     is_owed: bool,
-    /// Whether the request has a reply at all.
-    is_counted: bool,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// `/dev/fuse`. The reply counts as unanswered there if `is_counted`.
+    Device { channel: Channel, is_counted: bool },
+    /// A slot of a ring, until it is used.
+    Slot(Option<InSlot>),
 }
 
 impl Reply {
@@ -31,7 +38,12 @@ impl Reply {
         if is_owed {
             channel.note_request();
         }
-        Self { channel, unique, is_owed, is_counted: is_owed }
+        Self { way: Way::Device { channel, is_counted: is_owed }, unique, is_owed }
+    }
+
+    /// Creates the reply to a request with the number `unique` in a slot of a ring.
+    pub(crate) fn in_slot(slot: InSlot, unique: u64) -> Self {
+        Self { way: Way::Slot(Some(slot)), unique, is_owed: true }
     }
 
     /// The number of the request.
@@ -65,6 +77,18 @@ impl Reply {
         if !std::mem::replace(&mut self.is_owed, false) {
             return;
         }
+        let channel = match &mut self.way {
+            Way::Device { channel, .. } => channel,
+            Way::Slot(place) => {
+                let Some(slot) = place.take() else { return };
+                if let Err(slot) = slot.send(self.unique, 0, &pieces) {
+                    *place = Some(slot);
+                    self.is_owed = true;
+                    self.send_error(Errno::IO);
+                }
+                return;
+            }
+        };
         let len = pieces.iter().map(|piece| piece.len()).sum::<usize>() + size_of::<OutHeader>();
         let Ok(len) = u32::try_from(len) else { return self.send_error(Errno::IO) };
         let header = OutHeader { len, error: 0, unique: self.unique };
@@ -73,7 +97,7 @@ impl Reply {
         for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
         }
-        match self.channel.send(&slices[..=COUNT]) {
+        match channel.send(&slices[..=COUNT]) {
             // ENOENT: the caller was killed. ENODEV: the connection has ended. No one waits for the reply.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             // If the kernel rejects a reply, an error takes its place, so that the caller does not wait forever.
@@ -92,15 +116,18 @@ impl Reply {
         let number = if (1..ERRNO_END).contains(&number) { number } else { Errno::IO.raw_os_error() };
         let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -number, unique: self.unique };
         // A failure means that no one waits, as above.
-        let _ = self.channel.send(&[IoSlice::new(header.as_bytes())]);
+        match &mut self.way {
+            Way::Device { channel, .. } => drop(channel.send(&[IoSlice::new(header.as_bytes())])),
+            Way::Slot(place) => drop(place.take().map(|slot| slot.send(self.unique, -number, &[]))),
+        }
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
         self.send_error(Errno::IO);
-        if self.is_counted {
-            self.channel.note_reply();
+        if let Way::Device { channel, is_counted: true } = &self.way {
+            channel.note_reply();
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod pending;
 pub(crate) mod rescue;
+pub(crate) mod rings;
 pub(crate) mod serving_thread;
 
 /// The largest write that the kernel may send, in bytes. The mount is read-only, so none ever comes.

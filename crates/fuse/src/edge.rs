@@ -12,7 +12,7 @@ use std::{
 
 use floe_engine::Reader;
 use floe_fuse_wire::{
-    Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer,
+    Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
     abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
 use floe_image::{ByteRange, Error, FileSystem};
@@ -105,6 +105,28 @@ impl FuseEdge {
         self.needless = NeedlessOpens::new(&agreement, &self.options);
     }
 
+    /// Lets session threads without rings block on the source.
+    pub(crate) fn permit_blocking(&self) {
+        self.threads.permit_blocking();
+    }
+
+    /// Answers requests that come over a ring until the file system is unmounted. The calling thread is the one that has
+    /// started the ring.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn serve_ring(&self, ring: &mut Ring, number: usize) -> io::Result<()> {
+        let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        let thread = self.threads.first_with_ring() + number;
+        loop {
+            match ring.receive(&mut buffer)? {
+                Receipt::Request(received) => self.take(thread, received),
+                Receipt::Nothing | Receipt::Interrupted => {}
+                Receipt::Unmounted => return Ok(()),
+            }
+        }
+    }
+
     /// Answers requests until the file system is unmounted. The calling thread is the session thread with this index.
     ///
     /// # Errors
@@ -122,13 +144,18 @@ impl FuseEdge {
             }
             gate.leave(thread);
             match receipt? {
-                Receipt::Request(Received { request: Ok(Request { header, operation }), reply }) => {
-                    self.dispatch(Asked { edge: self, thread, header, reply }, operation);
-                }
-                Receipt::Request(Received { request: Err(_), reply }) => reply.refuse(Errno::IO),
+                Receipt::Request(received) => self.take(thread, received),
                 Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
+        }
+    }
+
+    fn take(&self, thread: usize, received: Received<'_>) {
+        let Received { request, reply } = received;
+        match request {
+            Ok(Request { header, operation }) => self.dispatch(Asked { edge: self, thread, header, reply }, operation),
+            Err(_) => reply.refuse(Errno::IO),
         }
     }
 

@@ -16,10 +16,12 @@ mod mounting;
 mod requests;
 mod session_pool;
 
+pub use connection::rings::Rings;
 pub use edge::front_pages::FrontImage;
 pub use mount::{
     Ended, Mount,
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
+    transport::Transport,
 };
 pub use mounting::{
     error::MountError,

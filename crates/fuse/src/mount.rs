@@ -1,6 +1,7 @@
 //! Mounts: mounted images that are being served.
 
 pub(crate) mod handover;
+pub(crate) mod transport;
 
 use std::{
     io,
@@ -37,7 +38,10 @@ use crate::{
     session_pool::gate::Gate,
 };
 
-use self::handover::{Handover, Inherited, PausedMount};
+use self::{
+    handover::{Handover, Inherited, PausedMount},
+    transport::Transport,
+};
 
 /// The interval at which the watchdog refuses requests while all session threads are stuck.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
@@ -69,8 +73,9 @@ pub struct Mount {
     ended: Mutex<Receiver<Ended>>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
-    /// None for a front, and if another program mounts.
+    /// None for a front, over io_uring, and if another program mounts.
     handover: Option<Handover>,
+    transport: Transport,
 }
 
 impl Mount {
@@ -104,7 +109,8 @@ impl Mount {
             let _ = unmounter.unmount(Detach::Lazily);
         }
         let mut session = result?;
-        let handover = is_on_directory.then(|| session.handover(auto_unmount, &unmounter));
+        let is_kept = is_on_directory && !matches!(session.transport, Transport::Rings(_));
+        let handover = is_kept.then(|| session.handover(auto_unmount, &unmounter));
         let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
             (Some(bytes), Some(device)) => match &options.keeper {
                 Some(keeper) => keeper.set_read_ahead().err(),
@@ -113,7 +119,8 @@ impl Mount {
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };
-        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover })
+        let transport = session.transport;
+        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover, transport })
     }
 
     /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
@@ -137,7 +144,8 @@ impl Mount {
         let spare = link.spare.clone();
         let mut session = serve(edge, link, deadlines, options, &unmounter, |pages| Box::new(pages))?;
         let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
-        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover };
+        let transport = session.transport;
+        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover, transport };
         Ok(PausedMount::new(mount, channel, spare))
     }
 
@@ -197,7 +205,7 @@ impl Mount {
         let stored_transfer = Arc::clone(&transfer);
         let pages =
             move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
-        let ended = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?.ended;
+        let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
         let sending = match hidden {
             Hidden::Own(hidden) => {
                 let ends = hidden.put_front(&directory, options, false).map_err(|error| refused(&error))?;
@@ -215,7 +223,8 @@ impl Mount {
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None })
+        let Running { ended, transport, .. } = session;
+        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None, transport })
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -233,7 +242,13 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Returns a handle that hands this mount over to another process. `None` for a front, and if another program mounts.
+    /// How requests come from the kernel.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Returns a handle that hands this mount over to another process. `None` for a front, over io_uring, and if another
+    /// program mounts.
     pub fn handover(&self) -> Option<Handover> {
         self.handover.clone()
     }
@@ -301,6 +316,7 @@ struct Running {
     gate: Arc<Gate>,
     channels: Vec<Channel>,
     agreement: Agreement,
+    transport: Transport,
 }
 
 impl Running {
@@ -358,17 +374,29 @@ fn serve(
         ended: ended.clone(),
         _watched: session_ended,
     });
-    let thread_count = NonZero::get(options.threads);
+    let transport = Transport::begin(&session, &channel, agreement, options)?;
+    let thread_count = match transport {
+        // FORGET and INTERRUPT alone.
+        Transport::Rings(_) => 1,
+        Transport::Device | Transport::DeviceWithout(_) => NonZero::get(options.threads),
+    };
+    if thread_count > 1 {
+        session.edge.permit_blocking();
+    }
     while options.clone_fd && of_threads.len() < thread_count {
         of_threads.push(channel.join().map_err(MountError::Handshake)?);
     }
     for thread in 0..thread_count {
         let channel = of_threads.get(thread).unwrap_or(&channel).clone();
         let session = Arc::clone(&session);
-        spawn(format!("floe-fuse/{thread}"), move || session.serve(&channel, thread))?;
+        let name = match transport {
+            Transport::Rings(_) => "floe-fuse/dev".to_owned(),
+            Transport::Device | Transport::DeviceWithout(_) => format!("floe-fuse/{thread}"),
+        };
+        spawn(name, move || session.note(|edge| edge.serve(&channel, thread)))?;
     }
     let channels = std::iter::once(channel).chain(of_threads).collect();
-    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement })
+    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })
 }
 
 /// The shared state of the session threads. The last thread drops it, which signals the end of the session.
@@ -383,8 +411,9 @@ struct Session {
 }
 
 impl Session {
-    fn serve(&self, channel: &Channel, thread: usize) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.edge.serve(channel, thread)));
+    /// Serves requests, and notes an error.
+    fn note(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
+        let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
         if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked"))) {
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }

@@ -25,11 +25,12 @@ pub(crate) struct SessionPool {
     busy_polling: BusyPolling,
     listeners: Arc<Listeners>,
     gate: Arc<Gate>,
+    /// The number of threads that take requests from `/dev/fuse`. The numbers of those with rings follow.
+    device_threads: usize,
 }
 
 impl SessionPool {
-    /// Creates the pool of a mount of `reader`. Half of its threads may block on the source at the same time. If it
-    /// `is_closed`, its threads take no requests until the gate is opened.
+    /// Creates the pool of a mount of `reader`. If it `is_closed`, its threads take no requests until the gate is opened.
     pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>, is_closed: bool) -> Self {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
@@ -37,10 +38,20 @@ impl SessionPool {
             BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_reading_on());
         let thread_count = options.threads.get();
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
-        let promoting = Arc::clone(&listeners);
-        reader.engine().permit_blocking(thread_count / 2, move || promoting.promote());
         let gate = Arc::new(Gate::new(thread_count, is_closed));
-        Self { reader, deadlines, pending, busy_polling, listeners, gate }
+        Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads: thread_count }
+    }
+
+    /// Lets half of the threads block on the source at the same time. Not for threads with rings: while one of them blocked,
+    /// nobody would take the requests of its CPU.
+    pub(crate) fn permit_blocking(&self) {
+        let promoting = Arc::clone(&self.listeners);
+        self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote());
+    }
+
+    /// The number of the first thread with a ring.
+    pub(crate) fn first_with_ring(&self) -> usize {
+        self.device_threads
     }
 
     /// Shows whether requests wait for a thread.
@@ -59,18 +70,28 @@ impl SessionPool {
         serving_thread::mark();
         let visit = self.deadlines.enter(thread);
         let working = self.reader.engine().adopt_this_thread();
+        if thread >= self.device_threads {
+            return Turn { pool: self, visit: Some(visit), working: Some(working), listener: None };
+        }
         self.listeners.begin();
         has_answered();
-        Turn { pool: self, visit: Some(visit), working: Some(working), is_alone: self.busy_polling.note(caller) }
+        let listener = Some(Listener { is_alone: self.busy_polling.note(caller) });
+        Turn { pool: self, visit: Some(visit), working: Some(working), listener }
     }
 }
 
-/// The work of a session thread on one request. When it is dropped, the thread polls for the next request, listens or
-/// rests.
+/// The work of a session thread on one request. When it is dropped, a thread without a ring polls for the next request,
+/// listens or rests.
 pub(crate) struct Turn<'pool> {
     pool: &'pool SessionPool,
     visit: Option<Visit<'pool>>,
     working: Option<Working<'pool>>,
+    /// `None` for a thread with a ring.
+    listener: Option<Listener>,
+}
+
+/// A session thread that shares `/dev/fuse` with others.
+struct Listener {
     /// Whether the previous request came from the same caller.
     is_alone: bool,
 }
@@ -78,9 +99,10 @@ pub(crate) struct Turn<'pool> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.visit = None;
+        let Some(Listener { is_alone }) = self.listener else { return };
         // If another thread will reply, the caller cannot send its next request before that, so polling would be
         // useless.
-        let is_another = self.is_alone && has_answered() && self.pool.busy_polling.poll();
+        let is_another = is_alone && has_answered() && self.pool.busy_polling.poll();
         self.working = None;
         self.pool.listeners.end(is_another);
     }

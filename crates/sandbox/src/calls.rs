@@ -7,6 +7,9 @@ pub struct Calls {
     pub serve: bool,
     /// Those for creating files of all types with all metadata.
     pub create: bool,
+    /// Those for using rings (io_uring) that exist already. The filter does not see the commands in a ring: they must be
+    /// restricted when it is created.
+    pub rings: bool,
 }
 
 /// The basic set: open files, paths, memory, threads, time, and dropping further rights.
@@ -217,6 +220,7 @@ pub(crate) fn named(calls: Calls) -> impl Iterator<Item = i64> {
         when(calls.serve, SERVE_OLDER),
         when(calls.create, CREATE),
         when(calls.create, CREATE_OLDER),
+        when(calls.rings, &[libc::SYS_io_uring_enter]),
     ]
     .into_iter()
     .flatten()

@@ -51,6 +51,9 @@ const IOCTLS: [u32; 6] =
 /// `PR_GET_AUXV`, which reads the auxiliary vector.
 const PR_GET_AUXV: u32 = 0x4155_5856;
 
+/// `IORING_REGISTER_ENABLE_RINGS`, which starts a ring with the restrictions that it was created with.
+const ENABLE_RINGS: u32 = 12;
+
 const PRCTLS: [u32; 7] = [
     libc::PR_SET_NAME as u32,
     libc::PR_GET_NAME as u32,
@@ -114,6 +117,9 @@ fn allowed(calls: Calls) -> Result<Rules, BackendError> {
     // With an address, sendto could reach new peers.
     when(libc::SYS_sendto, &[IsNull(4)])?;
     when(libc::SYS_socketpair, &[Is(0, libc::AF_UNIX.unsigned_abs())])?;
+    if calls.rings {
+        when(libc::SYS_io_uring_register, &[Is(1, ENABLE_RINGS)])?;
+    }
     for request in IOCTLS {
         when(libc::SYS_ioctl, &[Is(1, request)])?;
     }

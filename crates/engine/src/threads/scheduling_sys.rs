@@ -82,6 +82,15 @@ pub(crate) fn bind_this_thread(cpu: usize) -> io::Result<()> {
     sched_setaffinity(None, &set).map_err(io::Error::from)
 }
 
+/// Lets the calling thread run on all CPUs of the process. A thread that a bound thread has started is bound too.
+pub(crate) fn unbind_this_thread() -> io::Result<()> {
+    let set = sched_getaffinity(Some(rustix::process::getpid()))?;
+    if sched_getaffinity(None)? != set {
+        sched_setaffinity(None, &set)?;
+    }
+    Ok(())
+}
+
 /// The CPUs on which the process may run, in ascending order.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let process = rustix::process::getpid();

@@ -17,7 +17,9 @@ use crate::{
     threads::{
         cpu_pressure::CpuPressure,
         real_time,
-        scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unschedule},
+        scheduling_sys::{
+            ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unbind_this_thread, unschedule,
+        },
         task_queue::{Task, TaskQueue},
     },
 };
@@ -190,6 +192,8 @@ pub(crate) fn spawn(
     pressure: Option<Arc<CpuPressure>>,
 ) -> io::Result<()> {
     thread::Builder::new().name(record.name.clone()).spawn(move || {
+        // Its starter may be a session thread that is bound to a CPU.
+        let _ = unbind_this_thread();
         record.attach();
         while let Some(task) = queue.pop(real_time::pause) {
             let Task { work, queued, .. } = task;

@@ -39,6 +39,7 @@ use crate::{
     quantity,
     remote::{self, RemoteArguments},
     status,
+    transport::Continuity,
 };
 
 /// Mount an image on a directory until it is unmounted or interrupted
@@ -188,6 +189,13 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     settings.mount.faults = Some(log.faults());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
     let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
+    let continuity = match (&taken, &manager) {
+        (Some(_), _) => Continuity::TakenOver,
+        (None, Some(_)) => Continuity::Managed,
+        (None, None) => Continuity::Unneeded,
+    };
+    let obstacle = settings.transport.prepare(&mut settings.mount, continuity)?;
+    needs.policy.calls.rings = settings.mount.rings.is_some();
     let tuned = taken.as_ref().map(|taken| taken.state.tuned.clone()).unwrap_or_default();
     let state_file = match taken.as_mut().and_then(Taken::take_state_file) {
         None if manager.is_some() => StateFile::create().ok(),
@@ -220,6 +228,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             Fronted { mount: taken.mount(&image, &settings.mount)?, reader, report }
         }
     };
+    let transport = settings.transport.report(&mount, obstacle)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
@@ -251,6 +260,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         device: device.unwrap_or_default(),
         settings,
         front,
+        transport,
         requests: mount.request_counts(),
         launches: Arc::clone(&launches),
         started: Instant::now(),

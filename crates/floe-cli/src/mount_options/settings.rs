@@ -7,7 +7,7 @@ use floe_fuse::MountOptions;
 use floe_sandbox::Mode;
 
 use super::table::{FOR_THE_KERNEL, WITHOUT_EFFECT, find};
-use crate::{fail::Fail, front::Front, launch::ProfileChoice};
+use crate::{fail::Fail, front::Front, launch::ProfileChoice, transport::TransportChoice};
 
 /// The settings that a list of options makes.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) decode_marks: Option<PathBuf>,
     /// Whether the kernel's EROFS is in front.
     pub(crate) front: Front,
+    /// How requests come from the kernel.
+    pub(crate) transport: TransportChoice,
     /// The launch that is replayed.
     pub(crate) profile: ProfileChoice,
     /// Whether the first launch is recorded and later ones replay it.

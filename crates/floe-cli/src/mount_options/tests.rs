@@ -16,7 +16,7 @@ use super::{
     row::{Default as RowDefault, OptionRow, Value, WhileMounted},
     table::{FOR_THE_KERNEL, WITHOUT_EFFECT, rows},
 };
-use crate::{front::Front, launch::ProfileChoice};
+use crate::{front::Front, launch::ProfileChoice, transport::TransportChoice};
 
 fn taken(list: &str) -> Result<Settings, String> {
     let mut settings = ample();
@@ -35,12 +35,12 @@ fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
 
 /// All fields of the settings as text, for comparison.
 fn fields(settings: &Settings) -> String {
-    let Settings { open, mount, source, account, decode_marks, front, profile, learn, sandbox } = settings;
+    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox } = settings;
     let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
     format!(
-        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {sandbox:?} {profile:?} {learn}"
+        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {learn}"
     )
 }
 
@@ -65,6 +65,7 @@ fn sample(row: &OptionRow) -> Option<&'static str> {
         (Value::Text { .. }, "access") => "private",
         (Value::Text { .. }, "sandbox") => "require",
         (Value::Text { .. }, "front") => "kernel",
+        (Value::Text { .. }, "transport") => "uring",
         (Value::Text { .. }, "outage") => "eio",
         (Value::Text { .. }, "fsname" | "subtype") => "name",
         (Value::Text { .. }, name) => panic!("give {name} a sample"),
@@ -187,12 +188,12 @@ fn values_reach_their_settings() {
     let settings = taken(
         "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
          max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
-         account=/c,decode-marks=/d,front=kernel,profile=/p,learn,sandbox=require,linger=70us,overflow=1M,context=\"system_u:object_r:a:s0:c1,c2\"",
+         account=/c,decode-marks=/d,front=kernel,transport=dev,profile=/p,learn,sandbox=require,linger=70us,overflow=1M,context=\"system_u:object_r:a:s0:c1,c2\"",
     )
     .expect("all are known");
-    let Settings { open, mount, source, account, decode_marks, front, profile, learn, sandbox } = settings;
+    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox } = settings;
     assert_eq!((profile, learn), (ProfileChoice::File("/p".into()), true));
-    assert_eq!((front, sandbox), (Front::Kernel, Mode::Require));
+    assert_eq!((front, transport, sandbox), (Front::Kernel, TransportChoice::Device, Mode::Require));
     assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
     assert_eq!((open.engine.cache_bytes, open.engine.spill_file_bytes), (1 << 30, 1 << 20));
     assert_eq!(open.engine.workers.to_string(), "inline");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
-use crate::{front::FrontReport, launch::LaunchReport, mount_options::ShownOption};
+use crate::{front::FrontReport, launch::LaunchReport, mount_options::ShownOption, transport::TransportReport};
 
 /// The version of the fields.
 pub(crate) const SCHEMA: u32 = 2;
@@ -27,6 +27,9 @@ pub(crate) struct Report {
     /// Whether the kernel's EROFS is in front.
     #[serde(default)]
     pub(crate) front: FrontReport,
+    /// How requests come from the kernel.
+    #[serde(default)]
+    pub(crate) transport: TransportReport,
     /// The launch that is replayed or recorded.
     #[serde(default)]
     pub(crate) launch: LaunchReport,

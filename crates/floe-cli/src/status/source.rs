@@ -18,14 +18,15 @@ use crate::{
     launch::Launches,
     mount_options::Settings,
     shown::json_name,
+    transport::TransportReport,
 };
 
 /// The size of a page of the pool, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// Why a mount with a front is not handed over.
-const CANNOT_HAND_OVER: &str =
-    "only mounts with front=fuse can be taken over by another process: unmount it, and mount it again";
+/// Why a mount is not handed over.
+const CANNOT_HAND_OVER: &str = "only mounts with front=fuse and transport=dev can be taken over by another process: \
+                                unmount it, and mount it again";
 
 /// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [
@@ -65,6 +66,7 @@ pub(crate) struct Source {
     /// The settings at mount time.
     pub(crate) settings: Settings,
     pub(crate) front: FrontReport,
+    pub(crate) transport: TransportReport,
     pub(crate) requests: RequestCounts,
     pub(crate) launches: Arc<Launches>,
     pub(crate) started: Instant,
@@ -125,6 +127,7 @@ impl Source {
                 devices: self.devices.iter().map(shown).collect(),
             },
             front: self.front.clone(),
+            transport: self.transport.clone(),
             launch: self.launches.report(),
             options: self.settings().shown(),
             remote: self.remote.as_deref().map(remote_of),

@@ -34,6 +34,9 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     if !report.front.kind.is_empty() {
         writeln!(writer, "front        {} ({})", shown(&report.front.kind), shown(&report.front.reason))?;
     }
+    if !report.transport.kind.is_empty() {
+        writeln!(writer, "transport    {} ({})", shown(&report.transport.kind), shown(&report.transport.reason))?;
+    }
     write_launch(writer, &report.launch)?;
     if let Some(remote) = &report.remote {
         write_remote(writer, remote)?;

@@ -53,7 +53,7 @@ const FIELDS: &str = "
     stored_metadata_cache.joins stored_metadata_cache.misses stored_metadata_cache.releases
     stored_metadata_cache.used_bytes stored_metadata_cache.wakes stored_metadata_cache.wakes_per_release
     threads[].cpu threads[].name threads[].priority_asked
-    threads[].priority_got threads[].tasks threads[].throttled threads[].yielded uptime_seconds version work.decoded_bytes
+    threads[].priority_got threads[].tasks threads[].throttled threads[].yielded transport.kind transport.reason uptime_seconds version work.decoded_bytes
     work.decodes work.fetched_bytes work.fetches work.outstanding work.outstanding_max";
 
 fn ready() -> bool {

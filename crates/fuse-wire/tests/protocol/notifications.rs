@@ -17,7 +17,7 @@ fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifi
     let channel = Channel::new(device);
     let notifier = Notifier::new(channel.clone());
     let serving = thread::spawn(move || {
-        let mut sample = Sample::new(channel, InitFlags::all());
+        let mut sample = Sample::new(channel, InitFlags::all() - InitFlags::OVER_IO_URING);
         sample.negotiate().expect("terms");
         sample.serve().expect("an unmount ends it");
         sample

@@ -6,7 +6,7 @@ use floe_engine::machine_page_bytes;
 use floe_fuse_wire::{Agreement, InitFlags, Offer, Terms};
 
 use crate::{
-    Access, MountOptions, Readdir,
+    Access, MountOptions, Readdir, Rings,
     connection::{READ_BYTES_MAX, WRITE_BYTES_MAX},
 };
 
@@ -58,6 +58,9 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circum
     if circumstances.checks_permissions || acl {
         // The kernel refuses the mount if it does not check permissions itself; access control lists make it.
         flags |= InitFlags::ALLOW_IDMAP;
+    }
+    if options.rings.as_ref().is_some_and(Rings::are_there) {
+        flags |= InitFlags::OVER_IO_URING;
     }
     let background = NonZero::get(options.background_max);
     Terms {

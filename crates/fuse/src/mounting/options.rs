@@ -4,7 +4,7 @@ use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
 use floe_image::{ByteRange, Error, Nid};
 
-use crate::Keeper;
+use crate::{Keeper, connection::rings::Rings};
 
 /// Called for every error that a client of the mount gets because of the image or its source.
 pub type FaultSink = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -70,6 +70,9 @@ pub struct MountOptions {
     pub threads: NonZero<usize>,
     /// Whether each of them has its own descriptor of the device.
     pub clone_fd: bool,
+    /// The rings over which the kernel sends requests, if it offers that; `None` for `/dev/fuse`. Such a mount cannot be handed
+    /// over.
+    pub rings: Option<Rings>,
     /// The maximum number of readahead and other background requests that the kernel may have in progress.
     pub background_max: NonZero<u16>,
     /// The kernel's readahead in bytes; `None` for its default. Setting it needs root.
@@ -162,6 +165,7 @@ impl Default for MountOptions {
             // At least two, so that one can wait for the source.
             threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
             clone_fd: false,
+            rings: None,
             background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             read_ahead_bytes: None,
             readdir: Readdir::Adaptive,

@@ -39,6 +39,14 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default("auto")
     .shown(|now| now.front.to_string()),
     row(
+        "transport",
+        text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
+        "how requests come from the kernel: over /dev/fuse, or over io_uring, which is faster but excludes floe upgrade; \
+         auto: over io_uring where root has set the kernel's parameter fuse.enable_uring (Linux 6.14)",
+    )
+    .default("auto")
+    .shown(|now| now.transport.to_string()),
+    row(
         "readdir",
         text("adaptive|plain|plus|auto", |to, value| {
             to.mount.readdir = match value {

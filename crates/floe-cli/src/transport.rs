@@ -1,0 +1,128 @@
+//! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
+
+use std::{fmt, fs, num::NonZero, str::FromStr, thread};
+
+use floe_fuse::{Mount, MountOptions, Rings, Transport};
+use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
+
+use crate::fail::Fail;
+
+/// Whether the kernel offers FUSE over io_uring: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// How requests are to come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum TransportChoice {
+    /// Over io_uring where the kernel offers it and the mount need not outlive its process.
+    #[default]
+    Auto,
+    /// Over `/dev/fuse`.
+    Device,
+    /// Over io_uring.
+    Uring,
+}
+
+/// Whether the mount continues beyond one process, which io_uring cannot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Continuity {
+    /// It ends with this process.
+    Unneeded,
+    /// The service manager can restart it.
+    Managed,
+    /// Another process has served it before.
+    TakenOver,
+}
+
+/// How requests come from the kernel, and why.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub(crate) struct TransportReport {
+    /// `uring` or `dev`.
+    pub(crate) kind: String,
+    /// Why it is this one; one line.
+    pub(crate) reason: String,
+}
+
+impl TransportChoice {
+    /// Creates the rings that the mount needs, before the process is confined. Returns why there are none.
+    ///
+    /// # Errors
+    /// There can be none, but they were asked for.
+    pub(crate) fn prepare(self, options: &mut MountOptions, continuity: Continuity) -> Result<Option<String>, Fail> {
+        let obstacle = match (continuity, self) {
+            (_, Self::Device) => Some("it was asked for".to_owned()),
+            (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
+            (Continuity::Managed, Self::Auto) => {
+                Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
+            }
+            // fusermount3 looks once whether the mount is dead, and the kernel ends rings only after their process.
+            (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
+            (_, Self::Auto) if has_few_descriptors() => Some("the limit of open files is low (ulimit -n)".to_owned()),
+            (_, Self::Auto) if !is_offered() => {
+                Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
+            }
+            (_, Self::Auto | Self::Uring) => Rings::new()
+                .map(|rings| options.rings = Some(rings))
+                .err()
+                .map(|error| format!("this process cannot use io_uring: {error}")),
+        };
+        match obstacle {
+            Some(reason) if self == Self::Uring && continuity != Continuity::TakenOver => Err(refused(&reason)),
+            obstacle => Ok(obstacle),
+        }
+    }
+
+    /// How the requests of a mount come from the kernel. `obstacle` is the result of [`TransportChoice::prepare`].
+    ///
+    /// # Errors
+    /// Not over io_uring, although that was asked for.
+    pub(crate) fn report(self, mount: &Mount, obstacle: Option<String>) -> Result<TransportReport, Fail> {
+        let (kind, reason) = match mount.transport() {
+            Transport::Rings(_) if self == Self::Uring => ("uring", "it was asked for".to_owned()),
+            Transport::Rings(_) => ("uring", "the kernel offers it".to_owned()),
+            Transport::DeviceWithout(reason) if self == Self::Uring => return Err(refused(reason)),
+            Transport::DeviceWithout(reason) => ("dev", reason.clone()),
+            Transport::Device => ("dev", obstacle.unwrap_or_default()),
+        };
+        Ok(TransportReport { kind: kind.to_owned(), reason })
+    }
+}
+
+impl fmt::Display for TransportChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Device => "dev",
+            Self::Uring => "uring",
+        })
+    }
+}
+
+impl FromStr for TransportChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "dev" => Ok(Self::Device),
+            "uring" => Ok(Self::Uring),
+            _ => Err(format!("'{text}' is not auto, dev or uring")),
+        }
+    }
+}
+
+fn is_offered() -> bool {
+    fs::read_to_string(ENABLED).is_ok_and(|value| value.trim() == "Y")
+}
+
+/// Whether the rings, with two descriptors for each CPU, would take more than half of the descriptors.
+fn has_few_descriptors() -> bool {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    getrlimit(Resource::Nofile).current.is_some_and(|limit| limit < (4 * cpus).max(64))
+}
+
+fn refused(reason: &str) -> Fail {
+    Fail::failed(format!(
+        "FUSE over io_uring is not possible: {reason}: give transport=dev in place of transport=uring"
+    ))
+}

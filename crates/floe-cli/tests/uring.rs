@@ -1,0 +1,230 @@
+//! Mounts over io_uring, which the tests enable in the kernel for as long as they run.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use floe_testkit::{
+    check_rows,
+    corpus::Corpus,
+    skip::{Need, ready, skipped},
+    walk::{self, DirectoryWalk},
+};
+use rustix::process::Signal;
+use support::program::{Place, Serving, demo, floe, run, told, until, within};
+
+const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The value of the kernel's parameter during a test. One test at a time has it.
+struct Parameter {
+    before: String,
+    _only: MutexGuard<'static, ()>,
+}
+
+impl Parameter {
+    /// Sets it; says on stderr if the kernel does not have it.
+    fn set(value: &str) -> Option<Self> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ready(&[Need::Root, Need::Fuse]) {
+            return None;
+        }
+        let before = match fs::read_to_string(PARAMETER) {
+            Ok(before) => before,
+            Err(error) => {
+                skipped(&format!("the kernel has no FUSE over io_uring: {error}"));
+                return None;
+            }
+        };
+        if let Err(error) = fs::write(PARAMETER, value) {
+            skipped(&format!("FUSE over io_uring cannot be enabled: {error}"));
+            return None;
+        }
+        Some(Self { before, _only: only })
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        let _ = fs::write(PARAMETER, self.before.trim());
+    }
+}
+
+fn serving(image: &Path, transport: &str) -> Serving {
+    Serving::new(image, ["-o", &format!("transport={transport}")])
+}
+
+fn transport(serving: &Serving) -> String {
+    let told = run(floe().args(["status"]).arg(&serving.place.path));
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("transport")).unwrap_or_else(|| panic!("{text}"));
+    line.trim().to_owned()
+}
+
+/// Unmounts, and waits until the process has ended by itself.
+fn unmount(mut serving: Serving) {
+    until("it can be unmounted", || {
+        run(floe().arg("umount").arg(&serving.place.path));
+        !serving.place.is_mounted()
+    });
+    let (status, errors) = serving.end();
+    assert!(status.success() && errors.is_empty(), "{status} {errors}");
+}
+
+fn files_beneath(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {
+        match entry.file_type().expect("its type") {
+            kind if kind.is_dir() => files.extend(files_beneath(&entry.path())),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}
+
+#[test]
+fn mounts_show_the_same_over_io_uring() {
+    let Some(_enabled) = Parameter::set("Y") else { return };
+    let corpus = Corpus::fixtures();
+    let mut images = vec![demo()];
+    let materialised: Vec<_> = corpus.images().iter().map(|image| corpus.materialise(image)).collect();
+    images.extend(
+        materialised
+            .iter()
+            .filter(|files| files.offset == 0 && files.devices.is_empty())
+            .map(|files| files.path.clone()),
+    );
+    check_rows(
+        &images,
+        |image| image.display().to_string(),
+        |image| {
+            let (over_ring, over_device) = (serving(image, "uring"), serving(image, "dev"));
+            let kinds = (transport(&over_ring), transport(&over_device));
+            let mut told = Vec::new();
+            if kinds != ("uring (it was asked for)".to_owned(), "dev (it was asked for)".to_owned()) {
+                told.push(format!("{kinds:?}"));
+            }
+            let shown = |serving: &Serving| walk::directory(&serving.place.path, EVERYTHING).expect("walked");
+            if shown(&over_ring) != shown(&over_device) {
+                told.push("they differ".to_owned());
+            }
+            unmount(over_ring);
+            unmount(over_device);
+            told
+        },
+    );
+}
+
+#[test]
+fn eight_readers_at_once_get_the_right_bytes() {
+    let Some(_enabled) = Parameter::set("Y") else { return };
+    let (over_ring, over_device) = (serving(&demo(), "auto"), serving(&demo(), "dev"));
+    assert_eq!(transport(&over_ring), "uring (the kernel offers it)");
+    let ring_root = &over_ring.place.path;
+    let expected: Vec<_> = files_beneath(&over_device.place.path)
+        .into_iter()
+        .map(|path| {
+            let bytes = fs::read(&path).expect("data");
+            (path.strip_prefix(&over_device.place.path).expect("a path in it").to_owned(), bytes)
+        })
+        .collect();
+    thread::scope(|scope| {
+        for reader in 0..8 {
+            let expected = &expected;
+            scope.spawn(move || {
+                for round in 0..4 {
+                    for index in 0..expected.len() {
+                        let (path, bytes) = &expected[(index * 7 + reader + round) % expected.len()];
+                        let file = fs::File::open(ring_root.join(path)).expect("it is there");
+                        assert!(fs::read(ring_root.join(path)).expect("data") == *bytes, "{}", path.display());
+                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+                    }
+                }
+            });
+        }
+    });
+    unmount(over_ring);
+    unmount(over_device);
+}
+
+#[test]
+fn mounts_end_with_the_connection_and_with_the_process() {
+    let Some(_enabled) = Parameter::set("Y") else { return };
+    let mut aborted = serving(&demo(), "uring");
+    let minor = rustix::fs::minor(fs::metadata(&aborted.place.path).expect("it is mounted").dev());
+    let connection = Path::new("/sys/fs/fuse/connections").join(minor.to_string()).join("abort");
+    if connection.exists() {
+        fs::write(connection, "1").expect("ours");
+        let (status, errors) = aborted.end();
+        assert!(!status.success() && errors.contains("lost the connection"), "{status} {errors}");
+    }
+    let mut killed = serving(&demo(), "uring");
+    let path = killed.place.file("README.txt");
+    killed.signal(Signal::KILL);
+    killed.end();
+    assert!(within(move || fs::read(path)).is_err(), "nobody serves it");
+    let mut signalled = serving(&demo(), "uring");
+    signalled.signal(Signal::TERM);
+    let (status, errors) = signalled.end();
+    assert!(status.success() && !signalled.place.is_mounted(), "{status} {errors}");
+}
+
+#[test]
+fn a_mount_over_io_uring_is_neither_handed_over_nor_unmounted_by_fusermount() {
+    let Some(_enabled) = Parameter::set("Y") else { return };
+    let managed = Place::new();
+    let arguments = ["-o", "front=fuse,transport=uring,auto-unmount"];
+    let (code, errors) = told(&run(floe().arg("mount").arg(demo()).arg(&managed.path).args(arguments)));
+    assert!(code == Some(1) && errors.contains("auto-unmount needs /dev/fuse"), "{errors}");
+    let serving = serving(&demo(), "uring");
+    let (code, errors) = told(&run(floe().arg("upgrade").arg(&serving.place.path)));
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("transport=dev"), "{errors}");
+    assert!(fs::read(serving.place.file("README.txt")).is_ok());
+    unmount(serving);
+}
+
+#[test]
+fn what_the_kernel_does_not_offer_is_said() {
+    let Some(_disabled) = Parameter::set("N") else { return };
+    let place = Place::new();
+    let mount = |options: &str| run(floe().arg("mount").arg(demo()).arg(&place.path).args(["-o", options]));
+    let (code, errors) = told(&mount("front=fuse,transport=uring"));
+    assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.contains("the kernel does not offer it") && errors.contains("transport=dev"), "{errors}");
+    assert!(!place.is_mounted());
+    let automatic = serving(&demo(), "auto");
+    assert_eq!(transport(&automatic), "dev (the kernel does not offer io_uring (fuse.enable_uring))");
+    unmount(automatic);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_process_with_rings_is_confined() {
+    let Some(_enabled) = Parameter::set("Y") else { return };
+    let victim = tempfile::tempdir().expect("a directory");
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = port.local_addr().expect("it is bound").port();
+    let _socket = std::os::unix::net::UnixListener::bind(victim.path().join("listener.sock")).expect("a socket");
+    let place = Place::new();
+    let mut command = floe();
+    command.arg("mount").arg(demo()).arg(&place.path).args(["-o", "front=fuse,transport=uring"]);
+    command.env("FLOE_TEST_COMPROMISED", format!("{}:{port}", victim.path().display()));
+    let serving = Serving::start(command, place);
+    assert!(fs::read(serving.place.file("README.txt")).is_ok());
+    let attempts = fs::read_to_string(victim.path().join("attempts")).expect("the hook wrote it");
+    assert!(attempts.lines().any(|line| line.starts_with("io_uring_setup: ")), "{attempts}");
+    let allowed: Vec<_> = attempts.lines().filter(|line| line.ends_with(": allowed")).collect();
+    assert!(allowed.is_empty(), "{allowed:?}");
+    unmount(serving);
+}

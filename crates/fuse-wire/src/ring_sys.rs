@@ -1,0 +1,401 @@
+//! Rings: the transport over io_uring, one for each thread that takes requests.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread::{self, ThreadId},
+};
+
+use io_uring::{IoUring, cqueue, opcode, register::Restriction, squeue, types::Fd};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::Errno,
+};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::{
+    Channel, Receipt, Received, Reply, Request, RequestBuffer, abi::READ_BUFFER_BYTES_MIN, request::Malformed,
+    slot_sys::Slot,
+};
+
+/// `FUSE_IO_URING_CMD_REGISTER`: adds a slot, in which the kernel puts a request.
+const REGISTER: u32 = 1;
+
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: takes the reply in a slot, and puts the next request there.
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// The maximal number of slots for each queue: of requests that were received and have no reply.
+const SLOTS_PER_QUEUE_MAX: usize = 32;
+
+/// The number of commands that fit into a ring before they are submitted.
+const COMMANDS_MAX: u32 = 64;
+
+/// `POLLIN`.
+const READABLE: u32 = 1;
+
+/// The mark of the completions that announce replies of other threads. Slots have smaller numbers.
+const BELL: u64 = u64::MAX;
+
+/// The ring of one thread, for some of the kernel's queues. The kernel has a queue for each CPU, and puts a request into the
+/// queue of the CPU from which it comes.
+///
+/// A ring is created without a connection, because a confined process may not create one. It only accepts the commands
+/// that this type submits: the kernel refuses all others, such as opening a file.
+#[derive(Debug)]
+pub struct Ring {
+    core: Arc<Core>,
+    /// The numbers of the queues.
+    queues: Vec<u16>,
+    payload_bytes: usize,
+}
+
+/// `fuse_uring_cmd_req`: the argument of a command.
+#[repr(C)]
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+struct Command {
+    flags: u64,
+    commit_id: u64,
+    qid: u16,
+    padding: [u8; 6],
+}
+
+const _: () = assert!(size_of::<Command>() == 24);
+
+/// The part of a ring that replies refer to.
+struct Core {
+    io: IoUring<squeue::Entry128>,
+    /// Set at the start: the connection, and the thread that alone may submit commands.
+    started: OnceLock<(Channel, ThreadId)>,
+    /// Locked by that thread alone.
+    slots: Mutex<Slots>,
+    /// Slots with replies of other threads, which that thread commits.
+    returned: Mutex<Vec<Slot>>,
+    /// Wakes it to commit them.
+    bell: OwnedFd,
+    /// Whether it is about to wait, so that the bell is needed.
+    is_waiting: AtomicBool,
+}
+
+/// The slots of a ring.
+struct Slots {
+    /// By number: those in which the kernel puts a request. The others belong to replies.
+    with_kernel: Vec<Option<Slot>>,
+    /// For each queue, how many there are.
+    counts: Vec<SlotCounts>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct SlotCounts {
+    with_kernel: usize,
+    all: usize,
+}
+
+/// The place of a reply that goes over a ring.
+pub(crate) struct InSlot {
+    core: Arc<Core>,
+    slot: Slot,
+}
+
+impl Ring {
+    /// Creates a ring for these queues of a connection.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring, or this process may not use it.
+    pub fn new(queues: Vec<u16>) -> io::Result<Self> {
+        let mut builder = IoUring::<squeue::Entry128>::builder();
+        builder.setup_r_disabled().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
+        let completions = queues.len() * SLOTS_PER_QUEUE_MAX + 1;
+        builder.setup_clamp().setup_cqsize(u32::try_from(completions).unwrap_or(u32::MAX));
+        let io = builder.build(COMMANDS_MAX)?;
+        let mut permitted = [Restriction::sqe_op(opcode::UringCmd80::CODE), Restriction::sqe_op(opcode::PollAdd::CODE)];
+        io.submitter().register_restrictions(&mut permitted)?;
+        let slots = Slots { with_kernel: Vec::new(), counts: vec![SlotCounts::default(); queues.len()] };
+        let core = Core {
+            io,
+            started: OnceLock::new(),
+            slots: Mutex::new(slots),
+            returned: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC)?,
+            is_waiting: AtomicBool::new(false),
+        };
+        Ok(Self { core: Arc::new(core), queues, payload_bytes: 0 })
+    }
+
+    /// The numbers of the queues.
+    pub fn queues(&self) -> &[u16] {
+        &self.queues
+    }
+
+    /// Makes the calling thread the one that takes requests, and announces the queues to the kernel. The terms of the
+    /// connection include [`InitFlags::OVER_IO_URING`](crate::InitFlags::OVER_IO_URING), and replies of at most
+    /// `payload_bytes`. Requests wait until all queues of the machine are announced.
+    ///
+    /// # Errors
+    /// The kernel refuses, and sends all requests over `/dev/fuse`.
+    pub fn start(&mut self, channel: &Channel, payload_bytes: usize) -> io::Result<()> {
+        self.payload_bytes = payload_bytes.max(READ_BUFFER_BYTES_MIN);
+        self.core.io.submitter().register_enable_rings()?;
+        if self.core.started.set((channel.clone(), thread::current().id())).is_err() {
+            return Err(Errno::ALREADY.into());
+        }
+        self.core.watch_bell()?;
+        self.register_slots()?;
+        // SAFETY: this thread alone takes completions.
+        let refusal = unsafe { self.core.io.completion_shared() }.find(|completion| completion.result() < 0);
+        refusal.map_or(Ok(()), |completion| Err(io::Error::from_raw_os_error(-completion.result())))
+    }
+
+    /// Waits for the next request. Called by the thread that has started the ring.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub fn receive<'buffer>(&mut self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
+        let mut slot = loop {
+            self.core.commit_returned()?;
+            // SAFETY: this thread alone takes completions.
+            let completion = unsafe { self.core.io.completion_shared() }.next();
+            let Some(completion) = completion else {
+                self.register_slots()?;
+                self.core.wait()?;
+                continue;
+            };
+            if completion.user_data() == BELL {
+                if !cqueue::more(completion.flags()) {
+                    self.core.watch_bell()?;
+                }
+                continue;
+            }
+            let Some(slot) = self.core.take(completion.user_data()) else { continue };
+            if completion.result() >= 0 {
+                break slot;
+            }
+            self.core.forget(&slot);
+            match Errno::from_raw_os_error(-completion.result()) {
+                Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV => return Ok(Receipt::Unmounted),
+                // The kernel did not take the slot, or no longer knows the request; another slot takes its place.
+                Errno::AGAIN | Errno::INTR | Errno::NOENT | Errno::CANCELED => {}
+                error => return Err(error.into()),
+            }
+        };
+        let bytes = buffer.bytes_mut();
+        let taken = slot.take_request(bytes);
+        let (header, len) = taken.unwrap_or_default();
+        let unique = if taken.is_some() { header.unique } else { slot.commit_id };
+        let reply = Reply::in_slot(InSlot { core: Arc::clone(&self.core), slot }, unique);
+        // One wrong request does not end the connection: the reply is an error.
+        let request = Request::parse(&bytes[..len]).map_err(|_| Malformed::Body(header));
+        Ok(Receipt::Request(Received { request, reply }))
+    }
+
+    /// Registers a slot for each queue that has none in which the kernel could put a request.
+    fn register_slots(&self) -> io::Result<()> {
+        for (position, &queue) in self.queues.iter().enumerate() {
+            let counts = lock(&self.core.slots).counts[position];
+            if counts.with_kernel == 0 && counts.all < SLOTS_PER_QUEUE_MAX {
+                self.core.register(position, queue, self.payload_bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Adds a slot to a queue.
+    fn register(&self, position: usize, queue: u16, payload_bytes: usize) -> io::Result<()> {
+        let mut slots = lock(&self.slots);
+        let slot = Slot::new(slots.with_kernel.len(), position, queue, payload_bytes)?;
+        let places = slot.places();
+        slots.counts[position].all += 1;
+        slots.with_kernel.push(None);
+        // The kernel reads `places` while the command is submitted.
+        self.give(&mut slots, slot, REGISTER, &places)
+    }
+
+    /// Commits the reply in a slot; from another thread than the owner, through the owner.
+    fn commit(&self, slot: Slot) {
+        let is_owner = self.started.get().is_some_and(|(_, owner)| *owner == thread::current().id());
+        if is_owner {
+            // If it fails, the connection has ended, and the owner learns of that when it waits.
+            let _ = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH, &[]);
+            return;
+        }
+        lock(&self.returned).push(slot);
+        if self.is_waiting.swap(false, SeqCst) {
+            // A counter that is full wakes the owner too.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Commits the replies of other threads.
+    fn commit_returned(&self) -> io::Result<()> {
+        let returned = std::mem::take(&mut *lock(&self.returned));
+        for slot in returned {
+            self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Gives a slot to the kernel with a command.
+    fn give(&self, slots: &mut Slots, slot: Slot, command: u32, places: &[libc::iovec]) -> io::Result<()> {
+        let (channel, _) = self.started.get().ok_or(Errno::NOTCONN)?;
+        let argument = Command { flags: 0, commit_id: slot.commit_id, qid: slot.queue, padding: [0; 6] };
+        let mut bytes = [0; 80];
+        bytes[..size_of::<Command>()].copy_from_slice(argument.as_bytes());
+        let entry = opcode::UringCmd80::new(Fd(channel.as_fd().as_raw_fd()), command).cmd(bytes);
+        let mut entry = entry.addr(Some(places.as_ptr() as u64)).build().user_data(slot.index as u64);
+        // SAFETY: an entry has the layout of `io_uring_sqe`, whose field `len` is its seventh word. The crate cannot set it.
+        unsafe { (&raw mut entry).cast::<u32>().add(6).write(places.len() as u32) };
+        slots.counts[slot.position].with_kernel += 1;
+        let index = slot.index;
+        slots.with_kernel[index] = Some(slot);
+        self.submit(&entry)
+    }
+
+    /// Watches the bell until the kernel says that it no longer does.
+    fn watch_bell(&self) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), READABLE).multi(true).build().user_data(BELL);
+        self.submit(&entry.into())
+    }
+
+    /// Submits a command. Called by the owner alone.
+    fn submit(&self, entry: &squeue::Entry128) -> io::Result<()> {
+        // SAFETY: one thread submits, and all memory that the command refers to belongs to its slot, which stays as it is
+        // until the command completes. The queue has room, since every command is submitted at once.
+        unsafe { self.io.submission_shared().push(entry) }.map_err(|_| Errno::BUSY)?;
+        retry_on_interrupt(|| self.io.submit())
+    }
+
+    /// Waits for a completion, unless another thread has replied meanwhile.
+    fn wait(&self) -> io::Result<()> {
+        self.is_waiting.store(true, SeqCst);
+        // `commit` stores and loads in the opposite order, so one of the two sees the other.
+        let is_returned = !lock(&self.returned).is_empty();
+        let waited = if is_returned { Ok(()) } else { retry_on_interrupt(|| self.io.submit_and_wait(1)) };
+        self.is_waiting.store(false, SeqCst);
+        waited
+    }
+
+    /// Takes a slot back from the kernel.
+    fn take(&self, index: u64) -> Option<Slot> {
+        let mut slots = lock(&self.slots);
+        let slot = slots.with_kernel.get_mut(usize::try_from(index).ok()?)?.take()?;
+        slots.counts[slot.position].with_kernel -= 1;
+        Some(slot)
+    }
+
+    /// Notes that a slot is not used any more.
+    fn forget(&self, slot: &Slot) {
+        lock(&self.slots).counts[slot.position].all -= 1;
+    }
+}
+
+impl InSlot {
+    /// Sends a reply. Returns it if it is too long.
+    pub(crate) fn send(mut self, unique: u64, error: i32, pieces: &[&[u8]]) -> Result<(), Self> {
+        if !self.slot.put_reply(unique, error, pieces) {
+            return Err(self);
+        }
+        self.core.commit(self.slot);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Core").field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for InSlot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slot.fmt(formatter)
+    }
+}
+
+fn retry_on_interrupt(submit: impl Fn() -> io::Result<usize>) -> io::Result<()> {
+    loop {
+        match submit() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_testkit::skip::skipped;
+    use io_uring::types::Fd;
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    /// A ring that accepts commands, without a connection.
+    fn ring() -> Option<Core> {
+        let ring = match Ring::new(vec![0]) {
+            Ok(ring) => ring,
+            Err(error) => {
+                skipped(&format!("there is no io_uring: {error}"));
+                return None;
+            }
+        };
+        let core = Arc::into_inner(ring.core).expect("it has no replies");
+        core.io.submitter().register_enable_rings().expect("it was disabled");
+        Some(core)
+    }
+
+    /// The result of a command.
+    fn result(core: &Core, entry: impl Into<squeue::Entry128>) -> i32 {
+        core.submit(&entry.into()).expect("the ring takes it");
+        retry_on_interrupt(|| core.io.submit_and_wait(1)).expect("it completes");
+        // SAFETY: this thread alone takes completions.
+        unsafe { core.io.completion_shared() }.next().expect("a completion").result()
+    }
+
+    #[test]
+    fn a_ring_refuses_all_commands_but_those_of_fuse() {
+        let Some(core) = ring() else { return };
+        let (path, mut byte) = (c"/etc/passwd", [0u8; 1]);
+        let (directory, bell) = (Fd(CWD.as_raw_fd()), Fd(core.bell.as_raw_fd()));
+        let refused = [
+            ("open", opcode::OpenAt::new(directory, path.as_ptr()).build()),
+            ("socket", opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build()),
+            ("read", opcode::Read::new(bell, byte.as_mut_ptr(), 1).build()),
+            ("unlink", opcode::UnlinkAt::new(directory, path.as_ptr()).build()),
+            ("nop", opcode::Nop::new().build()),
+        ];
+        for (name, entry) in refused {
+            assert_eq!(result(&core, entry), -libc::EACCES, "{name}");
+        }
+        // Not a FUSE connection, but permitted.
+        assert_ne!(result(&core, opcode::UringCmd80::new(bell, REGISTER).build()), -libc::EACCES);
+        let registered = core.io.submitter().register_files(&[bell.0]);
+        assert_eq!(registered.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
+    }
+
+    #[test]
+    fn replies_of_other_threads_wake_the_owner() {
+        let Some(core) = ring() else { return };
+        core.watch_bell().expect("the ring takes it");
+        let slot = Slot::new(0, 0, 0, READ_BUFFER_BYTES_MIN).expect("memory");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !core.is_waiting.load(SeqCst) {
+                    thread::yield_now();
+                }
+                core.commit(slot);
+            });
+            core.wait().expect("it is woken");
+        });
+        assert_eq!(lock(&core.returned).len(), 1);
+        // With a reply there, the owner does not wait.
+        core.wait().expect("it does not wait");
+    }
+}

@@ -1,0 +1,81 @@
+//! The rings of a mount that is served over io_uring.
+
+use std::{
+    fmt, fs, io,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use floe_fuse_wire::Ring;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPUs for which the kernel has queues.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+
+/// Rings for the next mount with these options. A process that confines itself creates them before, because it cannot create
+/// any later.
+#[derive(Clone)]
+pub struct Rings {
+    rings: Arc<Mutex<Vec<(Ring, usize)>>>,
+}
+
+impl Rings {
+    /// Creates a ring for each CPU that this process may use. Together they have a queue for each CPU that this machine can
+    /// have; those of CPUs that the process may not use are spread over the rings.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring, or this process may not use it.
+    pub fn new() -> io::Result<Self> {
+        let possible = count(&fs::read_to_string(POSSIBLE_CPUS)?).ok_or(io::ErrorKind::InvalidData)?;
+        let allowed = sched_getaffinity(None)?;
+        let own: Vec<u16> = (0..possible).filter(|cpu| allowed.is_set(usize::from(*cpu))).collect();
+        let mut queues: Vec<Vec<u16>> = own.iter().map(|cpu| vec![*cpu]).collect();
+        let others = (0..possible).filter(|cpu| !own.contains(cpu));
+        for (index, cpu) in others.enumerate() {
+            let ring = index % queues.len().max(1);
+            queues.get_mut(ring).ok_or(io::ErrorKind::InvalidData)?.push(cpu);
+        }
+        let rings = own.iter().zip(queues).map(|(cpu, queues)| Ok((Ring::new(queues)?, usize::from(*cpu))));
+        Ok(Self { rings: Arc::new(Mutex::new(rings.collect::<io::Result<_>>()?)) })
+    }
+
+    /// Whether no mount has taken them.
+    pub(crate) fn are_there(&self) -> bool {
+        !self.rings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Takes the rings out, each with the CPU of its thread.
+    pub(crate) fn take(&self) -> Vec<(Ring, usize)> {
+        std::mem::take(&mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Rings").finish_non_exhaustive()
+    }
+}
+
+/// Keeps the calling thread on a CPU, if that is permitted.
+pub(crate) fn stay_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _ = sched_setaffinity(None, &set);
+}
+
+/// The number of CPUs in a list such as `0-3,8`, up to the last one.
+fn count(list: &str) -> Option<u16> {
+    list.trim().rsplit(['-', ',']).next()?.parse::<u16>().ok()?.checked_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_counted_up_to_the_last_one() {
+        for (list, expected) in [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-3,8-9", Some(10)), ("", None), ("0-x", None)]
+        {
+            assert_eq!(count(list), expected, "{list:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
+
+use std::sync::{Arc, mpsc};
+
+use floe_fuse_wire::{Agreement, Channel, InitFlags};
+
+use super::{Session, spawn};
+use crate::{
+    MountError, MountOptions,
+    connection::{READ_BYTES_MAX, rings::stay_on},
+};
+
+/// Why a kernel does not accept rings.
+const NOT_OFFERED: &str =
+    "the kernel does not offer it: root enables it with echo Y > /sys/module/fuse/parameters/enable_uring (Linux 6.14)";
+
+/// How requests come from the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Over `/dev/fuse`.
+    Device,
+    /// Over `/dev/fuse`, although there were rings: why.
+    DeviceWithout(String),
+    /// Over io_uring, with this many rings.
+    Rings(usize),
+}
+
+impl Transport {
+    /// Starts the session threads with rings, if there are rings and the kernel accepts them.
+    pub(super) fn begin(
+        session: &Arc<Session>,
+        channel: &Channel,
+        agreement: Agreement,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let Some(rings) = &options.rings else { return Ok(Self::Device) };
+        if !agreement.flags.contains(InitFlags::OVER_IO_URING) {
+            return Ok(Self::DeviceWithout(NOT_OFFERED.to_owned()));
+        }
+        let rings = rings.take();
+        let count = rings.len();
+        let (sender, started) = mpsc::channel();
+        for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
+            let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
+            spawn(format!("floe-fuse/{cpu}"), move || {
+                stay_on(cpu);
+                let result = ring.start(&channel, READ_BYTES_MAX as usize);
+                let is_started = result.is_ok();
+                let _ = sender.send(result);
+                if is_started {
+                    session.note(|edge| edge.serve_ring(&mut ring, number));
+                }
+            })?;
+        }
+        // After one refusal, the kernel sends everything over the device.
+        let refusal = started.iter().take(count).find_map(Result::err);
+        Ok(refusal.map_or(Self::Rings(count), |error| Self::DeviceWithout(error.to_string())))
+    }
+}
