@@ -75,7 +75,9 @@ pub enum XattrSelection {
 
 /// Decides by its name whether an extended attribute is set.
 #[derive(Clone)]
-pub struct XattrFilter(Arc<dyn Fn(&[u8]) -> bool + Send + Sync>);
+pub struct XattrFilter(Arc<Accepts>);
+
+type Accepts = dyn Fn(&[u8]) -> bool + Send + Sync;
 
 impl XattrFilter {
     /// A filter that accepts the names for which `accepts` returns true. It is called from all threads.
