@@ -90,6 +90,8 @@ fn superblock(wide: bool) -> Vec<u8> {
         devices: Vec::new(),
         long_prefixes: Vec::new(),
         packed_nid: PACKED.0,
+        metabox_nid: None,
+        checksum: true,
     })
 }
 

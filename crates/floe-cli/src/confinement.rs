@@ -92,7 +92,7 @@ pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     if options.owners {
         policy.capabilities.push(Capability::Chown);
     }
-    if options.xattrs == XattrSelection::All {
+    if matches!(options.xattrs, XattrSelection::All | XattrSelection::Accepted(_)) {
         policy.capabilities.extend([Capability::Setfcap, Capability::SysAdmin]);
     }
     policy
@@ -176,6 +176,13 @@ impl Target {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Lets the confined process give the directory up.
+    pub(crate) fn may_give_up(&self, policy: &mut Policy) {
+        if self.is_made {
+            policy.allow(directory_of(&self.path), Access::RemoveDirectories);
+        }
     }
 
     /// Removes the directory if it was created for an extraction that does not start.

@@ -15,7 +15,7 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::AtomicBool,
         mpsc::{Receiver, sync_channel},
     },
@@ -23,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    Attr, Image, Nid,
+    Attr, Image, Nid, Timestamp,
     memory_limit::{check_thread_start, threads_within_limit},
 };
 
@@ -52,6 +52,8 @@ pub struct ExtractOptions {
     pub modes: bool,
     /// Whether times are set.
     pub times: bool,
+    /// The time that everything gets, instead of the times in the image.
+    pub time: Option<Timestamp>,
     /// Which extended attributes are set.
     pub xattrs: XattrSelection,
     /// The directory of the image that serves as the root of the extraction.
@@ -59,20 +61,71 @@ pub struct ExtractOptions {
 }
 
 /// Which extended attributes are set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum XattrSelection {
     /// All of them.
     All,
     /// Attributes whose names begin with `user.`.
     User,
+    /// Attributes whose names the filter accepts.
+    Accepted(XattrFilter),
     /// None.
     None,
+}
+
+/// Decides by its name whether an extended attribute is set.
+#[derive(Clone)]
+pub struct XattrFilter(Arc<Accepts>);
+
+type Accepts = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+impl XattrFilter {
+    /// A filter that accepts the names for which `accepts` returns true. It is called from all threads.
+    pub fn new(accepts: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(accepts))
+    }
+}
+
+impl XattrSelection {
+    /// Whether the attribute of this name is set.
+    pub fn includes(&self, name: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::User => name.starts_with(b"user."),
+            Self::Accepted(filter) => (filter.0)(name),
+            Self::None => false,
+        }
+    }
+}
+
+/// A filter equals only its clones.
+impl PartialEq for XattrFilter {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for XattrFilter {}
+
+impl fmt::Debug for XattrFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("XattrFilter").finish_non_exhaustive()
+    }
 }
 
 impl Default for ExtractOptions {
     fn default() -> Self {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
-        Self { jobs, force: false, owners: true, modes: true, times: true, xattrs: XattrSelection::All, root: None }
+        Self {
+            jobs,
+            force: false,
+            owners: true,
+            modes: true,
+            times: true,
+            time: None,
+            xattrs: XattrSelection::All,
+            root: None,
+        }
     }
 }
 

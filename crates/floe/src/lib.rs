@@ -72,7 +72,7 @@ pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
     ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
-    XattrSelection, extract,
+    XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,

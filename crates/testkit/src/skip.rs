@@ -7,6 +7,8 @@ use std::{
     thread,
 };
 
+use rustix::process::Signal;
+
 use crate::{
     corpus::Corpus,
     peer::{self, Versions, peer},
@@ -29,6 +31,8 @@ pub enum Need {
     Peer(&'static str),
     /// A program, by name, in one of these versions.
     PeerOf(&'static str, Versions),
+    /// This process, and so the programs that it starts, do not ignore the signal.
+    Signal(Signal),
 }
 
 impl Need {
@@ -45,6 +49,10 @@ impl Need {
             Self::Corpus => Corpus::locate().err(),
             Self::Peer(program) => peer(program).is_none().then(|| peer::absent(program)),
             Self::PeerOf(program, versions) => versions.missing(program),
+            Self::Signal(signal) => is_ignored(signal).then(|| {
+                let number = signal.as_raw();
+                format!("signal {number} is ignored, as shells and nohup do for programs in the background")
+            }),
         }
     }
 }
@@ -80,6 +88,14 @@ pub fn skipped(reason: &str) {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether this process ignores a signal. Programs inherit that.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal.as_raw() - 1) & 1 != 0
 }
 
 fn kernel_lacks(file_system: &str) -> Option<String> {

@@ -143,7 +143,9 @@ impl EncodedExtents {
         Ok(Some(Record { plen: low(record), position: record >> 32, range, is_last }))
     }
 
-    /// The last record that begins at or before `position`. A hole precedes the first record.
+    /// The last record that begins at or before `position`. A hole precedes the first record. `None` if the records that
+    /// the search compares are not sorted. Without this test, a search for another byte of the resulting range could
+    /// find another record.
     fn by_beginning(
         &self,
         inode: &Inode,
@@ -153,10 +155,13 @@ impl EncodedExtents {
     ) -> Result<Option<Record>> {
         let (mut low, mut high) = (0, count);
         let mut found = Record { plen: 0, position: 0, range: ByteRange::new(0, 0), is_last: false };
-        let (mut start, mut end) = (0, inode.size);
+        let (mut start, mut end) = (0, u64::MAX);
         while low < high {
             let middle = low + (high - low) / 2;
             let (record, beginning) = self.beginning(window, record_len, middle)?;
+            if beginning < start || beginning > end {
+                return Ok(None);
+            }
             if beginning > position {
                 (high, end) = (middle, beginning);
             } else {
@@ -166,7 +171,7 @@ impl EncodedExtents {
         }
         found.is_last = low == count && count != 0;
         found.range = ByteRange::between(start, end.min(inode.size));
-        Ok(Some(found).filter(|record| record.range.offset() <= position && position < record.range.end()))
+        Ok(Some(found))
     }
 
     fn beginning(&self, window: &mut Window<'_>, record_len: u64, number: u64) -> Result<(Extent, u64)> {

@@ -108,6 +108,15 @@ fn an_index_that_contradicts_itself_is_found() {
     }
 }
 
+#[test]
+fn extents_that_are_found_only_from_some_offsets_are_a_finding() {
+    let corpus = Corpus::fixtures();
+    let unsorted = corpus.corrupt_images().into_iter().find(|image| image.name == "erofs-extents-unsorted");
+    let image = corpus.corrupt_bytes(&unsorted.expect("it is in fixtures/"));
+    let found: Vec<String> = findings(&Arc::new(DirectReader::of(image))).iter().map(Finding::to_string).collect();
+    assert!(found.iter().any(|finding| finding.contains("extents are not sorted")), "{found:#?}");
+}
+
 /// Corrupt images without a detectable fault: data has no checksum, so a literal may change; and a file in one huge
 /// chunk equals a file in contiguous blocks.
 const FAULTLESS: &[&str] = &["erofs-chunk-bits-31", "erofs-zstd-flip"];

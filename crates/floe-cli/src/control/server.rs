@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::{net::sockopt::socket_peercred, process::geteuid};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    net::sockopt::socket_peercred,
+    process::geteuid,
+};
 
 use super::{
     Answer, Question,
@@ -99,12 +103,25 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let metadata = fs::symlink_metadata(&self.path);
-        if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode) {
-            // From now on, connections would only be refused.
-            let _ = fs::remove_file(&self.path);
-        }
+        // From now on, connections would only be refused.
+        let _ = remove_own(&self.path, self.inode);
     }
+}
+
+/// Removes a socket unless another mount put its own in its place. The kernel may give the number of a mount to another
+/// one before this process removes its socket, and the other socket may arrive between any two of these steps.
+fn remove_own(path: &Path, inode: (u64, u64)) -> io::Result<()> {
+    let is_own = |path: &Path| fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()) == inode);
+    if !is_own(path)? {
+        return Ok(());
+    }
+    // A rename takes whatever is there, and under its own name it cannot be replaced any more.
+    let taken = path.with_file_name(format!("old-{}", inode.1));
+    fs::rename(path, &taken)?;
+    if !is_own(&taken)? && renameat_with(CWD, &taken, CWD, path, RenameFlags::NOREPLACE).is_ok() {
+        return Ok(());
+    }
+    fs::remove_file(&taken)
 }
 
 fn serve(listener: &UnixListener, service: &Arc<dyn Service>) {
@@ -137,4 +154,39 @@ fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()
         Err(_) => Answer::Refused(format!("floe {} does not support this request", env!("CARGO_PKG_VERSION"))),
     };
     write_line(&connection, &answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_replaces_another_survives_its_removal() {
+        const ROUNDS: usize = 1000;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("0-57.sock");
+        let create = |name: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, name).expect("written");
+            let metadata = fs::symlink_metadata(&path).expect("it is there");
+            (path, (metadata.dev(), metadata.ino()))
+        };
+        for round in 0..ROUNDS {
+            let ((old, inode), (new, _)) = (create("old"), create("new"));
+            fs::rename(old, &path).expect("renamed");
+            let both_ready = Barrier::new(2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    both_ready.wait();
+                    let _ = remove_own(&path, inode);
+                });
+                both_ready.wait();
+                fs::rename(&new, &path).expect("renamed");
+            });
+            assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "round {round}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 1, "only the new socket is left");
+    }
 }

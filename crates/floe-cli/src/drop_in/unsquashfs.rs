@@ -1,10 +1,12 @@
 //! `unsquashfs`: its options and its output format.
 
 mod arguments;
+mod links;
 mod listing;
 mod pattern;
 mod pseudo;
 mod superblock;
+mod time;
 
 use std::{
     ffi::OsString,
@@ -31,7 +33,6 @@ use crate::{
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
 use listing::{Form, Listing, Owners};
-use pattern::Patterns;
 
 /// The exit code of an error that ended the program.
 const FATAL: u8 = 1;
@@ -44,7 +45,7 @@ const NOT_FATAL: u8 = 2;
 /// # Errors
 /// Standard output cannot be written, or signal handlers cannot be installed.
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    let arguments = match Arguments::parse(arguments) {
+    let mut arguments = match Arguments::parse(arguments) {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
@@ -58,7 +59,11 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
         Task::Extract => {
             let target = target.insert(Target::new(&arguments.target));
-            confinement::extracting(target, &extract_options(&arguments))
+            let mut policy = confinement::extracting(target, &extract_options(&arguments));
+            if arguments.must_resolve {
+                target.may_give_up(&mut policy);
+            }
+            policy
         }
         Task::Pseudo if arguments.pseudo_file != "-" => confinement::writing(Path::new(&arguments.pseudo_file)),
         _ => confinement::reading(),
@@ -81,6 +86,10 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         eprintln!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
         return Ok(FATAL);
     };
+    if let Err(exit) = arguments.follow_links(&image) {
+        target.iter().for_each(Target::give_up);
+        return Ok(exit);
+    }
     match arguments.task {
         Task::Superblock => Output::run(|output| {
             superblock::write(
@@ -177,7 +186,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
     let failures = AtomicU64::new(0);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Planned { path, attr } if form.is_some() => {
-            let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: *attr };
+            let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: arguments.with_time(*attr) };
             let mut line = Vec::new();
             // Writing to memory does not fail, and errors of a closed stdout are ignored.
             let _ = listing.write(&entry, &mut line);
@@ -216,7 +225,8 @@ fn extract_options(arguments: &Arguments) -> ExtractOptions {
         jobs: arguments.jobs.unwrap_or_else(|| ExtractOptions::default().jobs),
         force: arguments.force,
         owners: rustix::process::geteuid().is_root(),
-        xattrs: arguments.xattrs,
+        time: arguments.time,
+        xattrs: arguments.xattrs.clone(),
         ..ExtractOptions::default()
     }
 }
@@ -238,15 +248,12 @@ fn say_created(summary: &ExtractSummary) {
 /// The parts of an image that the names on the command line select.
 struct Selection<'a> {
     walk: floe::Walk,
-    selected: &'a Patterns,
-    excluded: &'a Patterns,
-    depth_max: Option<usize>,
+    arguments: &'a Arguments,
 }
 
 impl<'a> Selection<'a> {
     fn new(image: &Image, arguments: &'a Arguments) -> Self {
-        let Arguments { selected, excluded, depth_max, .. } = arguments;
-        Self { walk: image.walk(), selected, excluded, depth_max: *depth_max }
+        Self { walk: image.walk(), arguments }
     }
 }
 
@@ -254,17 +261,18 @@ impl Iterator for Selection<'_> {
     type Item = Result<WalkEntry, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let Arguments { selected, excluded, depth_max, .. } = self.arguments;
         loop {
             let entry = match self.walk.next()? {
                 Ok(entry) => entry,
                 Err(failed) => return Some(Err(failed.to_string())),
             };
             let is_directory = entry.attr.file_type == floe::FileType::Directory;
-            let is_wanted = (self.selected.is_empty() || self.selected.match_or_lead(&entry.path, is_directory))
-                && !self.excluded.match_whole(&entry.path)
-                && self.depth_max.is_none_or(|max| entry.depth <= max);
+            let is_wanted = (selected.is_empty() || selected.match_or_lead(&entry.path, is_directory))
+                && !excluded.match_whole(&entry.path)
+                && depth_max.is_none_or(|max| entry.depth <= max);
             if is_wanted {
-                return Some(Ok(entry));
+                return Some(Ok(WalkEntry { attr: self.arguments.with_time(entry.attr), ..entry }));
             }
             if is_directory {
                 self.walk.skip_directory();

@@ -236,6 +236,9 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
 fn a_signal_ends_it_cleanly() {
     let folder = large_scene();
     for (signal, source) in [(Signal::INT, "source"), (Signal::TERM, "source.tar.gz")] {
+        if !skip::ready(&[Need::Signal(signal)]) {
+            continue;
+        }
         let child = started(&folder, source);
         wait_until_caught(child.id(), signal);
         thread::sleep(Duration::from_millis(60));

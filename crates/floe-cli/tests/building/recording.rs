@@ -174,6 +174,9 @@ fn signals_end_the_command_and_what_it_read_is_recorded() {
         (&[Signal::INT], "trap '' INT", 137, killed),
         (&[Signal::INT, Signal::INT], "trap '' INT", 137, killed),
     ] {
+        if !skip::ready(&[Need::Signal(signals[0])]) {
+            continue;
+        }
         let case = format!("{signals:?}: {trap}");
         let server = if trap.is_empty() { "exec sleep 60" } else { "while :; do sleep 0.1; done" };
         let _ = (fs::remove_file(folder.join("profile")), fs::remove_file(folder.join("ready")));

@@ -321,7 +321,7 @@ fn holes_stay_holes_in_files_of_any_size() {
 
 #[test]
 fn an_interruption_leaves_only_whole_files() {
-    if !skip::ready(&[Need::Corpus]) {
+    if !skip::ready(&[Need::Corpus, Need::Signal(rustix::process::Signal::INT)]) {
         return;
     }
     let corpus = Corpus::locate_or_fixtures();

@@ -16,3 +16,4 @@ mod hostile;
 mod installed;
 mod pseudo_files;
 mod standard_output;
+mod unsquashfs_options;

@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
-use crate::{Attr, FileType, Image, Xattr};
+use crate::{Attr, FileType, Image, Timestamp, Xattr};
 
 /// The set-user-id and set-group-id bits.
 const SET_ID_BITS: u16 = 0o6000;
@@ -51,7 +51,7 @@ impl<'a> Metadata<'a> {
         self.set_xattrs(attr, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
         fchmod(file, self.mode(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
         if self.options.times {
-            futimens(file, &times(attr)).map_err(|error| failed("cannot set the time", error))?;
+            futimens(file, &self.times(attr)).map_err(|error| failed("cannot set the time", error))?;
         }
         Ok(())
     }
@@ -72,7 +72,8 @@ impl<'a> Metadata<'a> {
                 .map_err(|error| failed("cannot set the mode", error))?;
         }
         if self.options.times {
-            utimensat(directory, name, &times(attr), here).map_err(|error| failed("cannot set the time", error))?;
+            utimensat(directory, name, &self.times(attr), here)
+                .map_err(|error| failed("cannot set the time", error))?;
         }
         Ok(())
     }
@@ -108,6 +109,12 @@ impl<'a> Metadata<'a> {
         Mode::from_raw_mode(u32::from(kept & !self.umask))
     }
 
+    fn times(&self, attr: &Attr) -> Timestamps {
+        let Timestamp { seconds, nanoseconds } = self.options.time.unwrap_or(attr.modified);
+        let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds.min(999_999_999)) };
+        Timestamps { last_access: time, last_modification: time }
+    }
+
     fn set_xattrs(
         &self,
         attr: &Attr,
@@ -118,7 +125,7 @@ impl<'a> Metadata<'a> {
         }
         let mut outcome = Ok(());
         let read = self.image.file_system().xattrs(attr.nid, &mut |Xattr { name, value }| {
-            if self.options.xattrs == XattrSelection::User && !name.starts_with(b"user.") {
+            if !self.options.xattrs.includes(name) {
                 return ControlFlow::Continue(());
             }
             match set(name, value) {
@@ -140,12 +147,6 @@ impl<'a> Metadata<'a> {
 
 fn failed(doing: &'static str, error: Errno) -> Failed {
     Failed::Target(doing, error.into())
-}
-
-fn times(attr: &Attr) -> Timestamps {
-    let nanoseconds = i64::from(attr.modified.nanoseconds.min(999_999_999));
-    let time = Timespec { tv_sec: attr.modified.seconds, tv_nsec: nanoseconds };
-    Timestamps { last_access: time, last_modification: time }
 }
 
 /// Opens a handle on a directory entry that permits neither reading nor writing. Does not follow links.

@@ -1,13 +1,19 @@
 //! Parses the command line of `unsquashfs`.
 
-use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+};
 
-use floe::{EngineOptions, Offset, OpenOptions, WorkerMode, XattrSelection};
+use floe::{Attr, EngineOptions, Image, Offset, OpenOptions, Timestamp, WorkerMode, XattrFilter, XattrSelection};
+use regex::bytes::Regex;
 
 use super::{
-    FATAL, default_target,
+    FATAL, default_target, links,
     listing::Form,
-    pattern::{Matching, Patterns},
+    pattern::{self, Matching, Patterns},
+    time,
 };
 use crate::{output::Output, quantity};
 
@@ -23,6 +29,9 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -e[f] FILE, -extract-file FILE                  a list of files to extract, one per line
   -no-wild[cards]    names contain no wildcards
   -r[egex]           names are extended regular expressions, one for each part of a path
+  -follow[-symlinks], -L       follow links in the names, and select the links too; implies -no-wildcards
+  -missing[-symlinks], -match  end if a name leads to nothing; imply -follow-symlinks
+  -all[-time] TIME   set all times to TIME: seconds since 1970, or a text that date understands
   -pf FILE, -pseudo-file FILE                     write a pseudo file, from which mksquashfs -pf rebuilds the image;
                      - is standard output
   -cat               write the files to standard output
@@ -31,6 +40,7 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -full[-precision], -UTC      times with seconds; times are in UTC in any case
   -s[tat]            show the superblock; -mkfs-time, -fstime: show the build time
   -x[attrs], -no[-xattrs]      with or without extended attributes
+  -xattrs-include REGEX, -xattrs-exclude REGEX    only, or not, the extended attributes whose names match
   -p[rocessors] N    the number of threads
   -o[ffset] BYTES    offset of the image in bytes
   -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code], -ig[nore-errors]
@@ -62,6 +72,11 @@ pub(super) struct Arguments {
     /// The patterns for the names; empty means everything.
     pub(super) selected: Patterns,
     pub(super) excluded: Patterns,
+    /// Whether the names lead through links, and only to what exists.
+    follows_links: bool,
+    pub(super) must_resolve: bool,
+    /// The time that replaces all times.
+    pub(super) time: Option<Timestamp>,
     pub(super) depth_max: Option<usize>,
     pub(super) form: Option<Form>,
     pub(super) info: bool,
@@ -87,6 +102,9 @@ impl Arguments {
             names: Vec::new(),
             selected: Patterns::default(),
             excluded: Patterns::default(),
+            follows_links: false,
+            must_resolve: false,
+            time: None,
             depth_max: None,
             form: None,
             info: false,
@@ -101,6 +119,7 @@ impl Arguments {
         };
         let (mut operands, mut are_excludes, mut excluded) = (Vec::new(), false, Vec::new());
         let (mut is_exact, mut is_regex) = (false, false);
+        let mut xattrs = XattrNames::default();
         let mut rest = arguments.iter().skip(1);
         let plain = Form { has_attributes: false, is_numeric: false, is_concise: false };
         while let Some(argument) = rest.next() {
@@ -122,6 +141,13 @@ impl Arguments {
                 "e" | "ef" | "extract-file" => parsed.names.extend(lines(value()?)?),
                 "no-wild" | "no-wildcards" => is_exact = true,
                 "r" | "regex" => is_regex = true,
+                "follow" | "follow-symlinks" | "L" => (parsed.follows_links, is_exact) = (true, true),
+                "missing" | "missing-symlinks" | "match" => {
+                    (parsed.follows_links, parsed.must_resolve, is_exact) = (true, true, true);
+                }
+                "all" | "all-time" => {
+                    parsed.time = Some(time::parse(value()?).map_err(|error| wrong(&format!("{option}: {error}")))?);
+                }
                 "pf" | "pseudo-file" => parsed.pseudo_file = value()?.clone(),
                 "cat" => parsed.task = Task::Cat,
                 "l" | "ls" => (parsed.task, parsed.form) = (Task::List, Some(plain)),
@@ -143,9 +169,16 @@ impl Arguments {
                 "UTC" | "n" | "no-progress" | "percentage" | "ig" | "ignore-errors" => {}
                 "s" | "stat" => parsed.task = Task::Superblock,
                 "mkfs-time" | "fstime" => parsed.task = Task::BuiltTime,
-                "x" | "xattrs" => parsed.xattrs = XattrSelection::All,
-                "u" | "user-xattrs" => parsed.xattrs = XattrSelection::User,
-                "no" | "no-xattrs" => parsed.xattrs = XattrSelection::None,
+                "x" | "xattrs" => xattrs.is_none = false,
+                "u" | "user-xattrs" => (xattrs.is_none, xattrs.included) = (false, Some(Included::User)),
+                "no" | "no-xattrs" => xattrs.is_none = true,
+                "xattrs-include" => {
+                    let names = Included::Matching(expression(&option, value()?)?);
+                    (xattrs.is_none, xattrs.included) = (false, Some(names));
+                }
+                "xattrs-exclude" => {
+                    (xattrs.is_none, xattrs.excluded) = (false, Some(expression(&option, value()?)?));
+                }
                 "p" | "processors" => parsed.jobs = Some(count(&option, value()?)?.max(1)),
                 "o" | "offset" => parsed.offset = bytes(&option, value()?)?,
                 "q" | "quiet" => parsed.quiet = true,
@@ -186,7 +219,37 @@ impl Arguments {
         };
         let patterns = |names: &[OsString]| Patterns::new(names, matching).map_err(|error| wrong(&error));
         (parsed.selected, parsed.excluded) = (patterns(&parsed.names)?, patterns(&excluded)?);
+        parsed.xattrs = xattrs.into_selection();
         Ok(parsed)
+    }
+
+    /// Follows links in the names that select, if that was requested. Prints errors itself and returns the exit code as
+    /// the error.
+    pub(super) fn follow_links(&mut self, image: &Image) -> Result<(), u8> {
+        if !self.follows_links || !matches!(self.task, Task::Extract | Task::List | Task::Pseudo) {
+            return Ok(());
+        }
+        let mut paths = Vec::new();
+        for name in &self.names {
+            match links::follow(image, name.as_bytes()) {
+                Ok(found) => paths.extend(found.into_iter().map(OsString::from_vec)),
+                Err(message) if self.must_resolve => {
+                    eprintln!("FATAL ERROR: {message}");
+                    return Err(FATAL);
+                }
+                Err(message) => {
+                    eprintln!("{message}");
+                    paths.push(name.clone());
+                }
+            }
+        }
+        self.selected = Patterns::new(&paths, Matching::Exact).map_err(|error| wrong(&error))?;
+        Ok(())
+    }
+
+    /// Attributes with the time that replaces all times.
+    pub(super) fn with_time(&self, attr: Attr) -> Attr {
+        Attr { modified: self.time.unwrap_or(attr.modified), ..attr }
     }
 
     /// The options for opening the image.
@@ -202,6 +265,37 @@ impl Arguments {
     }
 }
 
+/// The names of the extended attributes to extract. Of several options of one kind, the last one counts.
+#[derive(Default)]
+struct XattrNames {
+    is_none: bool,
+    included: Option<Included>,
+    excluded: Option<Regex>,
+}
+
+enum Included {
+    User,
+    Matching(Regex),
+}
+
+impl XattrNames {
+    fn into_selection(self) -> XattrSelection {
+        match (self.included, self.excluded) {
+            _ if self.is_none => XattrSelection::None,
+            (None, None) => XattrSelection::All,
+            (Some(Included::User), None) => XattrSelection::User,
+            (included, excluded) => XattrSelection::Accepted(XattrFilter::new(move |name| {
+                let is_included = match &included {
+                    None => true,
+                    Some(Included::User) => XattrSelection::User.includes(name),
+                    Some(Included::Matching(names)) => names.is_match(name),
+                };
+                is_included && !excluded.as_ref().is_some_and(|names| names.is_match(name))
+            })),
+        }
+    }
+}
+
 /// Prints a text; returns the exit code.
 fn told(text: &str) -> u8 {
     Output::print(text).unwrap_or_else(|fail| wrong(&fail.to_string()))
@@ -211,6 +305,10 @@ fn told(text: &str) -> u8 {
 fn wrong(message: &str) -> u8 {
     eprintln!("unsquashfs: {message}; see unsquashfs -help");
     FATAL
+}
+
+fn expression(option: &str, value: &OsString) -> Result<Regex, u8> {
+    pattern::expression(value.as_bytes()).map_err(|error| wrong(&format!("{option}: {error}")))
 }
 
 fn count(option: &str, value: &OsString) -> Result<usize, u8> {

@@ -36,11 +36,7 @@ impl Pattern {
         Ok(match matching {
             Matching::Exact => Self::Exact(text.to_vec()),
             Matching::Wildcards => Self::Wildcards(text.to_vec()),
-            Matching::Expressions => {
-                let text = std::str::from_utf8(text).map_err(|_| "an expression is not UTF-8".to_owned())?;
-                let expression = RegexBuilder::new(text).unicode(false).size_limit(EXPRESSION_BYTES_MAX).build();
-                Self::Expression(expression.map_err(|_| format!("'{text}' is not a regular expression"))?)
-            }
+            Matching::Expressions => Self::Expression(expression(text)?),
         })
     }
 
@@ -83,6 +79,16 @@ impl Patterns {
             pattern.len() == path.len() && pattern.iter().zip(&path).all(|(pattern, name)| pattern.matches(name))
         })
     }
+}
+
+/// Compiles an extended regular expression.
+///
+/// # Errors
+/// A message if it is invalid.
+pub(super) fn expression(text: &[u8]) -> Result<Regex, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "an expression is not UTF-8".to_owned())?;
+    let expression = RegexBuilder::new(text).unicode(false).size_limit(EXPRESSION_BYTES_MAX).build();
+    expression.map_err(|_| format!("'{text}' is not a regular expression"))
 }
 
 fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {

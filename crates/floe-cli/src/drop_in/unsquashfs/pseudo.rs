@@ -168,11 +168,7 @@ impl<'a> PseudoFile<'a> {
     fn put_xattrs(&self, nid: Nid, name: &[u8], output: &mut dyn Write) -> Result<(), Failure> {
         let failed = |error: floe::Error| Failure::Image(format!("{}: {error}", Shown(name)));
         let file_system = self.image.file_system();
-        let is_wanted = |key: &[u8]| match self.arguments.xattrs {
-            XattrSelection::All => true,
-            XattrSelection::User => key.starts_with(b"user."),
-            XattrSelection::None => false,
-        };
+        let is_wanted = |key: &[u8]| self.arguments.xattrs.includes(key);
         if self.arguments.xattrs == XattrSelection::None {
             return Ok(());
         }
