@@ -108,6 +108,7 @@ impl LaunchPlan {
                     place.allow(policy);
                     let learning = Learning::new(place, &mut settings.open.engine, Arc::clone(&progress));
                     settings.mount.touches = Some(learning.touch_sink());
+                    settings.mount.front_direct_io = true;
                     return Ok(Self { task: Task::Learn(learning), progress });
                 };
                 Some(profile)

@@ -163,7 +163,7 @@ impl Mount {
         let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
         let transfer: Arc<OnceLock<FrontTransfer>> = Arc::default();
         let noted_transfer = Arc::clone(&transfer);
-        let touches = options.touches.clone();
+        let (touches, has_direct_io) = (options.touches.clone(), options.front_direct_io);
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
             access: Some(Access::All),
@@ -182,8 +182,10 @@ impl Mount {
                     reads(nid, offset, len);
                 }
                 if let Some(touches) = &touches {
+                    // A request of the kernel's readahead goes on into files that nobody has touched.
+                    let count = if has_direct_io { usize::MAX } else { 1 };
                     let parts = noted_image.originals_in(range);
-                    parts.into_iter().for_each(|(nid, range)| touches(Touch::Read(nid, range)));
+                    parts.into_iter().take(count).for_each(|(nid, range)| touches(Touch::Read(nid, range)));
                 }
             })),
             touches: None,

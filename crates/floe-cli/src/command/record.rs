@@ -12,6 +12,7 @@ use std::{
 };
 
 use clap::Args;
+use floe_engine::PrefetchSet;
 use floe_fuse::{Access, Detach, Mount, MountEntry, MountTable, Mountpoint, Readdir};
 
 use self::launch::Launch;
@@ -81,6 +82,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     }
     // Prefetch would hide reads of the launch.
     settings.open.engine.read_around = false;
+    settings.open.engine.prefetch = PrefetchSet::NONE;
     let image = remote::open_image(&path, &settings.open)?;
     let recorder = Arc::new(Recorder::default());
     let sink = Arc::clone(&recorder);

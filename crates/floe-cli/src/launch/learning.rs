@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe::Image;
-use floe_engine::EngineOptions;
+use floe_engine::{EngineOptions, PrefetchSet};
 use floe_fuse::TouchSink;
 
 use super::{
@@ -28,7 +28,9 @@ pub(super) struct Learning {
     recorder: Arc<Recorder>,
     /// Taken by the thread that writes the profile.
     place: Mutex<Option<LearnedPlace>>,
+    /// The options of prefetch, which take effect after the launch.
     reads_around: bool,
+    prefetch: PrefetchSet,
     progress: Arc<Progress>,
 }
 
@@ -36,8 +38,9 @@ impl Learning {
     /// Records a launch that will be kept at `place`, and switches prefetch off.
     pub(super) fn new(place: LearnedPlace, options: &mut EngineOptions, progress: Arc<Progress>) -> Self {
         let reads_around = std::mem::replace(&mut options.read_around, false);
+        let prefetch = std::mem::replace(&mut options.prefetch, PrefetchSet::NONE);
         progress.set(LaunchState::Learning, "");
-        Self { recorder: Arc::default(), place: Mutex::new(Some(place)), reads_around, progress }
+        Self { recorder: Arc::default(), place: Mutex::new(Some(place)), reads_around, prefetch, progress }
     }
 
     pub(super) fn touch_sink(&self) -> TouchSink {
@@ -57,7 +60,7 @@ impl Learning {
         let Some(place) = place.take() else { return };
         self.recorder.end();
         let engine = image.reader().engine();
-        let wanted = EngineOptions { read_around: self.reads_around, ..engine.options() };
+        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..engine.options() };
         if let Err(error) = engine.tune(&wanted) {
             eprintln!("floe: prefetch stays off: {error}");
         }

@@ -154,6 +154,10 @@ impl HiddenMount {
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
         fsconfig_set_flag(&context, "ro")?;
+        if options.front_direct_io {
+            // Older kernels do not have this option.
+            let _ = fsconfig_set_flag(&context, "directio");
+        }
         if !options.acl {
             fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
         }

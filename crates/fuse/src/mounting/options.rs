@@ -90,6 +90,8 @@ pub struct MountOptions {
     pub faults: Option<FaultSink>,
     /// Called for reads.
     pub reads: Option<ReadSink>,
+    /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that touches are exact.
+    pub front_direct_io: bool,
     /// Called for touches. With the kernel's EROFS in front, only for reads.
     pub touches: Option<TouchSink>,
     /// Mounts and unmounts if this process gives up the right to do so.
@@ -174,6 +176,7 @@ impl Default for MountOptions {
             kernel_options: Vec::new(),
             faults: None,
             reads: None,
+            front_direct_io: false,
             touches: None,
             keeper: None,
         }
