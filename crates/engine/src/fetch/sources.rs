@@ -55,6 +55,12 @@ impl Sources {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
+    /// Whether the format derived this source from the other ones.
+    pub(crate) fn is_derived(&self, device: DeviceId) -> bool {
+        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        usize::from(u16::MAX - device.0) < derived.len()
+    }
+
     /// Adds a source that the format derived from the other ones.
     ///
     /// # Errors

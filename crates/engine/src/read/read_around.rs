@@ -13,7 +13,7 @@ use crate::{
         counters::AheadGuard,
         detectors::{directory::AheadFile, sequential::Ahead},
         neighbours::{Neighbour, Neighbours},
-        thresholds::{AHEAD_STEP_BYTES, SMALL_READ_BYTES_MAX},
+        thresholds::{AHEAD_STEP_BYTES, SMALL_READ_BYTES_MAX, STORED_ALWAYS_DECODE},
     },
     read::{
         acquire::{BlockSource, Step},
@@ -110,7 +110,11 @@ impl Reader {
                 _ => None,
             })
         };
-        let is_plain = |extent: &Extent| matches!(extent.data, ExtentData::Plain { .. });
+        // The bytes of derived sources are computed, and their format reads ahead by itself.
+        let is_plain = |extent: &Extent| match extent.data {
+            ExtentData::Plain { device, .. } => !self.engine().sources.is_derived(device),
+            _ => false,
+        };
         let cluster = if is_small && extents.iter().all(is_plain) { self.prefetch().cluster(nid, range) } else { None };
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
         let blocks = ends.filter_map(|extent| match extent.data {
@@ -118,7 +122,9 @@ impl Reader {
                 let cost = self.engine().costs.estimate(&block);
                 let is_shared = Neighbour::is_shared(extent.range, &block);
                 let has_more = is_shared || !range.contains(extent.range);
-                let was_cached = was_cached(&block).filter(|_| has_more)?;
+                // The next request of the kernel's readahead has locked the pages that follow a large read.
+                let is_wanted = has_more && (is_small || cost >= STORED_ALWAYS_DECODE);
+                let was_cached = was_cached(&block).filter(|_| is_wanted)?;
                 let when = self.prefetch().store_rest(cost, is_shared || was_cached)?;
                 Some(Neighbour { block, range: extent.range, skip, is_shared, when })
             }

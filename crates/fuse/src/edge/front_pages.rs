@@ -30,8 +30,8 @@ pub trait FrontImage: Send + Sync {
 
 /// The page cache of the kernel's EROFS in front of a hidden image.
 ///
-/// The kernel reads the image through the image's own page cache. Bytes are stored there, and file data is then moved into the
-/// pages of the front's files.
+/// The kernel reads the image through the image's own page cache, where metadata is stored. File data is not: a store waits for
+/// pages that are being read, and a process that is killed meanwhile never ends. The front is asked to read it instead.
 pub(crate) struct FrontPages {
     pub(crate) hidden: KernelPages,
     pub(crate) image: Arc<dyn FrontImage>,
@@ -41,13 +41,13 @@ pub(crate) struct FrontPages {
 
 impl Sink for FrontPages {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
-        let len = self.hidden.store(nid, offset, bytes);
-        if let Some(transfer) = self.transfer.get()
-            && let Some(ranges) = self.image.files_in(ByteRange::new(offset, len as u64))
-        {
-            transfer.note_stored(&ranges);
+        let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
+            return self.hidden.store(nid, offset, bytes);
+        };
+        if let Some(transfer) = self.transfer.get() {
+            transfer.note_wanted(&ranges);
         }
-        len
+        0
     }
 
     fn page_bytes(&self) -> u64 {

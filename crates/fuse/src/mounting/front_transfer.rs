@@ -1,8 +1,8 @@
 //! Moves file data from the page cache of a hidden image into that of its front.
 //!
 //! The kernel's EROFS copies what it reads of the hidden image into the pages of its own files, so the pages of the hidden image
-//! are a second copy afterwards. A thread that serves no requests copies what was stored ahead of readers, and drops the
-//! second copies. It reads through a private clone of the mount, because open files in the users' mount would make it busy, and
+//! are a second copy afterwards. A thread that serves no requests reads ahead in the front, and drops the second
+//! copies. It reads through a private clone of the mount, because open files in the users' mount would make it busy, and
 //! drops the clone as soon as the users' mount is gone.
 //!
 //! The keeper runs that thread. Without a keeper the thread copies nothing, and only drops: a killed process cannot end while one
@@ -131,8 +131,8 @@ impl FrontTransfer {
         self.socket
     }
 
-    /// Notes that these ranges were stored in the page cache of the hidden image: the front is to read them.
-    pub(crate) fn note_stored(&self, ranges: &[FrontRange]) {
+    /// Notes that the front is to read these ranges, which Floe has in memory.
+    pub(crate) fn note_wanted(&self, ranges: &[FrontRange]) {
         let mut waiting = self.lock();
         for FrontRange { nid, range, image_offset } in ranges {
             let (offset, len) = (range.offset(), range.len());
@@ -314,7 +314,7 @@ mod tests {
         let transfer = FrontTransfer::new(ours);
         let range = FrontRange { nid: 9, range: ByteRange::new(0, 4096), image_offset: 1 << 20 };
         while transfer.lock().records.is_empty() {
-            transfer.note_stored(&[range]);
+            transfer.note_wanted(&[range]);
         }
         assert_eq!(transfer.lock().records[0].nid, NO_FILE);
         let received = || -> Vec<u64> {
