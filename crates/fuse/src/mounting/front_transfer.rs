@@ -192,7 +192,6 @@ impl FrontMover {
     /// Has the front read what it is told to, and drops second copies, until the other end is closed or the mount is gone.
     pub(crate) fn run(self, mount: &Unmounter) {
         may_wait_for_mount();
-        floe_engine::schedule_this_thread(floe_engine::Priority::Nice(19));
         let Ok(table) = File::open(TABLE_PATH) else { return };
         let mut open: Option<(u64, OwnedFd)> = None;
         let mut copies = SecondCopies::default();
