@@ -458,7 +458,7 @@ fn watch(
         let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
         let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
         if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-            // If the session threads failed, readers still wait for them, and so does whoever unmounts.
+            // If the session threads failed, readers and unmounts would wait without end.
             while let Some(rescue) = rescue.as_ref().filter(|rescue| !gate.is_closed() && !rescue.is_disconnected()) {
                 rescue.refuse_pending();
                 thread::sleep(RESCUE_INTERVAL);

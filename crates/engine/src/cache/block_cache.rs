@@ -69,7 +69,7 @@ pub struct BlockCacheCounters {
     pub evictions: u64,
 }
 
-/// A part of a file that was stored in the kernel's page cache is stored again after so many requests for it: the kernel has
+/// A part of a file is stored in the kernel's page cache again after this many further requests, because the kernel must have
 /// dropped it.
 const STORED_AGAIN_REQUESTS: u64 = 8;
 
@@ -119,7 +119,7 @@ impl CachedBlock {
     }
 
     /// Notes that a part of a file, which is in this block, is wanted in the kernel's page cache. Returns whether it is to be
-    /// stored now: not if that was done last, unless requests for it keep coming.
+    /// stored now: not if it was the last part to be stored, unless requests for it continue.
     pub(crate) fn note_store(&self, part_hash: u64) -> bool {
         let seen = self.stored.load(Relaxed);
         let is_same = seen & !STORES_MASK == part_hash & !STORES_MASK && seen & STORES_MASK != 0;
@@ -128,7 +128,7 @@ impl CachedBlock {
         count == 1
     }
 
-    /// Notes that a part of a file was not stored, for want of room or time.
+    /// Notes that the part of a file could not be stored.
     pub(crate) fn forget_store(&self) {
         self.stored.store(0, Relaxed);
     }

@@ -35,19 +35,19 @@ pub trait FrontImage: Send + Sync {
 pub(crate) struct FrontPages {
     pub(crate) hidden: KernelPages,
     pub(crate) image: Arc<dyn FrontImage>,
-    /// Set as soon as the front is mounted, if data can be moved at all.
+    /// Set when the front is mounted.
     pub(crate) transfer: Arc<OnceLock<FrontTransfer>>,
 }
 
 impl Sink for FrontPages {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
-        let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
-            return self.hidden.store(nid, offset, bytes);
-        };
-        if let Some(transfer) = self.transfer.get() {
-            transfer.note_wanted(&ranges);
-        }
-        0
+        self.hidden.store(nid, offset, bytes)
+    }
+
+    fn read_ahead(&self, _nid: Nid, range: ByteRange) -> Option<u64> {
+        let ranges = self.image.files_in(range)?;
+        let is_sent = self.transfer.get().is_some_and(|transfer| transfer.ask(&ranges));
+        Some(if is_sent { ranges.iter().map(|range| range.range.len()).sum() } else { 0 })
     }
 
     fn page_bytes(&self) -> u64 {

@@ -1,12 +1,12 @@
 //! Moves file data from the page cache of a hidden image into that of its front.
 //!
-//! The kernel's EROFS copies what it reads of the hidden image into the pages of its own files, so the pages of the hidden image
-//! are a second copy afterwards. A thread that serves no requests reads ahead in the front, and drops the second
-//! copies. It reads through a private clone of the mount, because open files in the users' mount would make it busy, and
-//! drops the clone as soon as the users' mount is gone.
+//! EROFS copies what it reads of the hidden image into the pages of its own files. The pages of the hidden image are then a
+//! second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It reads through a private
+//! clone of the mount, because open files in the users' mount would make it busy, and drops the clone when the users' mount is
+//! gone.
 //!
-//! The keeper runs that thread. Without a keeper the thread copies nothing, and only drops: a killed process cannot end while one
-//! of its threads waits for a request that the process itself would have to answer.
+//! The thread belongs to the keeper. Without a keeper it drops second copies only: a process that is killed while one of its own
+//! threads waits for its replies would never end.
 
 use std::{
     collections::VecDeque,
@@ -41,13 +41,13 @@ const RECORDS_MAX: usize = 64;
 /// their memory.
 const WAITING_RECORDS_MAX: usize = 1 << 12;
 
-/// Records of second copies are sent when they are about so many bytes.
+/// Records are sent when they cover this many bytes.
 const SENT_BYTES: u64 = 1 << 20;
 
 /// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
 const STEP_BYTES: u64 = 128 << 10;
 
-/// The maximum size of all second copies: data that the kernel has read ahead of a reader, and that the reader has not come to.
+/// The maximum size of all second copies in bytes. Data that the kernel has read ahead of a reader is among them.
 const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
 
 /// The maximum number of their ranges.
@@ -88,7 +88,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct FrontMover {
     socket: OwnedFd,
-    /// `None` if nothing is to be copied.
+    /// `None` if nothing is to be read ahead.
     files: Option<FrontFiles>,
     /// The hidden image.
     image: OwnedFd,
@@ -111,8 +111,8 @@ struct SecondCopies {
     bytes: u64,
 }
 
-/// Makes both ends for the front of `image`. `clone` is a private clone of its mount; without one, or if its files cannot be opened
-/// by number, nothing is copied into the front.
+/// Makes both ends for the front of `image`. `clone` is a private clone of its mount; without one, or if its files cannot be
+/// opened by number, nothing is read ahead.
 ///
 /// # Errors
 /// There is no socket.
@@ -131,17 +131,19 @@ impl FrontTransfer {
         self.socket
     }
 
-    /// Notes that the front is to read these ranges, which Floe has in memory.
-    pub(crate) fn note_wanted(&self, ranges: &[FrontRange]) {
+    /// Asks the front to read these ranges. Returns whether the request was sent: not if the socket is full.
+    pub(crate) fn ask(&self, ranges: &[FrontRange]) -> bool {
         let mut waiting = self.lock();
         for FrontRange { nid, range, image_offset } in ranges {
             let (offset, len) = (range.offset(), range.len());
             waiting.add(Record { nid: *nid, offset, len, image_offset: *image_offset });
         }
-        if !self.send(&mut waiting) {
-            // Readers that want it come by themselves.
+        let is_sent = self.send(&mut waiting);
+        if !is_sent {
+            // Readers will request them.
             waiting.records.iter_mut().rev().take(ranges.len()).for_each(|record| record.nid = NO_FILE);
         }
+        is_sent
     }
 
     /// Notes that the front reads these ranges of the hidden image.
@@ -313,7 +315,7 @@ mod tests {
         let transfer = FrontTransfer::new(ours);
         let range = FrontRange { nid: 9, range: ByteRange::new(0, 4096), image_offset: 1 << 20 };
         while transfer.lock().records.is_empty() {
-            transfer.note_wanted(&[range]);
+            transfer.ask(&[range]);
         }
         assert_eq!(transfer.lock().records[0].nid, NO_FILE);
         let received = || -> Vec<u64> {
