@@ -62,6 +62,10 @@ impl FileSystem for Owned {
         self.inner.inode_number_max()
     }
 
+    fn possible_numbers(&self, first: u64) -> Result<u64> {
+        self.inner.possible_numbers(first)
+    }
+
     fn outline(&self, nid: Nid) -> Result<Outline> {
         let outline = self.inner.outline(nid)?;
         Ok(Outline { attr: self.owners.replace(outline.attr), ..outline })

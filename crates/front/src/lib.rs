@@ -69,6 +69,7 @@ mod geometry;
 mod metadata_readahead;
 mod node;
 mod packed_directories;
+mod recent;
 mod render;
 mod rendered_source;
 mod view;

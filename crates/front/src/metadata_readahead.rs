@@ -58,9 +58,11 @@ struct Run {
     id: u64,
     /// The last request.
     reader: u64,
-    /// The newest window, whose first block is the marker. Before the second request it is empty, and begins at the block
-    /// whose request would continue the run.
+    /// The newest window. Before the second request it is empty, and begins at the block whose request would continue the
+    /// run.
     newest: Range<u64>,
+    /// Whether the first block of the window is its marker.
+    has_marker: bool,
     window: u64,
 }
 
@@ -181,13 +183,14 @@ impl MetadataReadahead {
             drop(guard);
             return self.note_block(block);
         };
-        let (run, range) = listed.runs.note(*position)?;
+        let end = listed.start + listed.blocks.len() as u64;
+        let (run, range) = listed.runs.note(*position, end)?;
         Some(Ahead { is_listed: true, run, range })
     }
 
     /// Notes a request for a block, and returns the blocks to read ahead if the request continues a run along the image.
     pub(crate) fn note_block(&self, block: u64) -> Option<Ahead> {
-        let (run, range) = lock(&self.runs).note(block)?;
+        let (run, range) = lock(&self.runs).note(block, u64::MAX)?;
         Some(Ahead { is_listed: false, run, range })
     }
 
@@ -320,21 +323,24 @@ impl Listed {
 }
 
 impl Runs {
-    /// Notes a request for a block, and returns the id of its run and the blocks to read ahead, if there are any.
-    fn note(&mut self, block: u64) -> Option<(u64, Range<u64>)> {
+    /// Notes a request for a block, and returns the id of its run and the blocks to read ahead, if there are any. Only blocks
+    /// before `end` are known.
+    fn note(&mut self, block: u64, end: u64) -> Option<(u64, Range<u64>)> {
         let continued = self.runs.iter().position(|run| run.newest.start <= block && block <= run.newest.end);
         let Some(mut run) = continued.and_then(|index| self.runs.remove(index)) else {
             self.last_id += 1;
-            self.runs.push_front(Run { id: self.last_id, reader: block, newest: block + 1..block + 1, window: 0 });
+            let (id, newest) = (self.last_id, block + 1..block + 1);
+            self.runs.push_front(Run { id, reader: block, newest, has_marker: false, window: 0 });
             self.runs.truncate(RUNS_MAX);
             return None;
         };
         run.reader = block;
         // A reader inside the window is faster than the readahead, which goes on behind the reader.
-        let is_inside = run.newest.contains(&block) && block != run.newest.start;
+        let is_marker = run.has_marker && block == run.newest.start;
+        let is_inside = run.newest.contains(&block) && !is_marker;
         self.runs.push_front(run);
         let run = self.runs.front_mut().filter(|_| !is_inside)?;
-        Some((run.id, run.extend(block)))
+        Some((run.id, run.extend(block, end))).filter(|(_, range)| !range.is_empty())
     }
 
     /// The block that was asked for last in a run.
@@ -344,12 +350,17 @@ impl Runs {
 }
 
 impl Run {
-    /// Begins the next window, and returns its blocks without the marker.
-    fn extend(&mut self, block: u64) -> Range<u64> {
-        self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX);
+    /// Begins the next window, and returns its blocks without the marker. A window up to `end` has no marker: what follows is
+    /// listed later, and the request for its first block continues the run.
+    fn extend(&mut self, block: u64, end: u64) -> Range<u64> {
         let start = self.newest.end.max(block + 1);
-        self.newest = start..start + self.window;
-        start + 1..self.newest.end
+        if start >= end {
+            return start..start;
+        }
+        self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX);
+        self.has_marker = end - start > self.window;
+        self.newest = start..end.min(start + self.window);
+        start + u64::from(self.has_marker)..self.newest.end
     }
 }
 
@@ -420,14 +431,19 @@ mod tests {
         };
         readahead.note_listed([100, 100, 103, 90].into_iter());
         readahead.note_listed([95, 200, 201, 70].into_iter());
-        for (block, expected) in [(100, vec![]), (103, vec![95]), (90, vec![201, 70]), (500, vec![]), (501, vec![503])]
+        for (block, expected) in
+            [(100, vec![]), (103, vec![95]), (90, vec![200, 201, 70]), (500, vec![]), (501, vec![503])]
         {
             assert_eq!(blocks(block), expected, "{block}");
         }
+        readahead.note_listed(71..77);
+        assert_eq!(blocks(201), [], "its readahead is late");
+        assert_eq!(blocks(71), [72, 73, 74, 75, 76], "the next directory continues the run");
         readahead.note_listed((1000..).step_by(2).take(LISTED_MAX));
         assert_eq!(lock(&readahead.listed).positions.len(), LISTED_MAX);
-        assert!(blocks(1000).is_empty(), "inside a window");
-        assert_eq!(blocks(1002).first(), Some(&1006));
+        assert_eq!(blocks(1000).first(), Some(&1004), "behind the marker");
+        assert!(blocks(1004).is_empty(), "inside a window");
+        assert!(blocks(1002).len() > 8, "the marker");
     }
 
     #[test]

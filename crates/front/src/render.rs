@@ -85,6 +85,12 @@ impl View {
             let nothing = ByteRange::new(0, 0);
             return Ok(Placed { nid: self.file_system.root(), front_nid: 0, range: nothing, is_file: true });
         }
+        // A run keeps its data.
+        self.shared.placed.get_or(run.start.into(), || self.find_placed(run))
+    }
+
+    /// [`View::placed`] for a run that belongs to data.
+    fn find_placed(&self, run: &Run) -> Result<Placed> {
         let offset = (run.metadata_block - u64::from(META_BLOCK)) * BLOCK_BYTES;
         let (mut slot, within) = self.shared.geometry.slot_at(offset).ok_or_else(unreadable)?;
         let is_shared = slot.class.stride() < BLOCK_BYTES;
@@ -138,9 +144,11 @@ impl View {
     fn shared_block(&self, number: u64, first: Slot) -> Result<Vec<u8>> {
         let stride = first.class.stride();
         let mut shapes = Vec::new();
+        let possible = lasting(self.file_system.possible_numbers(first.number))?.unwrap_or(u64::MAX);
         for item in 0..(BLOCK_BYTES / stride) as u32 {
             let slot = Slot { number: first.number + u64::from(item), ..first };
-            if slot.number <= self.shared.geometry.number_max()
+            if possible >> item & 1 != 0
+                && slot.number <= self.shared.geometry.number_max()
                 && let Some(node) = self.node_in(slot)?
             {
                 let content = self.content(&node)?;

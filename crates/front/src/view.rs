@@ -10,6 +10,8 @@ use crate::{
     metadata_readahead::MetadataReadahead,
     node::Node,
     packed_directories::PackedDirectories,
+    recent::Recent,
+    render::Placed,
 };
 
 /// The state that all views of an image share.
@@ -17,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     pub(crate) addresses: Addresses,
     pub(crate) packed_directories: PackedDirectories,
+    /// The data of runs that were looked up recently, by their first blocks.
+    pub(crate) placed: Recent<Placed>,
     pub(crate) readahead: MetadataReadahead,
     /// The block with the superblock.
     pub(crate) superblock: Vec<u8>,

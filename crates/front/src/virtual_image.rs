@@ -92,6 +92,7 @@ impl VirtualImage {
             superblock,
             addresses: Default::default(),
             packed_directories: Default::default(),
+            placed: Default::default(),
             readahead: Default::default(),
         };
         let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };

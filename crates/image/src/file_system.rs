@@ -80,6 +80,17 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
+    /// The inode numbers that inodes can have among the 64 from `first` on, as bits, the lowest for `first`. These are at least
+    /// all numbers for which [`FileSystem::outline`] succeeds. Callers that try many numbers save the time of trying the
+    /// others.
+    ///
+    /// # Errors
+    /// The metadata cannot be read now.
+    fn possible_numbers(&self, first: u64) -> Result<u64> {
+        let _ = first;
+        Ok(u64::MAX)
+    }
+
     /// Returns the properties of an inode that cost little more than [`FileSystem::attr`]: without reading data,
     /// directories or long block lists.
     ///

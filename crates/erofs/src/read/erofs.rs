@@ -100,6 +100,10 @@ impl FileSystem for Erofs {
         inode::inode_number_max(&self.volume)
     }
 
+    fn possible_numbers(&self, first: u64) -> Result<u64> {
+        inode::possible_numbers(&self.volume, first)
+    }
+
     fn outline(&self, nid: Nid) -> Result<Outline> {
         Ok(self.inode(nid)?.outline(&self.volume))
     }

@@ -67,10 +67,8 @@ impl Inode {
     /// # Errors
     /// The inode does not exist, cannot be read, or breaks the format.
     pub(super) fn read(volume: &Volume, nid: Nid) -> Result<Self> {
-        let space = if nid.0 >> DIRENT_NID_METABOX_BIT == 0 { Space::Image } else { Space::Metabox };
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
-        let area = if space == Space::Image { volume.superblock.metadata_position } else { 0 };
-        let position = (nid.0 & DIRENT_NID_MASK).checked_mul(INODE_SLOT_SIZE).and_then(|past| area.checked_add(past));
+        let (space, position) = location(volume, nid);
         let position = position.ok_or(corrupt("inode number past the address space"))?;
         let mut window = Window::new(volume, space, nid);
         let compact: [u8; InodeCompact::SIZE] = window.array(position)?;
@@ -168,6 +166,44 @@ impl Inode {
             blocks_512: self.blocks_512,
         }
     }
+}
+
+/// The space that contains an inode, and its position there; `None` if that is past the address space.
+fn location(volume: &Volume, nid: Nid) -> (Space, Option<u64>) {
+    let space = if nid.0 >> DIRENT_NID_METABOX_BIT == 0 { Space::Image } else { Space::Metabox };
+    let area = if space == Space::Image { volume.superblock.metadata_position } else { 0 };
+    (space, (nid.0 & DIRENT_NID_MASK).checked_mul(INODE_SLOT_SIZE).and_then(|past| area.checked_add(past)))
+}
+
+/// The inode numbers among the 64 from `first` on whose bytes begin like an inode, as bits, the lowest for `first`. Metadata
+/// has other bytes between inodes: extended attributes, indexes, and tails of files.
+///
+/// # Errors
+/// The metadata cannot be read now.
+pub(super) fn possible_numbers(volume: &Volume, first: u64) -> Result<u64> {
+    let mut possible = 0;
+    let mut window = Window::new(volume, Space::Image, nid_of(volume, first));
+    for item in 0..u64::BITS {
+        let nid = nid_of(volume, first.saturating_add(item.into()));
+        let (space, Some(position)) = location(volume, nid) else { continue };
+        if space != window.space() {
+            window = Window::new(volume, space, nid);
+        }
+        let is_possible = match window.array::<{ InodeCompact::SIZE }>(position) {
+            Ok(bytes) => InodeCompact::from_prefix(&bytes).is_some_and(|inode| begins_like_an_inode(&inode)),
+            Err(error) if error.is_transient() => return Err(error),
+            // A reader of the inode receives the error.
+            Err(_) => true,
+        };
+        possible |= u64::from(is_possible) << item;
+    }
+    Ok(possible)
+}
+
+/// Whether an inode with these first fields is not refused for its format or its type. Compact and extended inodes begin with
+/// the same fields.
+fn begins_like_an_inode(inode: &InodeCompact) -> bool {
+    inode.i_format & !format::I_ALL == 0 && FileType::from_mode(inode.i_mode).is_some()
 }
 
 /// The inode with this inode number; the inverse of [`inode_number`].

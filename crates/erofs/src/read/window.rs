@@ -26,6 +26,11 @@ impl<'volume> Window<'volume> {
         Self { volume, space, nid, position: 0, bytes: Bytes::new() }
     }
 
+    /// The space that the window reads.
+    pub(super) fn space(&self) -> Space {
+        self.space
+    }
+
     /// The volume that the window reads.
     pub(super) fn volume(&self) -> &'volume Volume {
         self.volume
