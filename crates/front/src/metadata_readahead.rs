@@ -14,26 +14,31 @@
 //! reader uses the rest of this one. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
 //! requests.
 
+mod runs;
+
 use std::{
     collections::{HashMap, VecDeque},
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The maximum number of runs along the image that are followed at a time.
-const RUNS_MAX: usize = 16;
+use self::runs::{Runs, WINDOW_MAX, WINDOW_MIN};
 
-/// The first window of a run or a walk, in blocks, including the marker.
-const WINDOW_MIN: u64 = 2;
+/// The number of blocks at the start of a listing that the kernel may have already: directories share blocks.
+const SKIPPED_MAX: u64 = 2;
+
+/// The maximum number of unlisted blocks between two listed ones that are read ahead with them. Rendering them takes less time
+/// than another notification.
+const GAP_BLOCKS_MAX: u64 = 1;
+
+/// The number of blocks that are left to a reader that has overtaken its readahead.
+const LEAD_BLOCKS: u64 = 4;
 
 /// The maximum number of blocks that are read ahead at a time.
 const STEP_BLOCKS: u64 = 16;
 
 /// The number of blocks with inodes that are remembered in the order of listings.
 const LISTED_MAX: usize = 1 << 16;
-
-/// The largest window, in blocks.
-const WINDOW_MAX: u64 = 256;
 
 /// The maximum number of directories whose places in the tree are known at a time.
 const PLACES_MAX: usize = 1 << 16;
@@ -50,27 +55,6 @@ pub(crate) struct MetadataReadahead {
     runs: Mutex<Runs>,
     listed: Mutex<Listed>,
     tree: Mutex<Tree>,
-}
-
-/// Requests along the image, or along the listings.
-#[derive(Debug)]
-struct Run {
-    id: u64,
-    /// The last request.
-    reader: u64,
-    /// The newest window. Before the second request it is empty, and begins at the block whose request would continue the
-    /// run.
-    newest: Range<u64>,
-    /// Whether the first block of the window is its marker.
-    has_marker: bool,
-    window: u64,
-}
-
-/// The runs that are followed.
-#[derive(Default)]
-struct Runs {
-    runs: VecDeque<Run>,
-    last_id: u64,
 }
 
 /// The blocks to read ahead in a run: numbers of blocks along the image, positions along the listings.
@@ -155,9 +139,16 @@ pub(crate) enum Step {
 }
 
 impl MetadataReadahead {
-    /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries.
+    /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries. A listing that is
+    /// rendered again keeps its positions.
     pub(crate) fn note_listed(&self, blocks: impl Iterator<Item = u64>) {
+        let mut blocks: Vec<u64> = blocks.collect();
+        blocks.dedup();
         let listed = &mut *lock(&self.listed);
+        let known = blocks.first().and_then(|first| listed.positions.get(first));
+        if known.is_some_and(|known| (*known..).zip(&blocks).all(|(at, block)| listed.block_at(at) == Some(*block))) {
+            return;
+        }
         for block in blocks {
             if listed.blocks.back() == Some(&block) {
                 continue;
@@ -184,13 +175,13 @@ impl MetadataReadahead {
             return self.note_block(block);
         };
         let end = listed.start + listed.blocks.len() as u64;
-        let (run, range) = listed.runs.note(*position, end)?;
+        let (run, range) = listed.runs.note(*position, end, SKIPPED_MAX)?;
         Some(Ahead { is_listed: true, run, range })
     }
 
     /// Notes a request for a block, and returns the blocks to read ahead if the request continues a run along the image.
     pub(crate) fn note_block(&self, block: u64) -> Option<Ahead> {
-        let (run, range) = lock(&self.runs).note(block, u64::MAX)?;
+        let (run, range) = lock(&self.runs).note(block, u64::MAX, 0)?;
         Some(Ahead { is_listed: false, run, range })
     }
 
@@ -198,20 +189,21 @@ impl MetadataReadahead {
     pub(crate) fn take_blocks(&self, ahead: &mut Ahead) -> Option<Range<u64>> {
         let Ahead { is_listed, run, range } = ahead;
         if !*is_listed {
-            range.start = range.start.max(lock(&self.runs).reader(*run)? + 1);
+            range.start = ahead_of(lock(&self.runs).reader(*run)?, range.start);
             let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
             range.start = blocks.end;
             return (!blocks.is_empty()).then_some(blocks);
         }
         let listed = lock(&self.listed);
-        range.start = range.start.max(listed.runs.reader(*run)? + 1);
+        range.start = ahead_of(listed.runs.reader(*run)?, range.start);
         let first = listed.block_at(range.start)?;
         let mut blocks = first..first;
-        while blocks.end < first + STEP_BLOCKS
-            && range.start < range.end
-            && listed.block_at(range.start) == Some(blocks.end)
+        while range.start < range.end
+            && let Some(block) = listed.block_at(range.start)
+            && (blocks.end..=blocks.end + GAP_BLOCKS_MAX).contains(&block)
+            && block < first + STEP_BLOCKS
         {
-            blocks.end += 1;
+            blocks.end = block + 1;
             range.start += 1;
         }
         (!blocks.is_empty()).then_some(blocks)
@@ -322,46 +314,10 @@ impl Listed {
     }
 }
 
-impl Runs {
-    /// Notes a request for a block, and returns the id of its run and the blocks to read ahead, if there are any. Only blocks
-    /// before `end` are known.
-    fn note(&mut self, block: u64, end: u64) -> Option<(u64, Range<u64>)> {
-        let continued = self.runs.iter().position(|run| run.newest.start <= block && block <= run.newest.end);
-        let Some(mut run) = continued.and_then(|index| self.runs.remove(index)) else {
-            self.last_id += 1;
-            let (id, newest) = (self.last_id, block + 1..block + 1);
-            self.runs.push_front(Run { id, reader: block, newest, has_marker: false, window: 0 });
-            self.runs.truncate(RUNS_MAX);
-            return None;
-        };
-        run.reader = block;
-        // A reader inside the window is faster than the readahead, which goes on behind the reader.
-        let is_marker = run.has_marker && block == run.newest.start;
-        let is_inside = run.newest.contains(&block) && !is_marker;
-        self.runs.push_front(run);
-        let run = self.runs.front_mut().filter(|_| !is_inside)?;
-        Some((run.id, run.extend(block, end))).filter(|(_, range)| !range.is_empty())
-    }
-
-    /// The block that was asked for last in a run.
-    fn reader(&self, id: u64) -> Option<u64> {
-        self.runs.iter().find(|run| run.id == id).map(|run| run.reader)
-    }
-}
-
-impl Run {
-    /// Begins the next window, and returns its blocks without the marker. A window up to `end` has no marker: what follows is
-    /// listed later, and the request for its first block continues the run.
-    fn extend(&mut self, block: u64, end: u64) -> Range<u64> {
-        let start = self.newest.end.max(block + 1);
-        if start >= end {
-            return start..start;
-        }
-        self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.has_marker = end - start > self.window;
-        self.newest = start..end.min(start + self.window);
-        start + u64::from(self.has_marker)..self.newest.end
-    }
+/// Where the readahead from `start` on continues: if its reader has overtaken it, some blocks ahead of the reader, who would
+/// otherwise request each block while it is being read ahead.
+fn ahead_of(reader: u64, start: u64) -> u64 {
+    if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -417,8 +373,8 @@ mod tests {
         let windows = [10, 11, 12, 14].map(|block| readahead.note_block(block));
         let mut ahead = windows.into_iter().flatten().last().expect("a run");
         assert_eq!(ahead.range, 19..26);
-        readahead.note_block(22);
-        assert_eq!(readahead.take_blocks(&mut ahead), Some(23..26));
+        readahead.note_block(20);
+        assert_eq!(readahead.take_blocks(&mut ahead), Some(21 + LEAD_BLOCKS..26));
         assert_eq!(readahead.take_blocks(&mut ahead), None);
     }
 
@@ -436,9 +392,10 @@ mod tests {
         {
             assert_eq!(blocks(block), expected, "{block}");
         }
-        readahead.note_listed(71..77);
+        readahead.note_listed([200].into_iter().chain(71..77));
+        readahead.note_listed([200].into_iter().chain(71..77));
         assert_eq!(blocks(201), [], "its readahead is late");
-        assert_eq!(blocks(71), [72, 73, 74, 75, 76], "the next directory continues the run");
+        assert_eq!(blocks(71), [72, 73, 74, 75, 76], "the next directory continues the run, and shares a block");
         readahead.note_listed((1000..).step_by(2).take(LISTED_MAX));
         assert_eq!(lock(&readahead.listed).positions.len(), LISTED_MAX);
         assert_eq!(blocks(1000).first(), Some(&1004), "behind the marker");

@@ -56,6 +56,8 @@ pub struct VirtualImage {
     view: View,
     views: Arc<Views>,
     rendered: DeviceId,
+    /// The inode number of the original's root.
+    root_number: u64,
     keeps_directory_sizes: bool,
 }
 
@@ -105,7 +107,8 @@ impl VirtualImage {
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(&root);
-        Ok(Self { view: waiting, views, rendered, keeps_directory_sizes })
+        let root_number = root.attr().inode_number;
+        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes })
     }
 
     /// Whether directories are as large in the virtual image as in the original.
@@ -198,7 +201,8 @@ impl VirtualImage {
         let slot_in =
             |block: u64| self.view.shared.geometry.slot_at(block.checked_sub(META_BLOCK_64)?.checked_mul(BLOCK_BYTES)?);
         let (mut ahead, end) = match slot_in(block) {
-            Some((Slot { class: Class::Page, number }, _)) => {
+            Some((Slot { class: class @ (Class::Root | Class::Page), number }, _)) => {
+                let number = if class == Class::Root { self.root_number } else { number };
                 let window = readahead.note_directory(number)?;
                 return Some(Box::new(Descent {
                     view: self.view.clone(),
