@@ -5,6 +5,7 @@ mod support;
 
 mod answers;
 mod containers;
+mod descriptors;
 mod devices;
 mod drop_in_mounts;
 mod exporter;
