@@ -19,4 +19,5 @@ mod random_reads;
 mod sandbox;
 mod spill_file;
 mod status;
+mod stopped;
 mod windows;
