@@ -11,6 +11,7 @@ mod drop_in_mounts;
 mod exporter;
 mod exporter_trust;
 mod journal;
+mod leftovers;
 mod misses;
 mod mounted;
 mod mounting;
