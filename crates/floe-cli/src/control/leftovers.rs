@@ -25,8 +25,8 @@ pub(super) fn remove(user_id: u32) {
     for path in socket_path::paths_of_user(user_id) {
         let Some(name) = path.file_name() else { continue };
         let is_candidate = match socket_path::device(name) {
-            // Asking a mount that is there would wake its process.
-            Some(device) => table.entries().iter().all(|entry| entry.device != device),
+            // Connecting to a mount that is there would wake its process.
+            Some(device) => !table.entries().iter().any(|entry| entry.is_served() && entry.device == device),
             None => socket_path::is_transient(name) && is_old(&path),
         };
         if is_candidate {
