@@ -6,7 +6,7 @@ use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
 
 use crate::{
     deflate::{self, Deflate, Wrapping},
-    lz4, lzma_alone,
+    lz4, lz4_sequences, lzma_alone,
     lzma_sys::LzmaStream,
     lzo, micro_lzma,
     request::{EMPTY, Request},
@@ -33,12 +33,19 @@ pub struct Decoder {
     xz: Option<LzmaStream>,
     lzma_alone: Option<LzmaStream>,
     zstd: Option<Zstd>,
+    is_strict: bool,
 }
 
 impl Decoder {
     /// Creates a decoder without state; each codec's state is created when the first block needs it.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a decoder for checks: it accepts a block only if each part of the block can be decoded too. The windowed
+    /// decoder of LZ4 blocks, which decodes parts of them, refuses blocks that liblz4 accepts.
+    pub fn strict() -> Self {
+        Self { is_strict: true, ..Self::default() }
     }
 
     /// The memory that the decoder holds, in bytes: the state of each codec used so far, and scratch memory.
@@ -110,7 +117,13 @@ impl Decompressor for Decoder {
         }
         match *encoding {
             Encoding::Stored => stored::decode(request),
-            Encoding::Lz4 { padding, window_bytes } => lz4::decode(padding, window_bytes, request, scratch),
+            Encoding::Lz4 { padding, window_bytes } => {
+                let len = lz4::decode(padding, window_bytes, request, scratch)?;
+                if self.is_strict {
+                    lz4_sequences::refuse_zero_distances(stored, skip.saturating_add(len))?;
+                }
+                Ok(len)
+            }
             Encoding::MicroLzma { padding, dictionary_bytes } => {
                 let lzma = self.micro_lzma.get_or_insert_with(LzmaStream::new);
                 micro_lzma::decode(lzma, padding, dictionary_bytes, request, scratch)
@@ -151,6 +164,9 @@ impl Decompressor for Decoder {
         }
         self.scratch.begin();
         let stored = unpadded(encoding, &buffer[start..])?;
+        if self.is_strict {
+            lz4_sequences::refuse_zero_distances(stored, decoded_len)?;
+        }
         let start = buffer.len() - stored.len();
         lz4::decode_in_place(start, decoded_len, buffer).map(|()| true)
     }

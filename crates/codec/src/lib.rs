@@ -10,6 +10,7 @@ pub mod encode;
 mod freed_memory_sys;
 mod lz4;
 mod lz4_ring;
+mod lz4_sequences;
 mod lz4_sys;
 mod lz4_window;
 mod lzma_alone;

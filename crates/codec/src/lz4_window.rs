@@ -10,19 +10,14 @@ use floe_image::DecodeError;
 
 use crate::{
     lz4_ring::Decoded,
+    lz4_sequences::{CUT, DISTANCE_ZERO, MATCH_LEN_MIN, NIBBLE_MAX, Sequences},
     request::{ENDS_EARLY, HOLDS_MORE},
 };
 
-const CUT: DecodeError = DecodeError::Corrupt("LZ4 sequence past the end of its block");
-const DISTANCE_ZERO: DecodeError = DecodeError::Corrupt("LZ4 match distance of zero");
 const BEFORE_BEGINNING: DecodeError = DecodeError::Corrupt("LZ4 match before the beginning of its block");
 pub(crate) const PAST_WINDOW: DecodeError = DecodeError::Corrupt("LZ4 match farther back than the window");
 const END_RULE: DecodeError = DecodeError::Corrupt("LZ4 block that does not end in literals");
 
-/// The shortest match, in bytes.
-const MATCH_LEN_MIN: usize = 4;
-/// A nibble with this value is continued in further bytes.
-const NIBBLE_MAX: usize = 15;
 /// The least number of literals at the end of a block, in bytes.
 const LAST_LITERALS: usize = 5;
 /// The least distance between the start of the last match and the end of the block, in bytes.
@@ -55,36 +50,36 @@ impl Part<'_> {
         debug_assert_eq!(ring.len(), self.ring_bytes());
         let end = self.skip + self.output.len();
         let mut decoded = Decoded::new(ring, self.skip, self.output);
-        let mut input = Input { rest: stored };
+        let mut input = Sequences::new(stored);
         loop {
             let token = usize::from(input.byte().ok_or(ENDS_EARLY)?);
             let literals_len = input.len(token >> 4)?;
             let literals_end = decoded.len().saturating_add(literals_len);
             if self.ends_with_block {
                 let is_last =
-                    literals_end.saturating_add(LAST_MATCH_DISTANCE) > end || literals_len >= input.rest.len();
+                    literals_end.saturating_add(LAST_MATCH_DISTANCE) > end || literals_len >= input.rest().len();
                 if is_last {
                     if literals_end > end {
                         return Err(HOLDS_MORE);
                     }
-                    if literals_len != input.rest.len() {
-                        return Err(if literals_len > input.rest.len() { CUT } else { END_RULE });
+                    if literals_len != input.rest().len() {
+                        return Err(if literals_len > input.rest().len() { CUT } else { END_RULE });
                     }
-                    decoded.put(input.rest);
+                    decoded.put(input.rest());
                     return Ok(decoded.len().saturating_sub(self.skip));
                 }
             } else if literals_end >= end {
                 let len = end - decoded.len();
-                decoded.put(input.rest.get(..len).ok_or(CUT)?);
+                decoded.put(input.rest().get(..len).ok_or(CUT)?);
                 return Ok(end - self.skip);
             }
-            let ahead = input.rest;
+            let ahead = input.rest();
             input.take(literals_len).ok_or(CUT)?;
             decoded.put_ahead(literals_len, ahead);
 
             let Some(distance) = input.distance() else {
                 // A block of unknown length may end here; the caller judges whether it did.
-                return if input.rest.is_empty() { Ok(decoded.len().saturating_sub(self.skip)) } else { Err(CUT) };
+                return if input.rest().is_empty() { Ok(decoded.len().saturating_sub(self.skip)) } else { Err(CUT) };
             };
             match distance {
                 0 => return Err(DISTANCE_ZERO),
@@ -104,50 +99,6 @@ impl Part<'_> {
             }
             decoded.repeat(distance, match_len);
         }
-    }
-}
-
-/// The stored bytes that are not consumed yet.
-struct Input<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Input<'a> {
-    #[inline]
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*first)
-    }
-
-    #[inline]
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
-        Some(taken)
-    }
-
-    #[inline]
-    fn distance(&mut self) -> Option<usize> {
-        let (bytes, rest) = self.rest.split_first_chunk()?;
-        self.rest = rest;
-        Some(usize::from(u16::from_le_bytes(*bytes)))
-    }
-
-    /// Reads a length that begins with a nibble of the token.
-    #[inline]
-    fn len(&mut self, nibble: usize) -> Result<usize, DecodeError> {
-        let mut len = nibble;
-        if nibble == NIBBLE_MAX {
-            loop {
-                let byte = self.byte().ok_or(CUT)?;
-                len = len.saturating_add(usize::from(byte));
-                if byte != u8::MAX {
-                    break;
-                }
-            }
-        }
-        Ok(len)
     }
 }
 

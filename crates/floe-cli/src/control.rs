@@ -5,6 +5,7 @@
 
 mod client;
 mod endpoint;
+mod leftovers;
 mod line;
 mod message;
 mod server;

@@ -24,7 +24,7 @@ use floe_testkit::{
 use support::Served;
 
 /// The time limit for one image.
-const TIME_MAX: Duration = Duration::from_secs(20);
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The memory limit of a reader beyond the budget of its block cache, in bytes.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;

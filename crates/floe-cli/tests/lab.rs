@@ -2,8 +2,10 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::Path,
     process::{Command, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -100,7 +102,7 @@ fn a_killed_run_leaves_nothing_behind() {
         let pid = rustix::process::Pid::from_raw(i32::try_from(run.id()).expect("small")).expect("a number");
         rustix::process::kill_process(pid, signal).expect("signalled");
         run.wait().expect("waited");
-        let is_clean = (0..100).any(|_| {
+        let is_clean = (0..600).any(|_| {
             thread::sleep(Duration::from_millis(100));
             left_by(run.id()).is_empty()
         });
@@ -142,23 +144,36 @@ fn a_second_run_waits_for_the_first() {
         return;
     }
     let before = fs::read_to_string(AUTOGROUP).ok();
+    let home = tempfile::tempdir().expect("a directory");
+    let go = home.path().join("go");
     let arguments = [
         &["launch", "--variant", "directory@/etc", "--launches", "4", "--controls", "0", "--blocks", "1"][..],
-        &["--", "sleep", "1"],
+        &["--", "sh", "-c", "until [ -e \"$0\" ]; do sleep 0.1; done", go.to_str().expect("text")],
     ]
     .concat();
-    let start = || floe(&arguments).stderr(Stdio::piped()).spawn().expect("runs");
-    let runs = [start(), start(), start()];
-    let said: Vec<String> = runs
-        .into_iter()
-        .map(|run| {
-            let output = run.wait_with_output().expect("waited");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{said}");
-            said
+    let (sender, lines) = mpsc::channel();
+    let runs: Vec<_> = (0..3)
+        .map(|_| {
+            let mut run = floe(&arguments).stderr(Stdio::piped()).spawn().expect("runs");
+            let (stderr, sender) = (run.stderr.take().expect("it is piped"), sender.clone());
+            thread::spawn(move || {
+                BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            });
+            run
         })
         .collect();
-    let waited = said.iter().filter(|said| said.contains("waiting for another floe lab")).count();
-    assert!(waited >= 2, "{said:?}");
+    drop(sender);
+    // The launches of the first run last until the others wait. A lab of somebody else may hold the machine before it.
+    let (mut said, mut waiting_count) = (Vec::new(), 0);
+    while waiting_count < 2 {
+        let line =
+            lines.recv_timeout(Duration::from_secs(120)).unwrap_or_else(|_| panic!("no two runs wait: {said:?}"));
+        waiting_count += usize::from(line.contains("waiting for another floe lab"));
+        said.push(line);
+    }
+    fs::write(&go, "").expect("ours");
+    for mut run in runs {
+        assert!(run.wait().expect("waited").success(), "{said:?} {:?}", lines.try_iter().collect::<Vec<_>>());
+    }
     assert!(is_restored(before.as_deref()), "autogroup is {:?}", fs::read_to_string(AUTOGROUP));
 }

@@ -88,7 +88,7 @@ fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
         let path = mount.file(&index.to_string());
         let bytes = within(move || {
             // The first attempts may still see the end of the trouble.
-            let mut attempts = (0..20).map(|_| read(&path).inspect_err(|_| thread::sleep(Duration::from_millis(100))));
+            let mut attempts = (0..500).map(|_| read(&path).inspect_err(|_| thread::sleep(Duration::from_millis(100))));
             attempts.find_map(Result::ok)
         });
         assert!(bytes.expect("the source is back") == vec![index as u8 + 1; 4096], "{index}");

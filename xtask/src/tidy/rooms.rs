@@ -19,7 +19,7 @@ const CRATES: [&str; 2] = ["engine", "fuse"];
 /// file.
 type Table = Vec<(String, BTreeSet<String>)>;
 
-/// The imports that the tables do not allow, and the faults of the tables.
+/// The imports that the tables do not allow, permissions that no import uses, and other faults of the tables.
 pub(super) fn violations() -> Outcome<Vec<String>> {
     let root = workspace_root();
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).during("ARCHITECTURE.md")?;
@@ -30,6 +30,7 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
         let source = root.join("crates").join(name).join("src");
         let entry = fs::read_to_string(source.join("lib.rs")).during(source.display())?;
         let exports = exports_of(&parse(&entry, "lib.rs")?);
+        let mut used_by = BTreeMap::<String, BTreeSet<String>>::new();
         for path in rust_files(&source)? {
             let file = path.strip_prefix(&source).unwrap_or(&path);
             if file == Path::new("lib.rs") {
@@ -38,7 +39,9 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
             let text = fs::read_to_string(&path).during(path.display())?;
             let used = rooms_used(&parse(&text, &path.display().to_string())?, &exports);
             lines.extend(wrong_ways(name, file, &used, &table));
+            used_by.entry(room_of(file)).or_default().extend(used);
         }
+        lines.extend(needless_permissions(name, &used_by, &table));
     }
     Ok(lines)
 }
@@ -189,6 +192,20 @@ fn wrong_ways(name: &str, file: &Path, used: &BTreeSet<String>, table: &Table) -
     wrong.map(|other| format!("crates/{name}/src/{}: `{room}` may not use `{other}`", file.display())).collect()
 }
 
+/// The permissions that no file of a room uses.
+fn needless_permissions(name: &str, used_by: &BTreeMap<String, BTreeSet<String>>, table: &Table) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (room, allowed) in table {
+        let Some(used) = used_by.get(room) else {
+            lines.push(format!("ARCHITECTURE.md: {name}: there is no room `{room}`"));
+            continue;
+        };
+        let needless = allowed.difference(used);
+        lines.extend(needless.map(|other| format!("ARCHITECTURE.md: {name}: `{room}` does not use `{other}`")));
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +256,25 @@ mod tests {
         ] {
             let used = BTreeSet::from([other.to_owned()]);
             assert_eq!(wrong_ways("house", Path::new(file), &used, &table).len(), expected, "{file} {other}");
+        }
+    }
+
+    #[test]
+    fn needless_permissions_are_found() {
+        let table = table_of(TABLE, "house");
+        let used_by = |uses: &[(&str, &[&str])]| {
+            let rooms = uses.iter().map(|(room, used)| {
+                ((*room).to_owned(), used.iter().map(|other| (*other).to_owned()).collect::<BTreeSet<_>>())
+            });
+            rooms.collect::<BTreeMap<_, _>>()
+        };
+        for (uses, expected) in [
+            (&[("cellar", &[][..]), ("hall", &["cellar"])][..], None),
+            (&[("cellar", &[]), ("hall", &[])], Some("ARCHITECTURE.md: house: `hall` does not use `cellar`")),
+            (&[("hall", &["cellar"])], Some("ARCHITECTURE.md: house: there is no room `cellar`")),
+        ] {
+            let found = needless_permissions("house", &used_by(uses), &table);
+            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), Vec::from_iter(expected), "{uses:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Invalid and random input.
 
 use floe_codec::Decoder;
-use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
+use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
 use proptest::{prelude::*, sample::Index};
 
 use crate::sample;
@@ -16,15 +16,15 @@ fn check(decoder: &mut Decoder, encoding: Encoding, stored: &[u8], decoded_len: 
     }
     let skip = at[0].index(len + 1);
     let mut part = vec![0; at[1].index(len - skip + 1)];
-    if let Ok(part_len) = decoder.decode(&encoding, decoded_len, stored, skip, &mut part) {
+    let part_len = decoder.decode(&encoding, decoded_len, stored, skip, &mut part);
+    if let Encoding::Lz4 { .. } = encoding {
+        let strict_len = Decoder::strict().decode(&encoding, decoded_len, stored, 0, &mut vec![0; len]);
+        assert!(strict_len.is_err() || (strict_len == whole_len && part_len.is_ok()), "{strict_len:?} {part_len:?}");
+        assert!(strict_len.is_ok() || whole_len.is_err() || has_zero_distance(unpadded(encoding, stored)));
+    }
+    if let Ok(part_len) = part_len {
         assert!(part_len <= part.len());
-        let is_ambiguous = match encoding {
-            Encoding::Lz4 { padding, .. } => {
-                let zeros = stored.iter().take_while(|byte| padding == Padding::Leading && **byte == 0).count();
-                has_zero_distance(&stored[zeros..])
-            }
-            _ => false,
-        };
+        let is_ambiguous = matches!(encoding, Encoding::Lz4 { .. }) && has_zero_distance(unpadded(encoding, stored));
         if let Ok(whole_len) = whole_len
             && !is_ambiguous
         {
@@ -32,6 +32,13 @@ fn check(decoder: &mut Decoder, encoding: Encoding, stored: &[u8], decoded_len: 
             assert!(part[..part_len] == whole[skip..][..part_len], "{encoding:?}");
         }
     }
+}
+
+/// The stored bytes of an LZ4 block without the zeros before it.
+fn unpadded(encoding: Encoding, stored: &[u8]) -> &[u8] {
+    let is_padded = matches!(encoding, Encoding::Lz4 { padding: Padding::Leading, .. });
+    let zeros = stored.iter().take_while(|byte| is_padded && **byte == 0).count();
+    &stored[zeros..]
 }
 
 /// Whether an LZ4 block has a match distance of zero. No encoder writes one, and liblz4's result for it depends on the
@@ -100,6 +107,30 @@ fn earlier_contents_of_memory_do_not_leak() {
         });
         assert_eq!(outputs[0], outputs[1]);
         assert_eq!(outputs[0].0, Ok(len));
+    }
+}
+
+#[test]
+fn a_strict_decoder_refuses_what_parts_refuse() {
+    // A literal, a match at some distance that makes the rest lie past the window, and the last literals.
+    let block =
+        |distance: u16| [&[0x1f, b'x'][..], &distance.to_le_bytes(), &[255; 400], &[0, 0x50], b"tails"].concat();
+    let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 65_536 };
+    let len = 1 + 4 + 15 + 400 * 255 + 5;
+    let decoded_len = DecodedLen::Exact(len);
+    let zero = DecodeError::Corrupt("LZ4 match distance of zero");
+    for (distance, part, strict) in [(1, Ok(5), Ok(len as usize)), (0, Err(zero.clone()), Err(zero))] {
+        let stored = block(distance);
+        let mut whole = vec![0; len as usize];
+        assert_eq!(Decoder::new().decode(&encoding, decoded_len, &stored, 0, &mut whole), Ok(len as usize));
+        let skip = len as usize - 5;
+        assert_eq!(Decoder::new().decode(&encoding, decoded_len, &stored, skip, &mut [0; 5]), part);
+        assert_eq!(Decoder::strict().decode(&encoding, decoded_len, &stored, 0, &mut whole), strict);
+        let mut buffer = vec![0; len as usize + 1000];
+        let start = buffer.len() - stored.len();
+        buffer[start..].copy_from_slice(&stored);
+        let in_place = Decoder::strict().decode_in_place(&encoding, len as usize, stored.len(), &mut buffer);
+        assert_eq!(in_place, strict.map(|_| true));
     }
 }
 

@@ -88,7 +88,7 @@ fn read(reader: &Reader, kind: PrefetchKind) {
 
 /// A reader of a page cache comes later to what it finds there.
 fn rest(reader: &Reader) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while reader.is_reading_on() && Instant::now() < deadline {
         thread::sleep(Duration::from_micros(200));
     }
@@ -108,7 +108,7 @@ fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
         dropped_bytes: dropped.load(Relaxed),
     };
     // Prefetch is asynchronous.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while set.has(kind) && !does(kind, now()) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
@@ -234,7 +234,7 @@ fn a_sink_that_reads_by_itself_is_only_asked_for_ranges() {
     let (reader, asked) = (Reader::new(engine, patchwork as _), Arc::default());
     reader.set_page_cache(Box::new(Asked(Arc::clone(&asked))));
     read(&reader, PrefetchKind::Directory);
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while reader.read_around_counters().stored_bytes < 400_000 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }

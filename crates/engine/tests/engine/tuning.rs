@@ -82,7 +82,7 @@ fn reads_stay_right_while_switches_move_and_all_pages_come_back() {
         is_over.store(true, Relaxed);
     });
     reader.engine().tune(&EngineOptions { cache_bytes: 0, ..EngineOptions::default() }).expect("it can be moved");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let used = || {
         let pages = reader.engine().counters().pages;
         (pages.used_pages, pages.cache_pages)
@@ -180,7 +180,7 @@ fn threads_get_another_priority_and_other_threads_come() {
     let reader = reader(&patchwork, &EngineOptions { priority: Priority::Normal, ..EngineOptions::default() });
     let engine = reader.engine();
     let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so() {
             assert!(Instant::now() < deadline, "{what}: {:?}", engine.worker_status());
             thread::sleep(Duration::from_millis(1));

@@ -21,7 +21,7 @@ const INODES_MAX: usize = 2_000;
 /// How many bytes of a file are read, at its beginning and before its end.
 const READ_BYTES: u64 = 1 << 20;
 /// A generous time limit per image, for a busy machine without caches.
-const TIME_MAX: Duration = Duration::from_secs(10);
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Reads everything that the image shows; returns the rule of each error.
 fn explore(file_system: &Erofs, reader: &DirectReader) -> BTreeMap<String, usize> {

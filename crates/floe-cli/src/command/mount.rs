@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.open.offset = offset;
     }
     if let Some(cache_bytes) = arguments.cache {
-        (settings.open.engine.cache_bytes, settings.open.engine.cache_growth_bytes) = (cache_bytes, 0);
+        settings.set_cache(cache_bytes);
     }
     if let Some(threads) = arguments.threads {
         settings.mount.threads = threads;
@@ -258,7 +258,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         devices: image.device_paths().to_vec(),
         mountpoint: shown.clone(),
         device: device.unwrap_or_default(),
-        settings,
+        settings: settings.into(),
         front,
         transport,
         requests: mount.request_counts(),

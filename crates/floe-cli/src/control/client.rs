@@ -13,6 +13,7 @@ use std::{
 
 use floe_fuse::MountTable;
 use rustix::{
+    io::retry_on_intr,
     net::{
         self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with,
         sockopt::{Timeout, set_socket_timeout, socket_peercred},
@@ -113,7 +114,8 @@ pub(super) fn connect(path: &Path, user_id: u32, patience: Duration) -> io::Resu
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // connect(2) waits while the queue of a listener is full.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| net::connect(&socket, &address))?;
     // The directory may have been another user's before.
     if socket_peercred(&socket)?.uid.as_raw() == user_id { Ok(socket.into()) } else { Err(denied()) }
 }
@@ -123,21 +125,27 @@ pub(super) fn connect(path: &Path, user_id: u32, patience: Duration) -> io::Resu
 /// # Errors
 /// The answer exceeds the limits, or is from another version of Floe.
 pub(super) fn converse(connection: &UnixStream, question: &Question, limits: AnswerLimits) -> io::Result<Answer> {
-    let deadline = Instant::now() + limits.time;
-    let left = || match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        left => Ok(Some(left)),
-    };
-    connection.set_write_timeout(left()?)?;
+    connection.set_write_timeout(Some(limits.time))?;
+    let mut started = Instant::now();
     write_line(connection, question)?;
     let (mut answer, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    // A program that sends a byte now and then does not extend the time.
+    let mut left = limits.time.saturating_sub(started.elapsed());
     while !answer.ends_with(b"\n") {
-        // A program that sends a byte now and then does not extend the time.
-        connection.set_read_timeout(left()?)?;
-        let len = (&mut &*connection).read(&mut piece)?;
-        if len == 0 {
-            break;
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        connection.set_read_timeout(Some(left))?;
+        started = Instant::now();
+        let len = match (&mut &*connection).read(&mut piece) {
+            Ok(0) => break,
+            Ok(len) => len,
+            // A signal interrupts a read with a timeout, even one that only stops this process and continues it. The time
+            // in between does not count.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        left = left.saturating_sub(started.elapsed());
         if answer.len() + len > limits.bytes {
             return Err(io::Error::other("the answer is too long"));
         }

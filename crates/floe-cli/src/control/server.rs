@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{
-    Answer, Question,
+    Answer, Question, leftovers,
     line::{QUESTION_BYTES_MAX, read_line},
     socket_path, write_line,
 };
@@ -57,12 +57,14 @@ pub(crate) struct Server {
 }
 
 impl Prepared {
-    /// Creates a socket in the user's directory for sockets, which is created if it is missing.
+    /// Creates a socket in the user's directory for sockets, which is created if it is missing. Removes the sockets there that
+    /// killed mounts left behind.
     ///
     /// # Errors
     /// No directory is suitable for the socket.
     pub(crate) fn new() -> io::Result<Self> {
-        let path = socket_path::for_new(geteuid().as_raw(), &format!("new-{}", std::process::id()))?;
+        let path = socket_path::for_new(geteuid().as_raw(), &socket_path::name_of_new(std::process::id()))?;
+        leftovers::remove(geteuid().as_raw());
         absent(fs::remove_file(&path))?;
         let listener = UnixListener::bind(&path)?;
         let metadata = fs::symlink_metadata(&path)?;
@@ -110,13 +112,13 @@ impl Drop for Server {
 
 /// Removes a socket unless another mount put its own in its place. The kernel may give the number of a mount to another
 /// one before this process removes its socket, and the other socket may arrive between any two of these steps.
-fn remove_own(path: &Path, inode: (u64, u64)) -> io::Result<()> {
+pub(super) fn remove_own(path: &Path, inode: (u64, u64)) -> io::Result<()> {
     let is_own = |path: &Path| fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()) == inode);
     if !is_own(path)? {
         return Ok(());
     }
     // A rename takes whatever is there, and under its own name it cannot be replaced any more.
-    let taken = path.with_file_name(format!("old-{}", inode.1));
+    let taken = path.with_file_name(socket_path::name_of_old(inode.1));
     fs::rename(path, &taken)?;
     if !is_own(&taken)? && renameat_with(CWD, &taken, CWD, path, RenameFlags::NOREPLACE).is_ok() {
         return Ok(());

@@ -33,8 +33,24 @@ pub(super) fn name(device: (u32, u32)) -> String {
     format!("{}-{}.sock", device.0, device.1)
 }
 
+/// The name of the socket of a mount that a process prepares.
+pub(super) fn name_of_new(process: u32) -> String {
+    format!("new-{process}")
+}
+
+/// The name of a socket while it is being removed.
+pub(super) fn name_of_old(inode: u64) -> String {
+    format!("old-{inode}")
+}
+
+/// Whether a name is one that a socket has for a short time.
+pub(super) fn is_transient(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix("new-").or(name.strip_prefix("old-")));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
 /// The device number that the name of a socket stands for.
-fn device(name: &OsStr) -> Option<(u32, u32)> {
+pub(super) fn device(name: &OsStr) -> Option<(u32, u32)> {
     let (major, minor) = name.to_str()?.strip_suffix(".sock")?.split_once('-')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
@@ -51,12 +67,15 @@ pub(crate) fn users() -> BTreeSet<u32> {
 /// The sockets of a user's mounts, with the mounts' device numbers. Those of another user whose `XDG_RUNTIME_DIR` is at an
 /// unusual place are not found.
 pub(super) fn of_user(user_id: u32) -> impl Iterator<Item = ((u32, u32), PathBuf)> {
+    paths_of_user(user_id).filter_map(|path| Some((device(path.file_name()?)?, path)))
+}
+
+/// The paths in a user's directories for sockets, whatever is there.
+pub(super) fn paths_of_user(user_id: u32) -> impl Iterator<Item = PathBuf> {
     let is_own = rustix::process::geteuid().as_raw() == user_id;
     let directories = if is_own { directories(user_id) } else { usual_directories(user_id).into() };
     let directories = directories.into_iter().filter(move |directory| check(directory, user_id).is_ok());
-    directories.flat_map(|directory| {
-        names_in(directory.clone()).filter_map(move |name| Some((device(&name)?, directory.join(&name))))
-    })
+    directories.flat_map(|directory| names_in(directory.clone()).map(move |name| directory.join(&name)))
 }
 
 /// The names in a directory; none if it cannot be read.
@@ -111,6 +130,16 @@ mod tests {
         }
         for other in ["new-17", "0-57", "0.sock", "a-b.sock", "0-57-1.sock", ".sock"] {
             assert_eq!(device(OsStr::new(other)), None, "{other}");
+        }
+        for (name, expected) in [
+            (name_of_new(17), true),
+            (name_of_old(u64::MAX), true),
+            (name((0, 57)), false),
+            ("new-".to_owned(), false),
+            ("old-a".to_owned(), false),
+            ("newer".to_owned(), false),
+        ] {
+            assert_eq!(is_transient(OsStr::new(&name)), expected, "{name}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! The options of a running mount: `floe status` lists them, `floe tune` changes some.
 
-use floe::EngineOptions;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -37,18 +36,18 @@ impl Settings {
     /// does not support are left out.
     pub(crate) fn tune(&mut self, changes: &[String]) {
         for change in changes {
-            if let Ok(engine) = self.tuned(std::slice::from_ref(change)) {
-                self.open.engine = engine;
+            if let Ok(settings) = self.tuned(std::slice::from_ref(change)) {
+                *self = settings;
             }
         }
     }
 
-    /// The options of the engine after `changes`, each of the form `key=value`.
+    /// The settings after `changes` of options of the engine, each of the form `key=value`.
     ///
     /// # Errors
     /// An option is unknown, is fixed while the image is mounted, or does not accept the value. The message is one
     /// line.
-    pub(crate) fn tuned(&self, changes: &[String]) -> Result<EngineOptions, String> {
+    pub(crate) fn tuned(&self, changes: &[String]) -> Result<Self, String> {
         let mut settings = self.clone();
         for change in changes {
             let (key, value) = match change.split_once('=') {
@@ -72,6 +71,6 @@ impl Settings {
                 }
             }
         }
-        Ok(settings.open.engine)
+        Ok(settings)
     }
 }

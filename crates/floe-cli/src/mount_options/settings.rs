@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) learn: bool,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
+    /// Whether the growth of the block cache was given. Otherwise a cache with a given budget does not grow.
+    pub(crate) has_growth: bool,
 }
 
 /// The origin of the options, which decides which of them are errors.
@@ -46,6 +48,19 @@ pub(crate) enum Strictness {
 }
 
 impl Settings {
+    /// Sets the budget of the block cache.
+    pub(crate) fn set_cache(&mut self, bytes: u64) {
+        self.open.engine.cache_bytes = bytes;
+        if !self.has_growth {
+            self.open.engine.cache_growth_bytes = 0;
+        }
+    }
+
+    /// Sets how much the block cache may grow beyond its budget.
+    pub(crate) fn set_cache_growth(&mut self, bytes: u64) {
+        (self.open.engine.cache_growth_bytes, self.has_growth) = (bytes, true);
+    }
+
     /// Parses a list of options, separated by commas. A comma in a value must be quoted as for mount(8)
     /// (`context="a,b"`), or escaped with a backslash.
     ///

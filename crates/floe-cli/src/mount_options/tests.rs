@@ -35,7 +35,19 @@ fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
 
 /// All fields of the settings as text, for comparison.
 fn fields(settings: &Settings) -> String {
-    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox } = settings;
+    let Settings {
+        open,
+        mount,
+        source,
+        account,
+        decode_marks,
+        front,
+        transport,
+        profile,
+        learn,
+        sandbox,
+        has_growth: _,
+    } = settings;
     let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
@@ -132,7 +144,7 @@ fn tunable_options_change_the_engine_alone() {
     for row in rows().filter(|row| row.while_mounted == WhileMounted::Tunable) {
         let change = format!("{}={}", row.name, sample(row).expect("a value"));
         let found = taken(&change).expect(row.name);
-        let engine = ample().tuned(std::slice::from_ref(&change)).expect(row.name);
+        let engine = ample().tuned(std::slice::from_ref(&change)).expect(row.name).open.engine;
         assert!(engine != EngineOptions::default() && engine == found.open.engine, "{change}");
         let unchanged = Settings { open: OpenOptions { engine: EngineOptions::default(), ..found.open }, ..found };
         assert_eq!(fields(&unchanged), fields(&ample()), "{change}");
@@ -191,7 +203,8 @@ fn values_reach_their_settings() {
          account=/c,decode-marks=/d,front=kernel,transport=dev,profile=/p,learn,sandbox=require,linger=70us,overflow=1M,context=\"system_u:object_r:a:s0:c1,c2\"",
     )
     .expect("all are known");
-    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox } = settings;
+    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox, .. } =
+        settings;
     assert_eq!((profile, learn), (ProfileChoice::File("/p".into()), true));
     assert_eq!((front, transport, sandbox), (Front::Kernel, TransportChoice::Device, Mode::Require));
     assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
@@ -241,7 +254,8 @@ fn wrong_options_are_told() {
 fn changes_are_taken_together_or_not_at_all() {
     let check =
         |changes: &[&str]| ample().tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
-    let found = check(&["cache=1M", "noread-around", "reserved_pages=7", "workers=inline"]).expect("all are known");
+    let found =
+        check(&["cache=1M", "noread-around", "reserved_pages=7", "workers=inline"]).expect("all are known").open.engine;
     assert_eq!((found.cache_bytes, found.read_around, found.reserved_pages), (1 << 20, false, 7));
     for (changes, expected) in [
         (&["cache=1M", "cache"][..], "cache needs a value: cache=…"),
@@ -252,6 +266,33 @@ fn changes_are_taken_together_or_not_at_all() {
         (&["read_ahead=1M"], "read-ahead is a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
         (&["colour=red"], "unknown option colour: floe tune DIR lists all options"),
     ] {
-        assert_eq!(check(changes).expect_err("it makes no sense"), expected);
+        assert_eq!(check(changes).map(|_| ()).expect_err("it makes no sense"), expected);
+    }
+}
+
+#[test]
+fn the_order_of_cache_and_cache_growth_does_not_matter() {
+    const M: u64 = 1 << 20;
+    let default = EngineOptions::default().cache_growth_bytes;
+    for (list, tuned, expected) in [
+        ("", &[][..], (64 * M, default)),
+        ("cache=8M", &[], (8 * M, 0)),
+        ("cache-growth=1M", &[], (64 * M, M)),
+        ("cache=8M,cache-growth=1M", &[], (8 * M, M)),
+        ("cache-growth=1M,cache=8M", &[], (8 * M, M)),
+        ("cache-growth=1M,cache=8M,cache-growth=2M,cache=9M", &[], (9 * M, 2 * M)),
+        ("", &["cache=8M"], (8 * M, 0)),
+        ("", &["cache=8M", "cache-growth=1M"], (8 * M, M)),
+        ("", &["cache-growth=1M", "cache=8M"], (8 * M, M)),
+        ("cache-growth=1M", &["cache=8M"], (8 * M, M)),
+    ] {
+        let settings = taken(list).expect(list);
+        let changes: Vec<_> = tuned.iter().map(|change| (*change).to_owned()).collect();
+        let (mut one_by_one, at_once) = (settings.clone(), settings.tuned(&changes).expect("both can change"));
+        one_by_one.tune(&changes);
+        for Settings { open, .. } in [one_by_one, at_once] {
+            let found = (open.engine.cache_bytes, open.engine.cache_growth_bytes);
+            assert_eq!(found, expected, "-o {list}, then {tuned:?}");
+        }
     }
 }

@@ -1,6 +1,13 @@
 //! Collects the report about a mount.
 
-use std::{collections::BTreeMap, os::unix::net::UnixStream, path::PathBuf, process, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
 use floe::{Image, Reader, remote::RemoteProcess};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
@@ -63,8 +70,8 @@ pub(crate) struct Source {
     pub(crate) devices: Vec<PathBuf>,
     pub(crate) mountpoint: PathBuf,
     pub(crate) device: (u32, u32),
-    /// The settings at mount time.
-    pub(crate) settings: Settings,
+    /// The settings at mount time, or after the last change.
+    pub(crate) settings: Mutex<Settings>,
     pub(crate) front: FrontReport,
     pub(crate) transport: TransportReport,
     pub(crate) requests: RequestCounts,
@@ -201,16 +208,18 @@ impl Source {
         self.image.reader().engine()
     }
 
-    /// The current settings.
-    fn settings(&self) -> Settings {
-        let mut settings = self.settings.clone();
+    /// The current settings. Those of the engine may be less than was requested.
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         settings.open.engine = self.engine().options();
         settings
     }
 
     fn tune(&self, changes: &[String]) -> Result<(), String> {
-        let wanted = self.settings().tuned(changes)?;
-        self.engine().tune(&wanted).map_err(|error| error.to_string())?;
+        let mut settings = self.settings();
+        let wanted = settings.tuned(changes)?;
+        self.engine().tune(&wanted.open.engine).map_err(|error| error.to_string())?;
+        *settings = wanted;
         if let Some((_, state)) = &self.giver {
             state.note_tuned(changes);
         }

@@ -207,7 +207,7 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
     for source in ["source", "source.tar.gz"] {
         let begin = Instant::now();
         assert!(started(&folder, source).wait().expect("it ends").success());
-        let whole_time = begin.elapsed();
+        let mut whole_time = begin.elapsed();
         let whole = fs::read(folder.path().join("out/image")).expect("read");
         fs::remove_file(folder.path().join("out/image")).expect("removed");
         let mut ended_early = 0;
@@ -224,6 +224,8 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
                         "{source}: another image"
                     );
                     fs::remove_file(folder.path().join("out/image")).expect("removed");
+                    // The first one may have shared a busy machine.
+                    whole_time = whole_time * 3 / 4;
                 }
                 others => panic!("{source}: {others:?} are left"),
             }
@@ -235,15 +237,25 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
 #[test]
 fn a_signal_ends_it_cleanly() {
     let folder = large_scene();
+    let mut attempts_left = 20;
     for (signal, source) in [(Signal::INT, "source"), (Signal::TERM, "source.tar.gz")] {
         if !skip::ready(&[Need::Signal(signal)]) {
             continue;
         }
-        let child = started(&folder, source);
-        wait_until_caught(child.id(), signal);
-        thread::sleep(Duration::from_millis(60));
-        kill_process(Pid::from_child(&child), signal).expect("it runs");
-        let output = child.wait_with_output().expect("it ends");
+        let output = loop {
+            let child = started(&folder, source);
+            wait_until_caught(child.id(), signal);
+            thread::sleep(Duration::from_millis(60));
+            kill_process(Pid::from_child(&child), signal).expect("our own child");
+            let output = child.wait_with_output().expect("it ends");
+            if !output.status.success() {
+                break output;
+            }
+            // This thread did not run for so long that the image was complete before the signal.
+            fs::remove_file(folder.path().join("out/image")).expect("removed");
+            attempts_left -= 1;
+            assert!(attempts_left > 0, "{signal:?} has no effect");
+        };
         assert_eq!(output.status.code(), Some(130), "{signal:?}: {}", said(&output));
         assert_eq!(said(&output), "floe: cancelled before the image was complete\n", "{signal:?}");
         assert_eq!(left(&folder), Vec::<String>::new(), "{signal:?}");

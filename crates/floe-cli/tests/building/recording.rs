@@ -12,6 +12,8 @@ use floe::{ByteRange, Extent, ExtentData, FormatImage, Image, Nid, OpenOptions};
 use floe_testkit::skip::{self, Need};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::program::until;
+
 fn floe(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().expect("floe runs")
@@ -178,7 +180,7 @@ fn signals_end_the_command_and_what_it_read_is_recorded() {
             continue;
         }
         let case = format!("{signals:?}: {trap}");
-        let server = if trap.is_empty() { "exec sleep 60" } else { "while :; do sleep 0.1; done" };
+        let server = if trap.is_empty() { "exec sleep 600" } else { "while :; do sleep 0.1; done" };
         let _ = (fs::remove_file(folder.join("profile")), fs::remove_file(folder.join("ready")));
         let script = format!("{trap}\ncat mount/d/31 > ready.new && mv ready.new ready; {server}");
         let recorder = Command::new(env!("CARGO_BIN_EXE_floe"))
@@ -188,9 +190,7 @@ fn signals_end_the_command_and_what_it_read_is_recorded() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        while !folder.join("ready").exists() {
-            thread::sleep(Duration::from_millis(10));
-        }
+        until("the command is ready", || folder.join("ready").exists());
         for signal in signals {
             kill_process(Pid::from_child(&recorder), *signal).expect("it runs");
             thread::sleep(Duration::from_millis(100));

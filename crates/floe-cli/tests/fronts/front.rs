@@ -3,7 +3,7 @@
 use std::{fs, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
 use floe_testkit::{
-    check_rows,
+    check_rows, keep_kernel_caches,
     skip::{self, Need},
 };
 use rustix::{
@@ -169,6 +169,7 @@ fn one_request_brings_many_small_files() {
     if !ready() {
         return;
     }
+    let _kept = keep_kernel_caches();
     let scene = Scene::many(4000, 3000);
     let serving = scene.fronted("ro");
     let mut names = Vec::new();

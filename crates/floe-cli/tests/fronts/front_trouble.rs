@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use floe_testkit::skip;
+use floe_testkit::{KernelCaches, drop_kernel_caches, skip};
 use rustix::process::Signal;
 
 use crate::support::{
@@ -83,8 +83,13 @@ impl Readers {
     }
 }
 
-fn drop_caches() {
-    fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+/// Waits until the program that serves a mount waits for its source, on behalf of a reader.
+fn wait_until_stuck(serving: &Serving) {
+    until("a reader waits", || {
+        let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        report["work"]["outstanding"].as_u64().expect("a number") > 0
+    });
 }
 
 /// The tasks that the kernel has reported as hung.
@@ -151,10 +156,10 @@ fn a_killed_program_lets_waiting_readers_go() {
     let mut serving = stoppable.fronted("deadline=off");
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
-    drop_caches();
+    drop_kernel_caches(KernelCaches::All);
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
-    thread::sleep(Duration::from_millis(500));
+    wait_until_stuck(&serving);
     assert!(readers.done.load(Relaxed) < READER_COUNT, "some wait");
     let (code, errors) = told(&run(floe().arg("umount").arg(&serving.place.path)));
     assert!(code == Some(1) && errors.contains("in use"), "{code:?} {errors}");
@@ -175,7 +180,7 @@ fn a_stuck_source_gives_errors_after_the_deadline() {
     let mut serving = stoppable.fronted("deadline=1s");
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
-    drop_caches();
+    drop_kernel_caches(KernelCaches::All);
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
     assert!(readers.end() > 0, "readers of missing bytes fail");
@@ -198,10 +203,10 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     let inside = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| inside.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
-    drop_caches();
+    drop_kernel_caches(KernelCaches::All);
     stoppable.below.signal(Signal::STOP);
     let readers = Readers::start(names);
-    thread::sleep(Duration::from_millis(300));
+    wait_until_stuck(&serving);
     assert_eq!(told(&run(floe().args(["umount", "--lazy"]).arg(&serving.place.path))), (Some(0), String::new()));
     assert!(!serving.place.is_mounted() && serving.is_running());
     stoppable.below.signal(Signal::CONT);
@@ -222,7 +227,7 @@ fn a_truncated_image_gives_errors() {
     let len = fs::metadata(&scene.image).expect("it is there").len();
     let image = fs::File::options().write(true).open(&scene.image).expect("ours");
     image.set_len(len / 4).expect("ours");
-    drop_caches();
+    drop_kernel_caches(KernelCaches::All);
     let wrong = Readers::start(names).end();
     assert!(wrong > 0 && wrong <= 200, "{wrong}");
     serving.signal(Signal::TERM);
@@ -287,7 +292,7 @@ fn a_mount_that_is_short_of_memory_reads_right() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let outside = checksum(Command::new("sh"));
-    drop_caches();
+    drop_kernel_caches(KernelCaches::All);
     assert_eq!(checksum(group.command("sh")), outside);
     assert_eq!(scene.wrong(&serving.place.path), [""; 0]);
     serving.signal(Signal::TERM);

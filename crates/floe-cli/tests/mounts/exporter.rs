@@ -16,7 +16,7 @@ use floe_testkit::{
 };
 use rustix::process::Signal;
 
-use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told};
+use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told, until};
 
 const NOTHING: [&str; 0] = [];
 
@@ -56,6 +56,16 @@ impl Exporter {
         assert!(headers.contains("content-type: text/plain; version=0.0.4"), "{headers}");
         body
     }
+
+    /// The metrics once these mounts answer: on a busy machine an answer may come too late for one request.
+    pub(crate) fn metrics_of(&self, places: &[&Place]) -> String {
+        let mut metrics = String::new();
+        until("the mounts answer in time", || {
+            metrics = self.metrics();
+            places.iter().all(|place| value(&metrics, "floe_mount_up", &[&mountpoint(place)]) == Some(1.0))
+        });
+        metrics
+    }
 }
 
 impl Drop for Exporter {
@@ -85,7 +95,7 @@ fn one_endpoint_has_the_metrics_of_all_mounts() {
     let exporter = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
     let (first, second) = (Serving::new(&demo(), NOTHING), Serving::new(&demo(), NOTHING));
     fs::read(first.place.file("README.txt")).expect("data");
-    let metrics = exporter.metrics();
+    let metrics = exporter.metrics_of(&[&first.place, &second.place]);
     for serving in [&first, &second] {
         let label = mountpoint(&serving.place);
         assert_eq!(value(&metrics, "floe_mount_up", &[&label, "user=\"0\""]), Some(1.0), "{metrics}");

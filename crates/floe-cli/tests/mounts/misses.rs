@@ -25,6 +25,9 @@ const MISS_COUNT: usize = 500;
 /// The number of timed reads of cached bytes, with and without misses.
 const HIT_COUNT: usize = 5000;
 
+/// How long the machine may take to have the misses under way.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// The size of the uncached file in bytes.
 const COLD_BYTES: usize = 96 << 20;
 
@@ -79,7 +82,8 @@ fn misses_do_not_delay_what_is_cached() {
     let place = folder.path().join("mount");
     fs::create_dir(&place).expect("ours");
     let mountpoint = Mountpoint::find(&place).expect("a directory");
-    let mount = Mount::new(reader, mountpoint, &MountOptions::default()).expect("a mount");
+    let mount =
+        Mount::new(reader, mountpoint, &MountOptions { deadline: None, ..MountOptions::default() }).expect("a mount");
     let (hot, cold) = (open_at_random(&place.join("hot")), open_at_random(&place.join("cold")));
     for offset in (0..1 << 20).step_by(4096) {
         hot.read_exact_at(&mut [0; 4096], offset).expect("data");
@@ -98,7 +102,7 @@ fn misses_do_not_delay_what_is_cached() {
         }
         let started = Instant::now();
         while engine.counters().outstanding < MISS_COUNT as u64 * 9 / 10 {
-            if started.elapsed() > Duration::from_secs(50) {
+            if started.elapsed() > PATIENCE {
                 source.release();
                 panic!("only {} misses are outstanding", engine.counters().outstanding);
             }

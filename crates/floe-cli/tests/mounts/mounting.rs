@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::{fd::AsRawFd, unix::fs::FileExt, unix::process::CommandExt},
+    os::{unix::fs::FileExt, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -386,32 +386,6 @@ fn mount_calls_the_helper() {
         assert_eq!(found, Some(code), "{arguments:?}: {errors}");
         assert!(!place.is_mounted());
     }
-}
-
-#[test]
-fn a_descriptor_stands_for_the_mountpoint() {
-    if !ready() {
-        return;
-    }
-    let place = Place::new();
-    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").expect("the device");
-    rustix::io::fcntl_setfd(&device, rustix::io::FdFlags::empty()).expect("it is inherited");
-    let number = device.as_raw_fd();
-    let data = format!("fd={number},rootmode=40755,user_id=0,group_id=0,allow_other");
-    let mut command = floe();
-    command.arg("mount").arg(demo()).arg(format!("/dev/fd/{number}"));
-    let path = place.path.clone();
-    let mounting = thread::spawn(move || {
-        let data = std::ffi::CString::new(data).expect("text");
-        let flags = rustix::mount::MountFlags::RDONLY;
-        rustix::mount::mount("runtime", &path, "fuse.runtime", flags, data.as_c_str()).expect("a mount");
-        device
-    });
-    let mut serving = Serving::start(command, place);
-    drop(mounting.join().expect("no panic"));
-    assert!(!fs::read(serving.place.file(FILE)).expect("data").is_empty());
-    rustix::mount::unmount(&serving.place.path, rustix::mount::UnmountFlags::empty()).expect("an unmount");
-    assert_eq!(serving.end().0.code(), Some(0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_testkit::{
-    Random,
+    Random, keep_kernel_caches,
     skip::{self, Need},
 };
 use rustix::fs::{Advice, fadvise};
@@ -29,6 +29,7 @@ fn the_rest_of_what_small_reads_touch_is_stored() {
     if !skip::ready(&[Need::Fuse]) {
         return;
     }
+    let _kept = keep_kernel_caches();
     let folder = tempfile::tempdir().expect("a directory");
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).expect("ours");

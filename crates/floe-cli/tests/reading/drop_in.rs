@@ -5,7 +5,6 @@ use std::{
     os::unix::{fs::symlink, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use floe_testkit::{
@@ -17,6 +16,8 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
     workspace_root,
 };
+
+use crate::support::program::until;
 
 /// Runs Floe under another name, in the working directory that the original would have.
 fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
@@ -358,11 +359,7 @@ fn images_mount_by_the_names_of_fuse_programs() {
     let output = floe_as("squashfuse_ll", &strings(&["-o", &options, &squashfs, &mount]), folder.path());
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(reader.join().expect("no panic"), b"s");
-    let start = Instant::now();
-    while is_mounted() && start.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert!(!is_mounted(), "it is still mounted");
+    until("it is unmounted", || !is_mounted());
 
     for (name, arguments) in [
         ("erofsfuse", vec![]),

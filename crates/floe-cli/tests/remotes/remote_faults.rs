@@ -15,7 +15,7 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use floe_remote_cache::Digest;
@@ -192,6 +192,7 @@ fn tokens_that_expire_in_the_middle_are_had_again() {
     let first = authority.given();
     assert!(first > before, "the registry wants tokens");
     thread::sleep(TOKEN_TIME + Duration::from_secs(1));
+    let began = Instant::now();
     thread::scope(|scope| {
         let read = |index: usize| noise.read(&served, index * (LEN / 8), LEN / 8).expect("read");
         for index in 0..8 {
@@ -199,7 +200,9 @@ fn tokens_that_expire_in_the_middle_are_had_again() {
         }
     });
     let renewed = authority.given() - first;
-    assert!((1..=3).contains(&renewed), "{renewed} tokens for eight readers");
+    // On a busy machine the reads take longer than a token is valid.
+    let expired = (began.elapsed().as_secs_f64() / TOKEN_TIME.as_secs_f64()) as u64;
+    assert!((1..=3 + 3 * expired).contains(&renewed), "{renewed} tokens for eight readers");
     assert!(served.end().is_empty());
 }
 

@@ -49,8 +49,8 @@ fn a_replayed_launch_makes_a_fraction_of_the_requests() {
         assert_eq!(launch(&plain.place)["state"], "off");
         unmount(&mut plain);
 
-        // The kernel may drop clean pages between the replay and the launch, so one good launch of three is enough.
-        let mut attempts_left = 3;
+        // The kernel may drop clean pages between the replay and the launch, so one good launch of ten is enough.
+        let mut attempts_left = 10;
         let (mut replayed, report) = loop {
             let mut replayed = mount(profile_option(&profile));
             let (with, report) = python.replay(&replayed);

@@ -14,7 +14,7 @@ use floe_testkit::corpus::Materialised;
 use tempfile::TempDir;
 
 /// How long a server may take to end after its unmount.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An image mounted by `floe mount` in the foreground; unmounted by `floe umount` when dropped.
 pub(crate) struct Served {

@@ -33,7 +33,7 @@ impl<'a> CheckedBytes<'a> {
         Self {
             engine,
             tally,
-            decoder: Decoder::new(),
+            decoder: Decoder::strict(),
             window: Vec::new(),
             window_device: DeviceId(0),
             window_offset: 0,

@@ -124,6 +124,23 @@ fn checks_find_nothing_in_good_images() {
 }
 
 #[test]
+fn a_block_whose_parts_cannot_be_read_is_a_finding() {
+    let corpus = Corpus::fixtures();
+    let record = corpus.corrupt_images().into_iter().find(|image| image.name == "erofs-lz4-distance-zero");
+    let path = corpus.materialise_corrupt(&record.expect("it is in fixtures/"));
+    let rule = "LZ4 match distance of zero";
+    let found = findings(&path, &OpenOptions::default());
+    assert!(found.len() == 1 && found[0].contains(rule), "{found:?}");
+    // Without a cache, only the requested part of the block is decoded.
+    let engine =
+        EngineOptions { cache_bytes: 0, cache_growth_bytes: 0, read_around: false, ..EngineOptions::default() };
+    let image = Image::open(&path, &OpenOptions { engine, ..OpenOptions::default() }).expect("opened");
+    let nid = image.resolve("/text131073").expect("it is there");
+    let error = image.read_at(nid, 100_000, &mut [0; 100]).expect_err("a part of the block");
+    assert!(error.to_string().contains(rule), "{error}");
+}
+
+#[test]
 fn checks_find_something_in_corrupt_images() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(

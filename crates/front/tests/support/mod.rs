@@ -128,7 +128,7 @@ pub(crate) struct VirtualFile {
 }
 
 /// The number of attempts to unmount a mount in use.
-const UNMOUNT_TRIES: usize = 200;
+const UNMOUNT_TRIES: usize = 3000;
 
 /// The block size of virtual images.
 pub(crate) const BLOCK: usize = 4096;

@@ -103,6 +103,9 @@ impl fmt::Display for MountError {
                 formatter,
                 "the kernel's EROFS cannot be mounted in front: {refusal}: use front=fuse instead of front=kernel"
             ),
+            // The kernel refuses to read from a device without a mount.
+            Self::Handshake(error) if error.raw_os_error() == Some(libc::EPERM) => formatter
+                .write_str("the descriptor of /dev/fuse is not mounted: mount it with fd=N before the program starts"),
             Self::Handshake(error) => write!(formatter, "the negotiation with the kernel failed: {error}"),
             Self::Image(error) => error.fmt(formatter),
             Self::Threads(error) => write!(formatter, "cannot start the threads that serve the mount: {error}"),

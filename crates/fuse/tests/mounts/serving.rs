@@ -11,7 +11,10 @@ use std::{
 
 use floe_fuse::{MountOptions, Readdir, RequestKind};
 use floe_image::{DeviceNumber, FileType};
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    KernelCaches, drop_kernel_caches, keep_kernel_caches,
+    skip::{self, Need},
+};
 
 use crate::support::{Fault, Numbering, TestMount, TreeFileSystem, can_mount};
 
@@ -363,7 +366,7 @@ fn corrupt_entries_are_listed() {
             assert!(found.contains(&("corrupt".to_owned(), number)), "{numbering:?} {found:?}");
             assert_eq!(errno(fs::metadata(mount.file("directory/corrupt"))), Some(libc::EUCLEAN));
             fs::metadata(mount.file("directory/a")).expect("its neighbour is well");
-            fs::write("/proc/sys/vm/drop_caches", "2").expect("root drops caches");
+            drop_kernel_caches(KernelCaches::Names);
         }
     }
 }
@@ -382,8 +385,8 @@ fn what_the_kernel_forgets_is_found_again() {
                 assert_eq!(stat.ino(), attr.inode_number, "{path}");
             }
             assert_eq!(entries(&mount.file("many")).len(), 502);
-            fs::write("/proc/sys/vm/drop_caches", "2").expect("root drops caches");
-            fs::write("/proc/sys/vm/drop_caches", "3").expect("root drops caches");
+            drop_kernel_caches(KernelCaches::Names);
+            drop_kernel_caches(KernelCaches::All);
             let mut bytes = vec![0; 70_000];
             open.read_exact_at(&mut bytes, 0).expect("an open file stays");
             assert!(bytes == pattern(70_000));
@@ -437,11 +440,12 @@ fn those_who_list_get_attributes_if_they_use_them() {
     if !can_mount() {
         return;
     }
+    let _kept = keep_kernel_caches();
     const DIRECTORIES: usize = 20;
     const FILES: usize = 1000;
     const ALL: u64 = (DIRECTORIES * FILES) as u64;
     for (readdir, stats, attr_max, lookup_max) in [
-        // Other tests may drop the caches of the machine.
+        // Programs besides the tests may make the kernel drop caches.
         (Readdir::Adaptive, false, ALL / 4, 1000),
         (Readdir::Adaptive, true, 2 * ALL, ALL / 2),
         (Readdir::Plus, false, 2 * ALL, 1000),
@@ -461,6 +465,7 @@ fn listing_what_is_corrupt_has_the_kernel_forget_nothing() {
     if !can_mount() {
         return;
     }
+    let _kept = keep_kernel_caches();
     let mut tree = wide(1, 100);
     for index in 0..100 {
         let file = tree.file(&format!("0/corrupt-{index}"), &[]);
@@ -476,6 +481,7 @@ fn without_attributes_in_the_image_the_kernel_stops_asking() {
     if !can_mount() {
         return;
     }
+    let _kept = keep_kernel_caches();
     for has_xattrs in [true, false] {
         let mut tree = sample(Numbering::Nids);
         tree.has_xattrs = has_xattrs;

@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc,
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,9 @@ use floe_image::Nid;
 use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 
 const FILE_BYTES: usize = 1 << 20;
+
+/// How long anything may take, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A tree of `count` files of 1 MiB, named 0, 1, 2 …
 fn tree(count: usize) -> TreeFileSystem {
@@ -79,48 +82,70 @@ fn stuck_reads_end_with_eio_and_pass_when_the_source_is_back() {
     for tells in [false, true] {
         let gate = Arc::new(Gate::default());
         gate.tells.store(tells, Relaxed);
-        let deadline = if tells { 3000 } else { 400 };
+        let deadline = 400;
         let mount = TestMount::gated(tree(count), &gate, &with_deadline(deadline));
         let start = Instant::now();
         gate.close();
-        let readers: Vec<_> = (0..count)
-            .map(|index| {
-                let path = mount.file(&index.to_string());
-                thread::spawn(move || {
-                    let mut bytes = vec![0; 4096];
-                    fs::File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0))
-                })
-            })
-            .collect();
-        if tells {
-            let path = mount.path().to_owned();
-            let statistics = within(Duration::from_secs(2), move || rustix::fs::statvfs(&path));
-            statistics.expect("threads are left for other requests");
-        }
-        for reader in readers {
-            let result = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
+        for reader in readers_of(&mount, count) {
+            let result = within(PATIENCE, move || reader.join().expect("no panic"));
             assert_eq!(errno(result), Some(libc::EIO), "tells: {tells}");
         }
         assert!(start.elapsed() >= Duration::from_millis(deadline), "the deadline was waited for");
         gate.open();
         for index in 0..count {
             let path = mount.file(&index.to_string());
-            let data = within(Duration::from_secs(20), move || read_again(&path));
+            let data = within(PATIENCE, move || read_again(&path));
             assert!(data == vec![index as u8 + 1; FILE_BYTES], "{index}, tells: {tells}");
         }
     }
 }
 
+#[test]
+fn stuck_reads_leave_threads_for_other_requests() {
+    if !can_mount() {
+        return;
+    }
+    let count = 2 * MountOptions::default().threads.get() + 3;
+    let gate = Arc::new(Gate::default());
+    gate.tells.store(true, Relaxed);
+    let options = MountOptions { deadline: None, ..MountOptions::default() };
+    let mount = TestMount::gated(tree(count), &gate, &options);
+    gate.close();
+    let readers = readers_of(&mount, count);
+    for index in 0..count {
+        let path = mount.file(&index.to_string());
+        within(PATIENCE, move || fs::metadata(path)).expect("attributes");
+        let path = mount.path().to_owned();
+        within(PATIENCE, move || rustix::fs::statvfs(&path)).expect("statistics");
+    }
+    assert!(readers.iter().all(|reader| !reader.is_finished()));
+    gate.open();
+    for reader in readers {
+        within(PATIENCE, move || reader.join().expect("no panic")).expect("data");
+    }
+}
+
+/// Threads that each read the beginning of their own file.
+fn readers_of(mount: &TestMount, count: usize) -> Vec<JoinHandle<io::Result<()>>> {
+    let reader = |index: usize| {
+        let path = mount.file(&index.to_string());
+        thread::spawn(move || {
+            let mut bytes = vec![0; 4096];
+            fs::File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0))
+        })
+    };
+    (0..count).map(reader).collect()
+}
+
 /// Reads a file. The first attempts may still see the end of the trouble.
 fn read_again(path: &Path) -> Vec<u8> {
-    let mut tries = 0;
+    let started = Instant::now();
     loop {
         match fs::read(path) {
             Ok(data) => return data,
-            Err(error) if tries == 20 => panic!("{}: {error}", path.display()),
+            Err(error) if started.elapsed() > PATIENCE / 2 => panic!("{}: {error}", path.display()),
             Err(_) => thread::sleep(Duration::from_millis(100)),
         }
-        tries += 1;
     }
 }
 
@@ -141,7 +166,7 @@ fn stuck_lookups_end_with_eio() {
         })
         .collect();
     for client in clients {
-        let result = within(Duration::from_secs(20), move || client.join().expect("no panic"));
+        let result = within(PATIENCE, move || client.join().expect("no panic"));
         assert_eq!(errno(result), Some(libc::EIO));
     }
     gate.open();
@@ -162,7 +187,7 @@ fn without_a_deadline_a_read_waits_as_long_as_the_source() {
     thread::sleep(Duration::from_millis(700));
     assert!(!client.is_finished());
     gate.open();
-    let data = within(Duration::from_secs(20), move || client.join().expect("no panic"));
+    let data = within(PATIENCE, move || client.join().expect("no panic"));
     assert!(data.expect("data") == vec![1; FILE_BYTES]);
 }
 
@@ -196,9 +221,9 @@ fn an_unmount_ends_reads_that_are_under_way() {
         assert!(matches!(error, UnmountError::Busy(_)), "{error}");
     }
     let mount = mount.take();
-    assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Unmounted));
+    assert!(matches!(within(PATIENCE, move || mount.wait()), Ended::Unmounted));
     for reader in readers {
-        let last = within(Duration::from_secs(20), move || reader.join().expect("no panic"));
+        let last = within(PATIENCE, move || reader.join().expect("no panic"));
         // The directory is empty again. A client inside the mount may still see its end.
         let ends = [libc::ENOENT, libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
         assert!(last.is_some_and(|last| ends.contains(&last)), "{last:?}");
@@ -225,7 +250,7 @@ fn a_lazy_unmount_lets_open_files_be_read_and_then_ends() {
     thread::sleep(Duration::from_millis(100));
     assert!(!waiting.is_finished());
     drop(file);
-    let ended = within(Duration::from_secs(20), move || waiting.join().expect("no panic"));
+    let ended = within(PATIENCE, move || waiting.join().expect("no panic"));
     assert!(matches!(ended, Ended::Unmounted));
 }
 
@@ -244,13 +269,13 @@ fn an_end_does_not_wait_for_a_stuck_source() {
         gate.close();
         for index in 0..8 {
             let path = mount.file(&index.to_string());
-            let result = within(Duration::from_secs(20), move || fs::read(path));
+            let result = within(PATIENCE, move || fs::read(path));
             assert_eq!(errno(result), Some(libc::EIO));
         }
         let unmounter = mount.unmounter();
-        within(Duration::from_secs(20), move || unmounter.unmount(Detach::Lazily).expect("an unmount"));
+        within(PATIENCE, move || unmounter.unmount(Detach::Lazily).expect("an unmount"));
         let mount = mount.take();
-        let ended = within(Duration::from_secs(20), move || mount.wait());
+        let ended = within(PATIENCE, move || mount.wait());
         let is_as_expected = if is_stuck { matches!(ended, Ended::Stuck) } else { matches!(ended, Ended::Unmounted) };
         assert!(is_as_expected, "tells: {tells}, threads: {thread_count}: {ended:?}");
         gate.open();
@@ -273,7 +298,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
     gate.close();
     for index in 0..8 {
         let path = mount.file(&index.to_string());
-        let result = within(Duration::from_secs(20), move || fs::read(path));
+        let result = within(PATIENCE, move || fs::read(path));
         assert_eq!(errno(result), Some(libc::EIO));
     }
     let (unmounter, path) = (mount.unmounter(), mount.path().to_owned());
@@ -285,7 +310,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
     rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
     aborted.expect("the kernel accepts the abort");
     let mount = mount.take();
-    let ended = within(Duration::from_secs(20), move || mount.wait());
+    let ended = within(PATIENCE, move || mount.wait());
     assert!(matches!(ended, Ended::Stuck), "{ended:?}");
     let table = floe_fuse::MountTable::read().expect("a table");
     assert!(table.on(&path).is_none(), "a dead mount is left");
@@ -302,22 +327,22 @@ fn a_mount_is_served_through_a_given_descriptor() {
     let path = format!("/dev/fd/{}", device.as_raw_fd());
     let mountpoint = Mountpoint::find(Path::new(&path)).expect("an open descriptor");
     let data = format!("fd={},rootmode=40755,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
-    let tree = Arc::new(tree(1));
-    let serving = thread::spawn(move || {
-        Mount::new(reader(&tree, &Arc::new(Gate::default())), mountpoint, &MountOptions::default())
-    });
     let data = std::ffi::CString::new(data).expect("text");
     let flags = rustix::mount::MountFlags::RDONLY;
     rustix::mount::mount("other", directory.path(), "fuse.other", flags, data.as_c_str()).expect("a mount");
     // The runtime does not keep its descriptor longer than necessary.
     drop(device);
-    let mount = within(Duration::from_secs(20), move || serving.join().expect("no panic")).expect("a mount");
+    let tree = Arc::new(tree(1));
+    let serving = thread::spawn(move || {
+        Mount::new(reader(&tree, &Arc::new(Gate::default())), mountpoint, &MountOptions::default())
+    });
+    let mount = within(PATIENCE, move || serving.join().expect("no panic")).expect("a mount");
     let result = fs::read(directory.path().join("0"));
     let refused = mount.unmounter().unmount(Detach::Never);
     unmount(directory.path(), Detach::Never).expect("an unmount");
     assert!(result.expect("data") == vec![1; FILE_BYTES]);
     assert!(matches!(refused, Err(UnmountError::NotMounted(_))), "it is not ours to unmount");
-    assert!(matches!(within(Duration::from_secs(20), move || mount.wait()), Ended::Unmounted));
+    assert!(matches!(within(PATIENCE, move || mount.wait()), Ended::Unmounted));
 }
 
 #[test]
@@ -408,7 +433,7 @@ fn readers_get_errors_after_all_session_threads_failed() {
     let mount = TestMount::new(tree(3), &options);
     for name in ["0", "1", "2"] {
         let path = mount.path().join(name);
-        let result = within(Duration::from_secs(60), move || fs::read(path));
+        let result = within(PATIENCE, move || fs::read(path));
         assert_eq!(errno(result), Some(libc::EIO), "{name}");
     }
 }

@@ -11,13 +11,17 @@ use crate::{
 };
 
 pub(super) const MEMORY: &[OptionRow] = &[
-    row("cache", bytes(set_cache), "budget of the cache of decoded blocks; if it is given, cache-growth is 0")
+    row(
+        "cache",
+        bytes(Settings::set_cache),
+        "budget of the cache of decoded blocks; if it is given without cache-growth, the cache does not grow",
+    )
         .default("64M")
         .shown(|now| exact(now.open.engine.cache_bytes))
         .tunable(),
     row(
         "cache-growth",
-        bytes(|to, bytes| to.open.engine.cache_growth_bytes = bytes),
+        bytes(Settings::set_cache_growth),
         "how much that cache may grow beyond its budget while memory is ample",
     )
     .default_is("up to 1/8 of the memory and 2G in all")
@@ -222,8 +226,4 @@ pub(super) const PREFETCH: &[OptionRow] = &[
 
 fn on_off(is_on: bool) -> String {
     if is_on { "on" } else { "off" }.to_owned()
-}
-
-fn set_cache(settings: &mut Settings, bytes: u64) {
-    (settings.open.engine.cache_bytes, settings.open.engine.cache_growth_bytes) = (bytes, 0);
 }
