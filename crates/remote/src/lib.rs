@@ -26,6 +26,7 @@ mod registry;
 mod remote_image;
 mod requester;
 mod resolution;
+mod retry_after;
 mod validator;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};

@@ -58,9 +58,10 @@ impl BlobOrigin {
         self.repository.registries.tokens.renew(endpoint, &scope, refused, challenge).await
     }
 
-    /// Switches to the next endpoint.
-    pub(crate) fn turn_away(&self) {
+    /// Switches to the next endpoint. Returns whether there is more than one.
+    pub(crate) fn turn_away(&self) -> bool {
         self.turn.fetch_add(1, Relaxed);
+        self.repository.endpoints.len() > 1
     }
 
     fn endpoint(&self) -> Result<&Endpoint, Fault> {

@@ -6,3 +6,4 @@ mod support;
 mod process;
 mod ranges;
 mod registry;
+mod rude;
