@@ -11,6 +11,7 @@ mod counters;
 mod fault;
 mod host_limit;
 mod http_client;
+mod late_connector;
 mod launch_pieces;
 mod location;
 mod network;
