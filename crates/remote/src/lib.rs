@@ -12,6 +12,8 @@ mod fault;
 mod host_limit;
 mod http_client;
 mod late_connector;
+mod launch;
+mod launch_bundle;
 mod launch_pieces;
 mod location;
 mod network;

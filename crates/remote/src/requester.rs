@@ -27,7 +27,9 @@ use crate::{
 pub(crate) struct Requester {
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    /// How long requests are repeated.
+    outage: Outage,
     /// The target of the origin's last redirect, while it works.
     redirected: Mutex<Option<Target>>,
     /// The host of the last request.
@@ -60,10 +62,17 @@ enum Outcome {
 
 impl Requester {
     pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
+        let (counters, outage) = (Arc::new(Counters::new()), shared.options.outage);
+        Self::with(shared, origin, counters, outage)
+    }
+
+    /// Requests are counted by `counters`, and repeated according to `outage`.
+    pub(crate) fn with(shared: Arc<Shared>, origin: Origin, counters: Arc<Counters>, outage: Outage) -> Self {
         Self {
             shared,
             origin,
-            counters: Counters::new(),
+            counters,
+            outage,
             redirected: Mutex::default(),
             host: Mutex::default(),
             background: Mutex::default(),
@@ -75,9 +84,8 @@ impl Requester {
     /// # Errors
     /// The fault of the last attempt.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
-        let outage = self.shared.options.outage;
         // An unknown length means that the object is being opened.
-        let outage = if wanted.object_len.is_none() { outage.at_open() } else { outage };
+        let outage = if wanted.object_len.is_none() { self.outage.at_open() } else { self.outage };
         let fetched = self.fetch_patiently(wanted, cause, outage).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),

@@ -28,6 +28,11 @@ impl BlobOrigin {
         Self { repository, digest, turn: AtomicUsize::new(0) }
     }
 
+    /// Another blob of the same repository.
+    pub(crate) fn sibling(&self, digest: Digest) -> Self {
+        Self::new(self.repository.clone(), digest)
+    }
+
     /// The current target of requests.
     ///
     /// # Errors
