@@ -253,7 +253,11 @@ mod tests {
     fn long_lists_of_runs_are_shortened() {
         let (file, _) = image(80 << 20);
         let ranges: Vec<_> = (0..10_000).rev().map(|index| ByteRange::new(index * 8192, 1)).collect();
-        assert_eq!(LaunchBundle::of(&[ranges.clone()], &file).expect("read"), None, "joined, it is too large");
+        assert_eq!(
+            LaunchBundle::of(std::slice::from_ref(&ranges), &file).expect("read"),
+            None,
+            "joined, it is too large"
+        );
         let (bundle, _) = LaunchBundle::of(&[ranges[4000..].to_vec()], &file).expect("read").expect("a bundle");
         assert!(bundle.text().runs.len() < RUNS_TEXT_BYTES_MAX && bundle.part_at(0, 1).place.is_some());
     }

@@ -143,7 +143,11 @@ impl RemoteImage {
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
         match (&launch, fetcher.known()) {
-            (Some(launch), _) => launch.decide(&source),
+            (Some(launch), _) => {
+                // With the first chunk comes the digest table, which a read that the bundle cannot serve would wait for.
+                source.will_need(0, 1);
+                launch.decide(&source);
+            }
             (None, Some(object)) => {
                 source.pin(object.launch());
                 object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));

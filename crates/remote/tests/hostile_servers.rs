@@ -69,9 +69,14 @@ fn read_from_hostile_servers() {
         r#""org.erofs.dmverity.root_digest":"sha256:{}","org.erofs.dmverity.hash_offset":"{}""#,
         root.root_hash, root.hash_offset
     );
-    let digests = [content.image_with_table("table", &image), content.image("tree", &with_tree, &annotations)];
-    let tags = ["table", "tree"].map(|tag| format!("oci://HOST/team/image:{tag}"));
     let table = DigestTable::of(&mut &*image).expect("a table");
+    let (_, bundle) = content.bundle(&image, &[(0, 3), (200, 50), (60, 20)]);
+    let table_annotation = format!(r#""dev.floe.digest-table":"{}""#, content.blob(&table.to_bytes()));
+    let digests = [
+        content.image("table", &image, &format!("{table_annotation},{bundle}")),
+        content.image("tree", &with_tree, &format!("{annotations},{bundle}")),
+    ];
+    let tags = ["table", "tree"].map(|tag| format!("oci://HOST/team/image:{tag}"));
     let mut urls: Vec<String> = digests.iter().map(|digest| format!("oci://HOST/team/image@{digest}")).collect();
     urls.extend(tags);
     urls.push(format!("http://HOST{WEB_PATH}#table=sha256:{}", table.digest()));

@@ -18,6 +18,9 @@ use crate::fail::Fail;
 const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
+/// The unit in which the kernel's EROFS stores files.
+const BLOCK_BYTES: u64 = 4096;
+
 /// A read of a launch: the path of the file, and the range in it.
 type Read = (Vec<u8>, ByteRange);
 
@@ -42,12 +45,10 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
     launch.find(&image);
     // Paths of the profile that the image does not contain are skipped, as in mkfs.
-    let found = launch.reads.iter().filter_map(|(path, range)| Some((image.resolve(path).ok()?, *range)));
-    let found: Vec<_> = found.collect();
+    let resolved = |(path, range): &Read| Some((image.resolve(path).ok()?, *range));
+    let found: Vec<_> = launch.reads.iter().filter_map(resolved).collect();
     let stored = image.stored_runs(&found, 0);
-    // The kernel reads around what a program reads, and the program waits for the whole request.
-    let around: Vec<_> = found.iter().map(|(nid, range)| (*nid, around(*range))).collect();
-    let read_around = image.stored_runs(&around, 0);
+    let read_around = image.stored_runs(&launch.read_around(&image), 0);
     let metadata = noting.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(vec![metadata, stored, read_around])
 }
@@ -106,8 +107,50 @@ fn parent_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(path, |slash| &path[..slash])
 }
 
+/// The regular files of a directory with their sizes, in the order of its listing.
+type Listing = Vec<(Nid, u64)>;
+
+impl Launched {
+    /// What the kernel reads around the reads of the launch: a program waits for the whole request. Behind the kernel's EROFS,
+    /// the small files of a directory follow each other, so the kernel reads into the next ones.
+    fn read_around(&self, image: &Image) -> Vec<(Nid, ByteRange)> {
+        let mut listings: HashMap<&[u8], Listing> = HashMap::new();
+        let mut around = Vec::new();
+        for (path, range) in &self.reads {
+            let Ok(nid) = image.resolve(path) else { continue };
+            let listing = listings.entry(parent_of(path)).or_insert_with_key(|directory| listing(image, directory));
+            let Some(place) = listing.iter().position(|(listed, _)| *listed == nid) else { continue };
+            let (size, wanted) = (listing[place].1, around_range(*range));
+            around.push((nid, wanted));
+            let mut rest = READ_BEFORE.saturating_sub(range.offset());
+            for (before, size) in listing[..place].iter().rev() {
+                if rest == 0 || *size > rest {
+                    break;
+                }
+                around.push((*before, ByteRange::new(0, *size)));
+                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            }
+            let mut rest = wanted.end().saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            for (behind, size) in &listing[place + 1..] {
+                if rest == 0 {
+                    break;
+                }
+                around.push((*behind, ByteRange::new(0, rest.min(*size))));
+                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            }
+        }
+        around
+    }
+}
+
+fn listing(image: &Image, directory: &[u8]) -> Listing {
+    let Ok(nid) = image.resolve(directory) else { return Listing::new() };
+    let files = image.read_dir(nid).flatten().filter_map(|entry| Some((entry.nid, image.attr(entry.nid).ok()?)));
+    files.filter(|(_, attr)| attr.file_type == FileType::Regular).map(|(nid, attr)| (nid, attr.size)).collect()
+}
+
 /// A range of a file with what the kernel reads before and behind it.
-fn around(range: ByteRange) -> ByteRange {
+fn around_range(range: ByteRange) -> ByteRange {
     ByteRange::between(range.offset().saturating_sub(READ_BEFORE), range.end().saturating_add(READ_BEHIND))
 }
 
