@@ -9,8 +9,10 @@ use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_image::{Attr, ByteRange, FileSystem, ImageSource, Nid, Result};
 
 use crate::{
-    Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk, devices::check_flat,
-    launch_ahead::stored_runs, resolve::resolve,
+    Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk,
+    devices::check_flat,
+    launch_ahead::{GAP_MAX, stored_runs},
+    resolve::resolve,
 };
 
 /// An image that is open for reading. May be used from many threads at once. Clones are cheap and share its caches.
@@ -120,15 +122,15 @@ impl Image {
     /// waiting for them. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
-        for run in self.stored_runs(&erofs.launch_list().unwrap_or_default()) {
+        for run in self.stored_runs(&erofs.launch_list().unwrap_or_default(), GAP_MAX) {
             self.source.will_need(run.offset(), run.len());
         }
     }
 
-    /// Returns the stored bytes of `ranges` as ranges of the image, in the same order, 256 MiB at most. Adjacent ranges are
-    /// joined; ranges that cannot be resolved are skipped.
-    pub fn stored_runs(&self, ranges: &[(Nid, ByteRange)]) -> Vec<ByteRange> {
-        let runs = stored_runs(self.file_system().as_ref(), ranges);
+    /// Returns the stored bytes of `ranges` as ranges of the image, in the same order, 256 MiB at most. Ranges with at most
+    /// `gap_max` bytes between them are joined; ranges that cannot be resolved are skipped.
+    pub fn stored_runs(&self, ranges: &[(Nid, ByteRange)], gap_max: u64) -> Vec<ByteRange> {
+        let runs = stored_runs(self.file_system().as_ref(), ranges, gap_max);
         runs.into_iter().map(|(offset, len)| ByteRange::new(offset, len)).collect()
     }
 

@@ -5,13 +5,13 @@ use floe_image::{ByteRange, DeviceId, ExtentData, FileSystem, Nid, StoredLen};
 /// The maximum number of bytes that are requested in total.
 const WANTED_BYTES_MAX: u64 = 256 << 20;
 /// Runs with at most this gap between them are requested as one, in bytes.
-const GAP_MAX: u64 = 64 << 10;
+pub(crate) const GAP_MAX: u64 = 64 << 10;
 /// The assumed stored length of a block whose length is unknown before it is read, in bytes.
 const UNKNOWN_LEN: u64 = 8 << 10;
 
-/// Returns where the image file stores the data of `ranges`, in their order, as offsets and lengths. Adjacent runs are
-/// joined; ranges that cannot be resolved are skipped.
-pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRange)]) -> Vec<(u64, u64)> {
+/// Returns where the image file stores the data of `ranges`, in their order, as offsets and lengths. Runs with at most
+/// `gap_max` bytes between them are joined; ranges that cannot be resolved are skipped.
+pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRange)], gap_max: u64) -> Vec<(u64, u64)> {
     let (mut runs, mut extents, mut bytes) = (Vec::<(u64, u64)>::new(), Vec::new(), 0);
     for (nid, range) in ranges {
         extents.clear();
@@ -40,7 +40,7 @@ pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRang
             }
             let end = offset.saturating_add(len);
             match runs.last_mut() {
-                Some((start, run_len)) if offset >= *start && offset <= *start + *run_len + GAP_MAX => {
+                Some((start, run_len)) if offset >= *start && offset <= (*start + *run_len).saturating_add(gap_max) => {
                     *run_len = (*run_len).max(end - *start);
                 }
                 _ => runs.push((offset, len)),

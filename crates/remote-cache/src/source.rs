@@ -2,7 +2,10 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -55,6 +58,8 @@ pub struct CachedSource {
     object: Arc<RemoteObject>,
     prefetch: Arc<Prefetch>,
     ahead: Option<Arc<Ahead>>,
+    /// Whether nothing is fetched ahead at present.
+    is_held: Arc<AtomicBool>,
     cause: Cause,
 }
 
@@ -112,7 +117,8 @@ impl CachedSource {
         };
         let _ = object.verifier.set(verifier);
         let prefetch = Arc::new(Prefetch::new(Arc::clone(&object)));
-        Ok(Self { object, prefetch, ahead: options.reads_ahead.then(Arc::default), cause: Cause::Demand })
+        let ahead = options.reads_ahead.then(Arc::default);
+        Ok(Self { object, prefetch, ahead, is_held: Arc::default(), cause: Cause::Demand })
     }
 
     /// The same object, with this cause for its reads.
@@ -128,6 +134,11 @@ impl CachedSource {
     /// The counters so far.
     pub fn counts(&self) -> CacheCounts {
         self.object.counters.counts(self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks()))
+    }
+
+    /// Whether hints and readers that go from front to back cause no fetches, because other bytes are more urgent.
+    pub fn hold_prefetch(&self, is_held: bool) {
+        self.is_held.store(is_held, Relaxed);
     }
 
     /// Pins the chunks of these ranges, so that they are evicted last. Used for launch profiles.
@@ -156,7 +167,7 @@ impl CachedSource {
     fn prefetch(&self, range: ByteRange) {
         let range = range.intersection(ByteRange::new(0, self.len()));
         let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
-        if range.is_empty() || self.object.stored.is_none() || !is_storing {
+        if self.is_held.load(Relaxed) || range.is_empty() || self.object.stored.is_none() || !is_storing {
             return;
         }
         let layout = self.object.layout;
@@ -165,9 +176,8 @@ impl CachedSource {
 
     /// Fetches ahead of a reader that goes from front to back.
     fn get_ahead(&self, range: ByteRange) {
-        let Some(ahead) = self.ahead.as_ref().filter(|_| !range.is_empty() && self.cause == Cause::Demand) else {
-            return;
-        };
+        let is_demand = !range.is_empty() && self.cause == Cause::Demand && !self.is_held.load(Relaxed);
+        let Some(ahead) = self.ahead.as_ref().filter(|_| is_demand) else { return };
         let layout = self.object.layout;
         let (first, last) = (layout.index_of(range.offset()), layout.index_of(range.end() - 1));
         let Some((first, last)) = ahead.read(first, last) else { return };

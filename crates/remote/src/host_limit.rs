@@ -18,9 +18,6 @@ pub(crate) const PREFETCH_BYTES_AT_FIRST: u64 = 512 << 10;
 /// After a decrease, further signs of congestion within this time count as the same congestion.
 const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum pause that a `Retry-After` causes for all requests to a host.
-const PAUSE_MAX: Duration = Duration::from_secs(300);
-
 /// The weight of a new measurement in the moving average.
 const MEASUREMENT_WEIGHT: f64 = 0.2;
 
@@ -100,13 +97,17 @@ impl HostLimit {
     }
 
     /// Waits until the queued request may be sent.
-    pub(crate) async fn acquire(&self, slot: Slot) -> Slot {
+    ///
+    /// # Errors
+    /// The end of the pause that the host asked for, if it is after `latest`.
+    pub(crate) async fn acquire(&self, slot: Slot, latest: Option<Instant>) -> Result<Slot, Instant> {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let pause = match self.start(slot.id, slot.make_way.as_ref()) {
-                Start::Now => return slot,
+                Start::Now => return Ok(slot),
                 Start::Later => None,
+                Start::At(at) if latest.is_some_and(|latest| at > latest) => return Err(at),
                 Start::At(at) => Some(at),
             };
             match pause {
@@ -140,8 +141,7 @@ impl HostLimit {
             state.window = (state.window / 2.0).max(1.0);
             state.decreased = Some(now);
         }
-        if let Some(pause) = retry_after {
-            let until = now + pause.min(PAUSE_MAX);
+        if let Some(until) = retry_after.and_then(|pause| now.checked_add(pause)) {
             state.paused_until = Some(state.paused_until.map_or(until, |at| at.max(until)));
         }
     }
@@ -269,9 +269,9 @@ mod tests {
     use super::*;
 
     /// Polls for the slot once, without waiting.
-    fn poll(future: &mut (impl Future<Output = Slot> + Unpin)) -> Option<Slot> {
+    fn poll(future: &mut (impl Future<Output = Result<Slot, Instant>> + Unpin)) -> Option<Slot> {
         match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(slot) => Some(slot),
+            Poll::Ready(slot) => Some(slot.expect("no pause")),
             Poll::Pending => None,
         }
     }
@@ -307,15 +307,15 @@ mod tests {
     #[test]
     fn demand_goes_first_and_background_makes_way() {
         let limit = Arc::new(HostLimit::new(3.0));
-        let mut first = Box::pin(limit.acquire(limit.queue(false)));
+        let mut first = Box::pin(limit.acquire(limit.queue(false), None));
         let first = poll(&mut first).expect("a place");
-        let mut second = Box::pin(limit.acquire(limit.queue(false)));
+        let mut second = Box::pin(limit.acquire(limit.queue(false), None));
         let second = poll(&mut second).expect("a place");
-        let mut third = Box::pin(limit.acquire(limit.queue(false)));
+        let mut third = Box::pin(limit.acquire(limit.queue(false), None));
         assert!(poll(&mut third).is_none(), "a place is left for demand");
-        let mut demand = Box::pin(limit.acquire(limit.queue(true)));
+        let mut demand = Box::pin(limit.acquire(limit.queue(true), None));
         let demand = poll(&mut demand).expect("the place that was left");
-        let mut more = Box::pin(limit.acquire(limit.queue(true)));
+        let mut more = Box::pin(limit.acquire(limit.queue(true), None));
         assert!(poll(&mut more).is_none());
         let wanted = |slot: &Slot| {
             let mut wanted = Box::pin(slot.wanted_by_demand());
@@ -332,14 +332,14 @@ mod tests {
     #[test]
     fn what_a_reader_waits_for_by_now_goes_first_and_makes_way_for_none() {
         let limit = Arc::new(HostLimit::new(2.0));
-        let mut running = Box::pin(limit.acquire(limit.queue(false)));
+        let mut running = Box::pin(limit.acquire(limit.queue(false), None));
         let running = poll(&mut running).expect("a place");
         let slots: Vec<_> = (0..2).map(|_| limit.queue(false)).collect();
         limit.promote(running.id);
         limit.promote(slots[1].id);
         let start = |slot: &Slot| matches!(limit.start(slot.id, slot.make_way.as_ref()), Start::Now);
         assert!(!start(&slots[0]) && start(&slots[1]), "the one that was promoted has the last place");
-        let mut demand = Box::pin(limit.acquire(limit.queue(true)));
+        let mut demand = Box::pin(limit.acquire(limit.queue(true), None));
         assert!(poll(&mut demand).is_none());
         let mut wanted = Box::pin(running.wanted_by_demand());
         assert!(wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -348,12 +348,26 @@ mod tests {
     #[test]
     fn who_no_longer_waits_is_forgotten() {
         let limit = Arc::new(HostLimit::new(1.0));
-        let mut first = Box::pin(limit.acquire(limit.queue(true)));
+        let mut first = Box::pin(limit.acquire(limit.queue(true), None));
         let first = poll(&mut first).expect("a place");
-        let mut second = Box::pin(limit.acquire(limit.queue(true)));
+        let mut second = Box::pin(limit.acquire(limit.queue(true), None));
         assert!(poll(&mut second).is_none());
         drop(second);
         drop(first);
-        assert!(poll(&mut Box::pin(limit.acquire(limit.queue(true)))).is_some());
+        assert!(poll(&mut Box::pin(limit.acquire(limit.queue(true), None))).is_some());
+    }
+
+    #[test]
+    fn pauses_hold_back_only_requests_that_may_wait_for_their_end() {
+        let limit = Arc::new(HostLimit::new(4.0));
+        limit.is_congested(Some(Duration::from_secs(300)));
+        let patient = limit.queue(true);
+        assert!(matches!(limit.start(patient.id, None), Start::At(_)), "it waits");
+        drop(patient);
+        let latest = Instant::now() + Duration::from_secs(60);
+        let mut impatient = Box::pin(limit.acquire(limit.queue(true), Some(latest)));
+        let polled = impatient.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Err(end)) if end > latest), "it cannot wait until then");
+        limit.is_congested(Some(Duration::MAX));
     }
 }

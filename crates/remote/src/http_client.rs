@@ -1,10 +1,14 @@
 //! Sends single HTTP requests, with redirects that never pass credentials to another host.
 
-use std::{io, time::Duration};
+use std::{
+    env, io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
-use reqwest::{Client, Response, redirect::Policy};
+use reqwest::{Client, ClientBuilder, Response, redirect::Policy};
 use tokio::time::timeout;
 use url::Url;
 
@@ -28,7 +32,11 @@ const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// An HTTP/1.1 client, with TLS, which connects directly or through the proxies of the environment.
 #[derive(Clone)]
 pub(crate) struct HttpClient {
-    client: Client,
+    /// Trusts no certificate.
+    plain: Client,
+    /// Trusts the system's certificates. Made for the first request that needs TLS, because loading them takes tens of
+    /// milliseconds.
+    secure: Arc<OnceLock<Result<Client, Fault>>>,
     stall: Duration,
 }
 
@@ -51,26 +59,23 @@ pub(crate) struct Answer {
 
 impl HttpClient {
     /// # Errors
-    /// The certificates or proxies that the environment names cannot be used.
+    /// The proxies that the environment names cannot be used.
     pub(crate) fn new(stall: Duration) -> io::Result<Self> {
         // This fails only if the program has already chosen another provider, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .user_agent(concat!("floe/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::none())
-            .referer(false)
-            .retry(reqwest::retry::never())
-            .connect_timeout(CONNECT_TIMEOUT.min(stall))
-            .pool_idle_timeout(IDLE_CONNECTION)
-            .http1_only()
-            .http1_max_headers(HEADERS_MAX)
-            .tcp_nodelay(true)
-            .build();
-        let client = client.map_err(|error| {
-            let fault = Fault::of_request(&error);
-            io::Error::other(format!("cannot prepare requests: {}", fault.message))
-        })?;
-        Ok(Self { client, stall })
+        let plain = made(builder(stall).tls_certs_only([])).map_err(|fault| io::Error::other(fault.message))?;
+        Ok(Self { plain, secure: Arc::default(), stall })
+    }
+
+    /// The client for requests to `url`.
+    ///
+    /// # Errors
+    /// The certificates that the environment names cannot be used.
+    fn client(&self, url: &Url) -> Result<&Client, Fault> {
+        if url.scheme() == "http" && !has_tls_proxy() {
+            return Ok(&self.plain);
+        }
+        self.secure.get_or_init(|| made(builder(self.stall))).as_ref().map_err(Fault::clone)
     }
 
     /// How long a server may be silent.
@@ -88,7 +93,7 @@ impl HttpClient {
         let home = url.origin();
         for _ in 0..=REDIRECTS_MAX {
             check_scheme(&url)?;
-            let mut sent = self.client.request(method.clone(), url.clone()).headers(headers.clone());
+            let mut sent = self.client(&url)?.request(method.clone(), url.clone()).headers(headers.clone());
             if url.origin() == home {
                 sent = sent.headers(secrets.clone());
             }
@@ -152,6 +157,32 @@ impl Body {
             piece.map_err(|_| Fault::congestion(format!("silent for {:?} within an answer", self.stall), None))?;
         piece.map_err(|error| Fault::of_request(&error))
     }
+}
+
+fn builder(stall: Duration) -> ClientBuilder {
+    Client::builder()
+        .user_agent(concat!("floe/", env!("CARGO_PKG_VERSION")))
+        .redirect(Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .connect_timeout(CONNECT_TIMEOUT.min(stall))
+        .pool_idle_timeout(IDLE_CONNECTION)
+        .http1_only()
+        .http1_max_headers(HEADERS_MAX)
+        .tcp_nodelay(true)
+}
+
+fn made(builder: ClientBuilder) -> Result<Client, Fault> {
+    let client = builder.build().map_err(|error| Fault::of_request(&error).message);
+    client.map_err(|message| Fault::refused(format!("cannot prepare requests: {message}")))
+}
+
+/// Whether requests for plain HTTP may go through a proxy that is reached by TLS.
+fn has_tls_proxy() -> bool {
+    ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
+        .into_iter()
+        .filter_map(env::var_os)
+        .any(|proxy| proxy.as_encoded_bytes().get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"https:")))
 }
 
 fn check_scheme(url: &Url) -> Result<(), Fault> {

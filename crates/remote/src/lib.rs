@@ -11,6 +11,9 @@ mod counters;
 mod fault;
 mod host_limit;
 mod http_client;
+mod late_connector;
+mod launch;
+mod launch_bundle;
 mod launch_pieces;
 mod location;
 mod network;
@@ -26,6 +29,7 @@ mod registry;
 mod remote_image;
 mod requester;
 mod resolution;
+mod retry_after;
 mod validator;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};

@@ -39,7 +39,7 @@ impl Network {
     /// Starts the threads. Sends nothing yet.
     ///
     /// # Errors
-    /// No thread can be started, or the certificates or proxies that the environment names cannot be used.
+    /// No thread can be started, or the proxies that the environment names cannot be used.
     pub fn new(options: RemoteOptions) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREAD_COUNT)

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -11,9 +12,10 @@ use floe_remote_cache::{Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, 
 use url::Url;
 
 use crate::{
-    RemoteCounts, RemoteLocation,
+    Outage, RemoteCounts, RemoteLocation,
     fault::Fault,
     host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
+    launch_bundle::LaunchBundle,
     launch_pieces::LaunchPieces,
     network::Shared,
     object_origin::ObjectOrigin,
@@ -23,6 +25,9 @@ use crate::{
     requester::Requester,
     validator::Validator,
 };
+
+/// How long requests for a launch bundle are repeated. Readers get the same bytes from the image, so they need not wait.
+const BUNDLE_OUTAGE: Outage = Outage::Wait(Duration::from_secs(2));
 
 /// The suffix of a digest table's name, after the name of its image.
 const TABLE_SUFFIX: &str = ".digests";
@@ -37,6 +42,8 @@ pub struct RemoteObject {
     head: Mutex<Option<Bytes>>,
     /// The ranges that a launch reads, if known.
     launch: LaunchPieces,
+    /// The blob with the blocks that a launch reads, if there is one.
+    bundle: Option<Arc<LaunchBundle>>,
 }
 
 /// An object whose length is known.
@@ -120,13 +127,14 @@ impl RemoteObject {
         }
         let requester = Requester::new(Arc::clone(shared), Origin::Blob(origin));
         let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
-        Ok(Self { launch: layer.launch, ..Self::new(opened, trust) })
+        Ok(Self { launch: layer.launch, bundle: layer.bundle.map(Arc::new), ..Self::new(opened, trust) })
     }
 
     fn new(opened: Opened, trust: Trust) -> Self {
         let Opened { requester, name, len, validator, head } = opened;
         let head = Mutex::new((!head.is_empty()).then_some(head));
-        Self { requester, name, validator, key: ObjectKey { trust, len }, head, launch: LaunchPieces::default() }
+        let (key, launch) = (ObjectKey { trust, len }, LaunchPieces::default());
+        Self { requester, name, validator, key, head, launch, bundle: None }
     }
 
     /// The object's root of trust, which is also its key in a cache.
@@ -142,6 +150,22 @@ impl RemoteObject {
     /// The ranges that a launch reads, which are fetched first.
     pub(crate) fn launch(&self) -> &[ByteRange] {
         self.launch.runs()
+    }
+
+    /// The description of the blob with the blocks that a launch reads.
+    pub(crate) fn bundle(&self) -> Option<&Arc<LaunchBundle>> {
+        self.bundle.as_ref()
+    }
+
+    /// The blob of the bundle, whose requests are counted with those of this object.
+    pub(crate) fn bundle_object(&self) -> Option<Self> {
+        let (bundle, Origin::Blob(image)) = (self.bundle.as_ref()?, &self.requester.origin) else { return None };
+        let origin = Origin::Blob(image.sibling(bundle.digest()));
+        let Requester { shared, counters, .. } = &self.requester;
+        let requester = Requester::with(Arc::clone(shared), origin, Arc::clone(counters), BUNDLE_OUTAGE);
+        let (name, len) = (format!("the launch bundle of {}", self.name), bundle.len());
+        let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
+        Some(Self::new(opened, Trust::Table(bundle.table().clone().into())))
     }
 
     /// The bytes of `range`, if they arrived with the length.

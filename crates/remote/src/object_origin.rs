@@ -22,6 +22,7 @@ use crate::{
     ObjectService,
     aws_profile::AwsProfile,
     fault::Fault,
+    late_connector::LateConnector,
     location::is_loopback,
     origin::{Target, secret},
 };
@@ -61,6 +62,7 @@ impl ObjectOrigin {
             ObjectService::S3 => Self::s3(bucket, client)?,
             ObjectService::Gcs => {
                 let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                let builder = builder.with_http_connector(LateConnector);
                 Store::Gcs(Arc::new(builder.build().map_err(misconfigured)?))
             }
             ObjectService::Azure => {
@@ -69,7 +71,7 @@ impl ObjectOrigin {
                 let account = builder.get_config_value(&AzureConfigKey::AccountName);
                 let account = account.ok_or_else(|| Fault::refused("AZURE_STORAGE_ACCOUNT_NAME is not set"))?;
                 let is_plain = endpoint.as_deref().is_some_and(is_plain);
-                let builder = builder.with_client_options(client(is_plain));
+                let builder = builder.with_client_options(client(is_plain)).with_http_connector(LateConnector);
                 Store::Azure { store: Arc::new(builder.build().map_err(misconfigured)?), account, endpoint }
             }
         };
@@ -108,6 +110,7 @@ impl ObjectOrigin {
         let is_anonymous = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
         let is_anonymous = is_anonymous.is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let builder = builder.with_client_options(client(endpoint.as_deref().is_some_and(is_plain)));
+        let builder = builder.with_http_connector(LateConnector);
         let store = Arc::new(builder.build().map_err(misconfigured)?);
         Ok(Store::S3 { store, is_anonymous, endpoint })
     }

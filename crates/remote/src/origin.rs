@@ -49,10 +49,11 @@ impl Origin {
         }
     }
 
-    /// Switches to another mirror after an error or wrong bytes from this one.
-    pub(crate) fn turn_away(&self) {
-        if let Self::Blob(blob) = self {
-            blob.turn_away();
+    /// Switches to another mirror after an error or wrong bytes from this one. Returns whether there is another one.
+    pub(crate) fn turn_away(&self) -> bool {
+        match self {
+            Self::Blob(blob) => blob.turn_away(),
+            Self::Web(_) | Self::Object(_) => false,
         }
     }
 }

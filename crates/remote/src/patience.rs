@@ -39,6 +39,11 @@ impl Patience {
         Self { outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
     }
 
+    /// The time of the last possible retry; `None` if it is too far away to be represented.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.began.checked_add(self.outage.patience())
+    }
+
     /// Waits until a retry is due. Returns the fault.
     ///
     /// # Errors
@@ -46,7 +51,7 @@ impl Patience {
     pub(crate) async fn after(&mut self, fault: Fault) -> Result<Fault, Fault> {
         match self.next(&fault, fastrand::f64()) {
             Next::AtOnce => Ok(fault),
-            Next::After(pause) if self.began.elapsed() + pause <= self.outage.patience() => {
+            Next::After(pause) if self.began.elapsed().saturating_add(pause) <= self.outage.patience() => {
                 sleep(pause).await;
                 Ok(fault)
             }
@@ -95,6 +100,16 @@ mod tests {
             patience.next(&Fault::transient(""), 0.5);
         }
         assert_eq!(patience.next(&Fault::transient(""), 0.5), Next::After(PAUSE_MAX / 2));
+    }
+
+    #[test]
+    fn pauses_without_end_are_longer_than_any_patience() {
+        let mut patience = Patience::new(Outage::Wait(Duration::from_secs(3600)));
+        let never = Fault::congestion("", Some(Duration::MAX));
+        let mut waiting = std::pin::pin!(patience.after(never));
+        let polled = waiting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        assert!(matches!(polled, std::task::Poll::Ready(Err(_))));
+        assert_eq!(Patience::new(Outage::Wait(Duration::MAX)).until(), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Validates answers to range requests.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use floe_image::ByteRange;
 use http::{HeaderMap, StatusCode, header};
@@ -9,6 +9,7 @@ use crate::{
     content_range::ContentRange,
     fault::{Fault, FaultKind},
     http_client::Body,
+    retry_after::retry_after,
     validator::Validator,
 };
 
@@ -159,15 +160,6 @@ pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap) -> Fault {
         429 | 503 => Fault::congestion(message, retry_after(headers)),
         _ => Fault::refused(message),
     }
-}
-
-/// How long the server asks the client to wait.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    httpdate::parse_http_date(value).ok()?.duration_since(SystemTime::now()).ok()
 }
 
 /// The value of a header that may occur only once.

@@ -14,7 +14,10 @@ use floe_remote_cache::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, resolution::Resolution};
+use crate::{
+    Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, launch::Launch, launch_bundle::LaunchBundle,
+    resolution::Resolution,
+};
 
 /// Options for opening a remote image.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -65,6 +68,8 @@ pub struct RemoteImage {
     network: Network,
     fetcher: Arc<Fetcher>,
     source: CachedSource,
+    /// Reads from the launch bundle, if there is one.
+    launch: Option<Launch>,
 }
 
 /// The object. If the server could not be reached at the start, the object is opened by the first fetch.
@@ -90,20 +95,20 @@ impl RemoteImage {
         let network = Network::new(options.remote.clone())?;
         let cache = open_cache(options, notice);
         let remembered_as = location.to_string();
-        let (mut key, name, object) = match network.open(&location) {
+        let (mut key, name, bundle, object) = match network.open(&location) {
             Ok(object) => {
                 if let Some(cache) = &cache {
                     Resolution::of(&object).remember(cache, &remembered_as);
                 }
-                (object.key().clone(), object.name(), Some(Arc::new(object)))
+                (object.key().clone(), object.name(), object.bundle().cloned(), Some(Arc::new(object)))
             }
             Err(error) => {
                 let is_outage = FetchError::inside(&error).is_some_and(|error| error.fault() == FetchFault::Outage);
                 let recalled = cache.as_ref().filter(|_| is_outage);
                 let recalled = recalled.and_then(|cache| Resolution::recall(cache, &remembered_as));
-                let Some((key, name)) = recalled else { return Err(error) };
+                let Some(Resolution { key, name, bundle }) = recalled else { return Err(error) };
                 notice(&format!("{error}; going on with what is in the cache"));
-                (key, name, None)
+                (key, name, bundle, None)
             }
         };
         // An object that cannot be distinguished from its successor must not be cached.
@@ -112,6 +117,9 @@ impl RemoteImage {
         if let (Trust::Table(root), Some(cache)) = (&mut key.trust, &cache) {
             *root = kept_table(root.clone(), key.len, Arc::clone(cache));
         }
+        // The bundle is requested before the image.
+        let launch = bundle.zip(cache.as_ref());
+        let launch = launch.and_then(|(bundle, cache)| begun(cache, bundle, object.as_deref(), notice));
         let about = ImageAbout {
             name: name.clone(),
             len: key.data_len(),
@@ -134,11 +142,19 @@ impl RemoteImage {
         let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
-        if let Some(object) = fetcher.known() {
-            source.pin(object.launch());
-            object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));
+        match (&launch, fetcher.known()) {
+            (Some(launch), _) => {
+                // With the first chunk comes the digest table, which a read that the bundle cannot serve would wait for.
+                source.will_need(0, 1);
+                launch.decide(&source);
+            }
+            (None, Some(object)) => {
+                source.pin(object.launch());
+                object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));
+            }
+            (None, None) => {}
         }
-        Ok(Self { about, network, fetcher, source })
+        Ok(Self { about, network, fetcher, source, launch })
     }
 
     /// Properties of the image.
@@ -148,14 +164,15 @@ impl RemoteImage {
 
     /// The counters so far.
     pub fn counts(&self) -> ImageCounts {
+        let launch = self.launch.as_ref().map(Launch::counts).unwrap_or_default();
         let CacheCounts { hits, misses, joined, verification_failures, uncached_chunks, .. } = self.source.counts();
         ImageCounts {
             remote: self.fetcher.known().map(|object| object.counts()).unwrap_or_default(),
-            cache_hits: hits,
-            cache_misses: misses,
-            cache_joined: joined,
-            verification_failures,
-            uncached_chunks,
+            cache_hits: hits + launch.hits,
+            cache_misses: misses + launch.misses,
+            cache_joined: joined + launch.joined,
+            verification_failures: verification_failures + launch.verification_failures,
+            uncached_chunks: uncached_chunks + launch.uncached_chunks,
         }
     }
 
@@ -178,14 +195,23 @@ impl ImageSource for RemoteImage {
     }
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
-        self.source.read_at(offset, output)
+        match &self.launch {
+            Some(launch) => launch.read_at(&self.source, offset, output),
+            None => self.source.read_at(offset, output),
+        }
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        self.source.try_read_at(offset, output)
+        match &self.launch {
+            Some(launch) => launch.try_read_at(&self.source, offset, output),
+            None => self.source.try_read_at(offset, output),
+        }
     }
 
     fn will_need(&self, offset: u64, len: u64) {
+        if let Some(launch) = &self.launch {
+            launch.decide(&self.source);
+        }
         self.source.will_need(offset, len);
     }
 
@@ -244,6 +270,18 @@ impl RangeFetcher for Fetcher {
     fn connections(&self) -> usize {
         self.known().map_or(1, |object| object.connections())
     }
+}
+
+/// Begins to fetch a launch bundle. The image is read without it if it cannot be used.
+fn begun(
+    cache: &Arc<Cache>,
+    bundle: Arc<LaunchBundle>,
+    object: Option<&RemoteObject>,
+    notice: fn(&str),
+) -> Option<Launch> {
+    let pieces = object.map(RemoteObject::launch).unwrap_or_default();
+    let launch = Launch::begin(cache, bundle, (object.and_then(RemoteObject::bundle_object), pieces), notice);
+    launch.inspect_err(|error| notice(&format!("the launch bundle: {error}"))).ok()
 }
 
 /// Reads a digest table from the cache, or fetches it and keeps it there.

@@ -27,7 +27,9 @@ use crate::{
 pub(crate) struct Requester {
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    /// How long requests are repeated.
+    outage: Outage,
     /// The target of the origin's last redirect, while it works.
     redirected: Mutex<Option<Target>>,
     /// The host of the last request.
@@ -60,10 +62,17 @@ enum Outcome {
 
 impl Requester {
     pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
+        let (counters, outage) = (Arc::new(Counters::new()), shared.options.outage);
+        Self::with(shared, origin, counters, outage)
+    }
+
+    /// Requests are counted by `counters`, and repeated according to `outage`.
+    pub(crate) fn with(shared: Arc<Shared>, origin: Origin, counters: Arc<Counters>, outage: Outage) -> Self {
         Self {
             shared,
             origin,
-            counters: Counters::new(),
+            counters,
+            outage,
             redirected: Mutex::default(),
             host: Mutex::default(),
             background: Mutex::default(),
@@ -75,9 +84,8 @@ impl Requester {
     /// # Errors
     /// The fault of the last attempt.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
-        let outage = self.shared.options.outage;
         // An unknown length means that the object is being opened.
-        let outage = if wanted.object_len.is_none() { outage.at_open() } else { outage };
+        let outage = if wanted.object_len.is_none() { self.outage.at_open() } else { self.outage };
         let fetched = self.fetch_patiently(wanted, cause, outage).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
@@ -86,10 +94,10 @@ impl Requester {
         fetched
     }
 
-    /// Switches to another mirror for the next attempt, if there is one.
-    pub(crate) fn turn_away(&self) {
+    /// Switches to another mirror for the next attempt. Returns whether there is one.
+    pub(crate) fn turn_away(&self) -> bool {
         self.redirect(None);
-        self.origin.turn_away();
+        self.origin.turn_away()
     }
 
     /// Notes that a reader now waits for `range`.
@@ -116,7 +124,7 @@ impl Requester {
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
-            let fault = match self.attempt(&Wanted { range, ..*wanted }, cause, &mut came).await {
+            let mut fault = match self.attempt(&Wanted { range, ..*wanted }, cause, patience.until(), &mut came).await {
                 Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into() }),
                 Ok(Outcome::MadeWay) => {
                     self.counters.made_way();
@@ -128,10 +136,13 @@ impl Requester {
             if !is_partly_here || wanted.object_len.is_none() || !matches!(fault.kind, FaultKind::Transient { .. }) {
                 came.clear();
             }
-            match &fault.kind {
-                FaultKind::Transient { .. } => {
+            match &mut fault.kind {
+                FaultKind::Transient { retry_after, .. } => {
                     self.counters.out_of_reach();
-                    self.turn_away();
+                    if self.turn_away() {
+                        // The pause is one host's, and the next attempt goes to another one.
+                        *retry_after = None;
+                    }
                 }
                 FaultKind::WrongBytes => {
                     self.counters.was_wrong();
@@ -144,8 +155,15 @@ impl Requester {
         }
     }
 
-    /// Sends one request. If it is refused, the credentials have been renewed for the next attempt.
-    async fn attempt(&self, wanted: &Wanted<'_>, cause: Cause, came: &mut Vec<u8>) -> Result<Outcome, Fault> {
+    /// Sends one request, at `latest` if the host asked for a pause. If it is refused, the credentials have been renewed for
+    /// the next attempt.
+    async fn attempt(
+        &self,
+        wanted: &Wanted<'_>,
+        cause: Cause,
+        latest: Option<Instant>,
+        came: &mut Vec<u8>,
+    ) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_redirected = redirected.is_some();
@@ -157,7 +175,7 @@ impl Requester {
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
         *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
-        let outcome = self.request(&target, &limit, wanted, cause, came).await;
+        let outcome = self.request(&target, &limit, wanted, (cause, latest), came).await;
         let Err(fault) = outcome else { return outcome };
         match &fault.kind {
             FaultKind::Transient { retry_after, is_congestion: true } => {
@@ -187,13 +205,13 @@ impl Requester {
         target: &Target,
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
-        cause: Cause,
+        (cause, latest): (Cause, Option<Instant>),
         came: &mut Vec<u8>,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
         let place = limit.queue(cause != Cause::Prefetch);
         let _noted = (cause == Cause::Prefetch).then(|| self.note(wanted.range, limit, place.id()));
-        let slot = limit.acquire(place).await;
+        let slot = limit.acquire(place, latest).await.map_err(paused_until)?;
         self.counters.took(Stage::Queue, queued.elapsed());
         tokio::select! {
             biased;
@@ -256,6 +274,13 @@ impl Drop for Noted<'_> {
         let mut background = self.requester.background.lock().unwrap_or_else(PoisonError::into_inner);
         background.retain(|request| request.id != self.id);
     }
+}
+
+/// The fault of a request that was not sent, because its host asked for a pause that is longer than the read may wait.
+fn paused_until(end: Instant) -> Fault {
+    let rest = end.saturating_duration_since(Instant::now());
+    let message = format!("the server asked for a pause, {} s of which are left", rest.as_secs());
+    Fault { kind: FaultKind::Transient { retry_after: Some(rest), is_congestion: false }, message }
 }
 
 /// The host and port of a target.

@@ -1,15 +1,21 @@
 //! Remembers the resolution of a URL, for use while its server cannot be reached.
 
+use std::sync::Arc;
+
 use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, RangeFetcher, Trust, VerityRoot};
 use serde::{Deserialize, Serialize};
 
-use crate::RemoteObject;
+use crate::{
+    RemoteObject,
+    launch_bundle::{BundleText, LaunchBundle},
+};
 
 /// The last resolution of a URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolution {
-    key: ObjectKey,
-    name: String,
+    pub(crate) key: ObjectKey,
+    pub(crate) name: String,
+    pub(crate) bundle: Option<Arc<LaunchBundle>>,
 }
 
 /// The serialised form in the cache.
@@ -18,6 +24,8 @@ struct Memory {
     name: String,
     len: u64,
     root: Root,
+    #[serde(default)]
+    bundle: Option<BundleText>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -29,7 +37,7 @@ enum Root {
 
 impl Resolution {
     pub(crate) fn of(object: &RemoteObject) -> Self {
-        Self { key: object.key().clone(), name: object.name() }
+        Self { key: object.key().clone(), name: object.name(), bundle: object.bundle().cloned() }
     }
 
     /// Stores the resolution in the cache, under the URL `location`. A failure has no other effect.
@@ -43,15 +51,16 @@ impl Resolution {
             Trust::Location(Location { etag, .. }) if etag.is_empty() => return,
             Trust::Location(Location { url, etag }) => Root::Location { url: url.clone(), etag: etag.clone() },
         };
-        let memory = Memory { name: self.name.clone(), len: self.key.len, root };
+        let bundle = self.bundle.as_deref().map(LaunchBundle::text);
+        let memory = Memory { name: self.name.clone(), len: self.key.len, root, bundle };
         if let Ok(text) = serde_json::to_string(&memory) {
             cache.remember(location, &text);
         }
     }
 
     /// The remembered resolution of `location`.
-    pub(crate) fn recall(cache: &Cache, location: &str) -> Option<(ObjectKey, String)> {
-        let Memory { name, len, root } = serde_json::from_str(&cache.recall(location)?).ok()?;
+    pub(crate) fn recall(cache: &Cache, location: &str) -> Option<Self> {
+        let Memory { name, len, root, bundle } = serde_json::from_str(&cache.recall(location)?).ok()?;
         let trust = match root {
             Root::Verity { root_hash, hash_offset } => {
                 Trust::Verity(VerityRoot { root_hash: root_hash.parse().ok()?, hash_offset })
@@ -63,6 +72,7 @@ impl Resolution {
             }
             Root::Location { url, etag } => Trust::Location(Location { url, etag }),
         };
-        Some((ObjectKey { trust, len }, name))
+        let bundle = bundle.and_then(|text| LaunchBundle::parse(&text, len)).map(Arc::new);
+        Some(Self { key: ObjectKey { trust, len }, name, bundle })
     }
 }

@@ -6,7 +6,7 @@ mod place;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -40,27 +40,35 @@ pub(crate) struct Arguments {
     /// Read all of the image too: through the mount, and after a download
     #[arg(long)]
     whole: bool,
+    /// Compare with this program, such as an earlier Floe, which mounts the image with a launch profile too
+    #[arg(long, value_name = "PROGRAM")]
+    base: Option<PathBuf>,
     /// Only these contenders, and other options of all benchmarks
     #[command(flatten)]
     contest: Contest,
 }
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 5] = ["floe-profile", "floe", "limit", "download", "floe-warm"];
+const CONTENDERS: [&str; 6] = ["floe-profile", "floe-base", "floe", "limit", "download", "floe-warm"];
 
 /// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let floe = arguments.contest.floe()?;
     let place = Place::prepare(&floe, &arguments.tree, &arguments.contest)?;
     let mut results = Results::default();
+    let takes = |name: &&&str| {
+        let is_there = **name != "floe-base" || arguments.base.is_some();
+        is_there && arguments.contest.takes(name)
+    };
     for round in 0..arguments.contest.rounds {
         for mbit in &arguments.bandwidth {
             for round_trip in &arguments.round_trip {
                 let row = format!("{round_trip} ms, {mbit} Mbit/s");
-                for name in CONTENDERS.iter().filter(|name| arguments.contest.takes(name)) {
+                for name in CONTENDERS.iter().filter(takes) {
                     eprintln!("round {}: {row}: {name}", round + 1);
                     let link = Link::new(place.registry, Duration::from_millis(*round_trip), *mbit as f64)?;
-                    let trial = Trial { place: &place, link: &link, whole: arguments.whole };
+                    let trial =
+                        Trial { place: &place, link: &link, base: arguments.base.as_deref(), whole: arguments.whole };
                     match trial.run(name) {
                         Ok(measurements) => results.add(&row, name, measurements),
                         Err(error) => results.add_failure(format!("{row}: {name}: {error}")),
@@ -74,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         place.needed_bytes >> 10
     );
     let version = first_line(Command::new(&floe).arg("--version"))?;
-    let names = CONTENDERS.iter().filter(|name| arguments.contest.takes(name));
+    let names = CONTENDERS.iter().filter(takes);
     let versions = names.map(|name| ((*name).to_owned(), version.clone())).collect();
     let report = Report::titled(title, place.image_bytes()?, versions, Vec::new(), results);
     Report::print(&[report], &arguments.contest)
@@ -84,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 struct Trial<'run> {
     place: &'run Place,
     link: &'run Link,
+    base: Option<&'run Path>,
     whole: bool,
 }
 
@@ -94,21 +103,22 @@ impl Trial<'_> {
             "download" => self.download(None),
             "floe-warm" => {
                 let cache = tempfile::tempdir_in(self.place.folder())?;
-                self.mount("launch", &cache)?;
-                self.mount("launch", &cache)
+                self.mount(&self.place.floe, "launch", &cache)?;
+                self.mount(&self.place.floe, "launch", &cache)
             }
             _ => {
                 let cache = tempfile::tempdir_in(self.place.folder())?;
-                self.mount(if name == "floe" { "plain" } else { "launch" }, &cache)
+                let program = self.base.filter(|_| name == "floe-base").unwrap_or(&self.place.floe);
+                self.mount(program, if name == "floe" { "plain" } else { "launch" }, &cache)
             }
         }
     }
 
     /// A mount by Floe.
-    fn mount(&self, tag: &str, cache: &tempfile::TempDir) -> Outcome<Vec<Measurement>> {
+    fn mount(&self, program: &Path, tag: &str, cache: &tempfile::TempDir) -> Outcome<Vec<Measurement>> {
         let before = self.link.passed();
         let started = Instant::now();
-        let mut command = Command::new(&self.place.floe);
+        let mut command = Command::new(program);
         command.args(["mount", "--require-verified", "--cache-directory"]).arg(cache.path());
         command.arg(format!("oci://{}/image:{tag}", self.link.address()));
         let session = Session::by(command, "floe")?;

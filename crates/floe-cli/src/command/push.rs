@@ -20,8 +20,8 @@ use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
 ///
 /// A table with the digests of the image is uploaded too, so that each part can be verified when it is read. If a
 /// dm-verity hash tree follows the image (floe mkfs --verity, or containerd's), the manifest contains its root hash. If
-/// the image was built with a launch profile (floe mkfs --profile), or one is given here, the manifest lists the parts of
-/// the image that the launch reads, and mounts fetch those first.
+/// the image was built with a launch profile (floe mkfs --profile), or one is given here, a copy of the parts of the image
+/// that the launch reads is uploaded too, and mounts fetch it first.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe push system.erofs oci://registry.example/team/system:v1\n  \

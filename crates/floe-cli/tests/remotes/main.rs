@@ -6,3 +6,4 @@ mod support;
 mod remote;
 mod remote_cache;
 mod remote_faults;
+mod remote_launch;

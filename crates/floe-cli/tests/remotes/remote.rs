@@ -467,3 +467,28 @@ fn status_tells_of_the_server() {
     };
     crate::support::program::until("the process that fetches ends", || !fetching.iter().any(runs));
 }
+
+#[test]
+fn certificates_are_loaded_only_for_tls() {
+    if !skip::ready(&[Need::Peer("nginx"), Need::Peer("versitygw")]) {
+        return;
+    }
+    let (web, bucket) = (RealServer::nginx(), RealServer::s3());
+    web.offer(&demo(), "demo");
+    fs::create_dir(bucket.path().join("images")).expect("made");
+    bucket.offer(&demo(), "images/demo");
+    let endpoint = format!("http://127.0.0.1:{}", bucket.port);
+    let no_certificates = TempDir::new().expect("a directory");
+    let ls = |url: &str| {
+        let mut ls = floe();
+        ls.args(["ls", "--outage", "wait:0s", "--cache-size", "0", url]);
+        ls.env("SSL_CERT_FILE", no_certificates.path().join("absent")).env("SSL_CERT_DIR", no_certificates.path());
+        ls.env("AWS_ENDPOINT_URL_S3", &endpoint).env("AWS_REGION", "us-east-1");
+        told(&run(ls.env("AWS_ACCESS_KEY_ID", "someone").env("AWS_SECRET_ACCESS_KEY", "something")))
+    };
+    for url in [format!("http://127.0.0.1:{}/demo", web.port), "s3://images/demo".to_owned()] {
+        assert_eq!(ls(&url), (Some(0), String::new()), "{url}");
+    }
+    let (code, errors) = ls(&format!("https://127.0.0.1:{}/demo", web.port));
+    assert!(code == Some(1) && errors.contains("cannot prepare requests"), "{errors}");
+}

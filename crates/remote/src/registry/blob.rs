@@ -28,6 +28,11 @@ impl BlobOrigin {
         Self { repository, digest, turn: AtomicUsize::new(0) }
     }
 
+    /// Another blob of the same repository.
+    pub(crate) fn sibling(&self, digest: Digest) -> Self {
+        Self::new(self.repository.clone(), digest)
+    }
+
     /// The current target of requests.
     ///
     /// # Errors
@@ -58,9 +63,10 @@ impl BlobOrigin {
         self.repository.registries.tokens.renew(endpoint, &scope, refused, challenge).await
     }
 
-    /// Switches to the next endpoint.
-    pub(crate) fn turn_away(&self) {
+    /// Switches to the next endpoint. Returns whether there is more than one.
+    pub(crate) fn turn_away(&self) -> bool {
         self.turn.fetch_add(1, Relaxed);
+        self.repository.endpoints.len() > 1
     }
 
     fn endpoint(&self) -> Result<&Endpoint, Fault> {

@@ -5,6 +5,7 @@ use floe_remote_cache::{Digest, DigestTable, OBJECT_BYTES_MAX, VerityRoot};
 use crate::{
     LayerChoice,
     fault::Fault,
+    launch_bundle::{BundleText, LaunchBundle},
     launch_pieces::LaunchPieces,
     registry::document::{Annotations, Descriptor, Index, Manifest, Platform, parse_digest},
 };
@@ -21,6 +22,11 @@ pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 
 /// The annotation of a layer with the pieces that a launch reads: [`LaunchPieces`].
 pub(crate) const LAUNCH_ANNOTATION: &str = "dev.floe.launch-pieces";
+
+/// The annotations of a layer that describe its launch bundle: [`LaunchBundle`].
+const BUNDLE_ANNOTATION: &str = "dev.floe.launch-bundle";
+const BUNDLE_RUNS_ANNOTATION: &str = "dev.floe.launch-bundle.runs";
+const BUNDLE_TABLE_ANNOTATION: &str = "dev.floe.launch-bundle.table";
 
 /// The annotations of an EROFS layer with a dm-verity hash tree behind the image.
 const VERITY_ROOT_ANNOTATIONS: [&str; 2] = ["org.erofs.dmverity.root_digest", "org.erofs.dmverity.root-digest"];
@@ -40,6 +46,8 @@ pub(crate) struct Layer {
     pub(crate) table: Option<Digest>,
     /// The pieces that a launch reads.
     pub(crate) launch: LaunchPieces,
+    /// The blob with the blocks that a launch reads.
+    pub(crate) bundle: Option<LaunchBundle>,
 }
 
 /// Selects the manifest of an index for this machine. Manifests with EROFS layers take precedence.
@@ -120,7 +128,8 @@ impl Layer {
         }
         let table = annotations.get(TABLE_ANNOTATION).map(|text| parse_digest(text)).transpose()?;
         let launch = annotations.get(LAUNCH_ANNOTATION).map(|text| LaunchPieces::parse(text, layer.size));
-        Ok(Self { digest, len: layer.size, verity, table, launch: launch.unwrap_or_default(), media_type })
+        let bundle = bundle(annotations, layer.size);
+        Ok(Self { digest, len: layer.size, verity, table, launch: launch.unwrap_or_default(), bundle, media_type })
     }
 
     /// Why the layer can only be used as a whole: it is an archive, or compressed as a whole.
@@ -155,6 +164,20 @@ fn is_unknown(layer: &Descriptor) -> bool {
 
 pub(crate) fn is_compressed(media_type: &str) -> bool {
     ["+zstd", "+gzip", ".gzip"].iter().any(|suffix| media_type.ends_with(suffix))
+}
+
+/// Adds the description of a launch bundle.
+pub(crate) fn annotate(annotations: &mut Annotations, bundle: &LaunchBundle) {
+    let BundleText { digest, runs, table } = bundle.text();
+    let described = [(BUNDLE_ANNOTATION, digest), (BUNDLE_RUNS_ANNOTATION, runs), (BUNDLE_TABLE_ANNOTATION, table)];
+    annotations.extend(described.map(|(name, value)| (name.to_owned(), value)));
+}
+
+/// The launch bundle of an image of `image_len` bytes.
+fn bundle(annotations: &Annotations, image_len: u64) -> Option<LaunchBundle> {
+    let value = |name: &str| annotations.get(name).cloned();
+    let [digest, runs, table] = [BUNDLE_ANNOTATION, BUNDLE_RUNS_ANNOTATION, BUNDLE_TABLE_ANNOTATION].map(value);
+    LaunchBundle::parse(&BundleText { digest: digest?, runs: runs?, table: table? }, image_len)
 }
 
 fn verity(annotations: &Annotations) -> Result<Option<VerityRoot>, Fault> {

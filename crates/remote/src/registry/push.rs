@@ -1,4 +1,4 @@
-//! Pushes an image: its bytes, a manifest, an index, and its digest table as a referrer.
+//! Pushes an image: its bytes, a manifest, an index, and as referrers its digest table and its launch bundle.
 
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, sync::Arc};
 
@@ -9,12 +9,13 @@ use serde_json::json;
 use crate::{
     ImageReference, Network, RemoteLocation, Version,
     fault::Fault,
+    launch_bundle::{BUNDLE_MEDIA_TYPE, LaunchBundle},
     launch_pieces::LaunchPieces,
     network::Shared,
     registry::{
         document::{Annotations, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{EROFS_FEATURE, EROFS_LAYER, LAUNCH_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION},
+        manifest::{EROFS_FEATURE, EROFS_LAYER, LAUNCH_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
         resolve::SUBJECT_ANNOTATION,
         upload::{Content, Upload},
     },
@@ -45,7 +46,8 @@ pub struct ImageToPush<'a> {
     pub format: PushedFormat,
     /// The root of the hash tree that follows it.
     pub verity: Option<VerityRoot>,
-    /// The parts of it that a launch reads, in groups that are fetched one after the other.
+    /// The parts of it that a launch reads, in groups that are fetched one after the other. A copy of them becomes a blob of
+    /// its own.
     pub launch: Vec<Vec<ByteRange>>,
 }
 
@@ -56,6 +58,21 @@ pub struct Pushed {
     pub location: String,
     /// The length of the image in bytes.
     pub len: u64,
+}
+
+/// The objects that are made from an image and uploaded with it.
+struct Companions {
+    digest: Digest,
+    table: DigestTable,
+    /// The launch bundle and its bytes.
+    bundle: Option<(LaunchBundle, Vec<u8>)>,
+}
+
+/// An artifact that refers to an image.
+struct Artifact {
+    media_type: &'static str,
+    digest: Digest,
+    len: u64,
 }
 
 /// A document before it is uploaded.
@@ -88,8 +105,9 @@ impl Network {
             return Err(wrong("what is pushed is an image, not a layer: leave out what is behind '#'"));
         }
         let (digest, table) = digests(image.file)?;
+        let companions = Companions { digest, table, bundle: LaunchBundle::of(&image.launch, image.file)? };
         let shared = self.shared();
-        let pushed = shared.block_on(push(shared, reference, tag, image, &digest, &table, progress));
+        let pushed = shared.block_on(push(shared, reference, tag, image, &companions, progress));
         pushed.map_err(|fault| fault.at(location))
     }
 }
@@ -99,16 +117,23 @@ async fn push(
     reference: &ImageReference,
     tag: &str,
     image: &ImageToPush<'_>,
-    digest: &Digest,
-    table: &DigestTable,
+    companions: &Companions,
     progress: &dyn Fn(u64),
 ) -> Result<Pushed, Fault> {
+    let Companions { digest, table, bundle } = companions;
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
     let upload = Upload::new(&shared.registries, endpoint, repository_of(reference), shared.options.outage);
     let len = table.object_len();
     upload.blob(digest, &Content::File { file: image.file, len }, progress).await?;
     let table_bytes = table.to_bytes();
     upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
+    let table_len = table_bytes.len() as u64;
+    let mut artifacts = vec![Artifact { media_type: DigestTable::MEDIA_TYPE, digest: *table.digest(), len: table_len }];
+    if let Some((bundle, bytes)) = bundle {
+        upload.blob(&bundle.digest(), &Content::Bytes(bytes), &|_| ()).await?;
+        let (digest, len) = (bundle.digest(), bundle.len());
+        artifacts.push(Artifact { media_type: BUNDLE_MEDIA_TYPE, digest, len });
+    }
     let os_features = match image.format {
         PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
         PushedFormat::Squashfs => Vec::new(),
@@ -117,9 +142,11 @@ async fn push(
     let config = config(&platform, digest)?;
     upload.blob(&config.digest, &Content::Bytes(&config.bytes), &|_| ()).await?;
 
-    let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, digest, table))?;
+    let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, companions))?;
     upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
-    refer(&upload, &manifest.descriptor, digest, table, table_bytes.len() as u64).await?;
+    for artifact in &artifacts {
+        refer(&upload, &manifest.descriptor, digest, artifact).await?;
+    }
     let mut entry = manifest.descriptor;
     entry.platform = Some(platform);
     let index = Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests: vec![entry] };
@@ -143,7 +170,8 @@ fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
     made(CONFIG, &config)
 }
 
-fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, digest: &Digest, table: &DigestTable) -> Manifest {
+fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Companions) -> Manifest {
+    let Companions { digest, table, bundle } = companions;
     let media_type = match image.format {
         PushedFormat::Erofs => EROFS_LAYER,
         PushedFormat::Squashfs => SQUASHFS_LAYER,
@@ -153,6 +181,9 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, digest: &Digest, tab
     let launch = LaunchPieces::of(&image.launch, table.object_len());
     if !launch.is_empty() {
         layer.annotations.insert(LAUNCH_ANNOTATION.to_owned(), launch.to_string());
+    }
+    if let Some((bundle, _)) = bundle {
+        annotate(&mut layer.annotations, bundle);
     }
     if let Some(root) = image.verity {
         layer.annotations.insert("org.erofs.dmverity.root_digest".to_owned(), format!("sha256:{}", root.root_hash));
@@ -169,22 +200,16 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, digest: &Digest, tab
     }
 }
 
-/// Makes the table refer to the image, so that registries keep it, and clients find it without its digest.
-async fn refer(
-    upload: &Upload,
-    subject: &Descriptor,
-    layer: &Digest,
-    table: &DigestTable,
-    table_len: u64,
-) -> Result<(), Fault> {
+/// Makes an artifact refer to the image, so that registries keep it, and clients find it without its digest.
+async fn refer(upload: &Upload, subject: &Descriptor, layer: &Digest, artifact: &Artifact) -> Result<(), Fault> {
     let empty = made(EMPTY, &json!({}))?;
     upload.blob(&empty.digest, &Content::Bytes(&empty.bytes), &|_| ()).await?;
-    let mut entry = Descriptor::new(DigestTable::MEDIA_TYPE, table.digest(), table_len);
+    let mut entry = Descriptor::new(artifact.media_type, &artifact.digest, artifact.len);
     entry.annotations.insert(SUBJECT_ANNOTATION.to_owned(), format!("sha256:{layer}"));
     let referrer = Manifest {
         schema_version: 2,
         media_type: Some(MANIFEST.to_owned()),
-        artifact_type: Some(DigestTable::MEDIA_TYPE.to_owned()),
+        artifact_type: Some(artifact.media_type.to_owned()),
         config: empty.descriptor,
         layers: vec![entry],
         subject: Some(subject.clone()),
@@ -203,7 +228,7 @@ async fn refer(
         _ => Vec::new(),
     };
     let mut entry = referrer.descriptor;
-    entry.artifact_type = Some(DigestTable::MEDIA_TYPE.to_owned());
+    entry.artifact_type = Some(artifact.media_type.to_owned());
     let mut manifests = BTreeMap::new();
     for known in listed.into_iter().chain([entry]) {
         manifests.insert(known.digest()?, known);

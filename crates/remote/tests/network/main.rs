@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod launch;
 mod process;
 mod ranges;
 mod registry;
+mod rude;

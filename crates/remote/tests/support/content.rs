@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_remote_cache::{Digest, DigestTable};
 
 use super::{Answer, Asked};
@@ -60,6 +61,19 @@ impl Content {
         let table = DigestTable::of(&mut &*layer).expect("read");
         let digest = self.blob(&table.to_bytes());
         self.image(tag, layer, &format!(r#""dev.floe.digest-table":"{digest}""#))
+    }
+
+    /// Adds the bundle of the blocks that `runs` lists, as pairs of the first block and the number of blocks. Returns its digest
+    /// and the annotations of the layer.
+    pub(crate) fn bundle(&mut self, layer: &[u8], runs: &[(usize, usize)]) -> (String, String) {
+        let of_run = |(first, count): &(usize, usize)| &layer[first * 4096..((first + count) * 4096).min(layer.len())];
+        let bundle = runs.iter().map(of_run).collect::<Vec<_>>().concat();
+        let table = BASE64_STANDARD.encode(DigestTable::of(&mut &*bundle).expect("read").to_bytes());
+        let runs: Vec<_> = runs.iter().map(|(first, count)| format!("{first}+{count}")).collect();
+        let (digest, runs) = (self.blob(&bundle), runs.join(","));
+        let name = "dev.floe.launch-bundle";
+        let annotations = format!(r#""{name}":"{digest}","{name}.runs":"{runs}","{name}.table":"{table}""#);
+        (digest, annotations)
     }
 
     pub(crate) fn answer(&self, asked: &Asked) -> Answer {

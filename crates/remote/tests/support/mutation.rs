@@ -52,6 +52,26 @@ pub(crate) fn mutate(random: &mut Random, mut answer: Answer) -> Answer {
     answer
 }
 
+/// An answer that asks for a pause of any length.
+pub(crate) fn mutate_pause(random: &mut Random) -> Answer {
+    let status = [429, 503][random.below(2) as usize];
+    let pauses = [
+        "0",
+        "1",
+        "1000",
+        "18446744073709551615",
+        "18446744073709551616",
+        "-1",
+        "0.5",
+        "",
+        "soon",
+        "Sun, 06 Nov 1994 08:49:37 GMT",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "\u{ff}",
+    ];
+    Answer::new(status, &[("retry-after", pauses[random.below(pauses.len() as u64) as usize])], "")
+}
+
 /// Changes the body of an answer in a random way.
 pub(crate) fn mutate_body(random: &mut Random, mut answer: Answer) -> Answer {
     let len = answer.body.len();

@@ -1,45 +1,157 @@
 //! Finds the parts of an image that a launch reads, so that mounts from a registry can fetch them first.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs, io,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenOptions};
-use floe_mkfs::Profile;
+use floe_mkfs::{NameUsage, Profile, ProfileName};
 use floe_source::FileSource;
 
 use crate::fail::Fail;
 
+/// How much the kernel reads before and behind what a program reads, in bytes: half of its readahead window around a page
+/// fault, and a whole one ahead.
+const READ_BEFORE: u64 = 64 << 10;
+const READ_BEHIND: u64 = 128 << 10;
+
+/// The unit in which the kernel's EROFS stores files.
+const BLOCK_BYTES: u64 = 4096;
+
 /// A read of a launch: the path of the file, and the range in it.
 type Read = (Vec<u8>, ByteRange);
 
-/// The parts of an image that a launch reads: the metadata for opening the image and finding the files, and the contents of the
-/// files in `profile`, or in the launch list of the image. Empty if there is neither.
+/// The parts of an image that a launch reads, in the order in which they are needed: the metadata for opening the image and
+/// for finding the files, the contents that the launch in `profile` or in the image reads, and what the kernel reads around
+/// them. Empty if there is no profile.
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
 pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let options = OpenOptions::default();
-    let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.display()));
-    let reads = match profile {
-        Some(profile) => reads_of(profile)?,
-        None => reads_listed(&Image::open(path, &options)?),
+    let launch = match profile {
+        Some(profile) => Launched::of(&read_profile(profile)?),
+        None => Launched::in_image(&Image::open(path, &options)?),
     };
-    if reads.is_empty() {
+    if launch.reads.is_empty() {
         return Ok(Vec::new());
     }
-    let file = FileSource::open(path).map_err(|error| failed(&error))?;
+    let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
     let noting = Arc::new(NotingSource { file, read: Mutex::default() });
     let source: Arc<dyn ImageSource> = Arc::clone(&noting) as Arc<dyn ImageSource>;
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
+    launch.find(&image);
     // Paths of the profile that the image does not contain are skipped, as in mkfs.
-    let found = reads.iter().filter_map(|(path, range)| Some((image.resolve(path).ok()?, *range)));
-    let stored = image.stored_runs(&found.collect::<Vec<_>>());
+    let resolved = |(path, range): &Read| Some((image.resolve(path).ok()?, *range));
+    let found: Vec<_> = launch.reads.iter().filter_map(resolved).collect();
+    let stored = image.stored_runs(&found, 0);
+    let read_around = image.stored_runs(&launch.read_around(&image), 0);
     let metadata = noting.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(vec![metadata, stored])
+    Ok(vec![metadata, stored, read_around])
+}
+
+/// What a launch needs of an image.
+#[derive(Default)]
+struct Launched {
+    reads: Vec<Read>,
+    names: Vec<ProfileName>,
+}
+
+impl Launched {
+    fn of(profile: &Profile) -> Self {
+        let reads = profile.ranges().iter().map(|range| (range.path.clone(), range.range)).collect();
+        Self { reads, names: profile.names().to_vec() }
+    }
+
+    /// The profile in the image, or its launch list with paths: a launch finds the files by their paths.
+    fn in_image(image: &Image) -> Self {
+        let FormatImage::Erofs(erofs) = image.format_image() else { return Self::default() };
+        let profile = erofs.launch_profile().ok().flatten().and_then(|text| Profile::read(text.as_slice()).ok());
+        if let Some(profile) = profile {
+            return Self::of(&profile);
+        }
+        let listed = erofs.launch_list().unwrap_or_default();
+        if listed.is_empty() {
+            return Self::default();
+        }
+        let files = image.walk().flatten().filter(|entry| entry.attr.file_type == FileType::Regular);
+        let paths: HashMap<Nid, Vec<u8>> = files.map(|entry| (entry.attr.nid, entry.path)).collect();
+        let reads = listed.into_iter().filter_map(|(nid, range)| Some((paths.get(&nid)?.clone(), range)));
+        Self { reads: reads.collect(), names: Vec::new() }
+    }
+
+    /// Finds the names as a mount does, which reads the metadata that the launch needs. The inodes of a directory are read
+    /// together, because mounts read them ahead.
+    fn find(&self, image: &Image) {
+        if let FormatImage::Erofs(erofs) = image.format_image() {
+            let _ = (erofs.launch_list(), erofs.launch_profile());
+        }
+        let mut directories = BTreeSet::new();
+        for name in &self.names {
+            let is_list = name.usage == NameUsage::List;
+            let _ = image.resolve_link(&name.path).map(|nid| image.attr(nid));
+            directories.insert(if is_list { &*name.path } else { parent_of(&name.path) });
+        }
+        directories.extend(self.reads.iter().map(|(path, _)| parent_of(path)));
+        for directory in directories {
+            let Ok(nid) = image.resolve(directory) else { continue };
+            image.read_dir(nid).flatten().for_each(|entry| drop(image.attr(entry.nid)));
+        }
+    }
+}
+
+fn parent_of(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(path, |slash| &path[..slash])
+}
+
+/// The regular files of a directory with their sizes, in the order of its listing.
+type Listing = Vec<(Nid, u64)>;
+
+impl Launched {
+    /// What the kernel reads around the reads of the launch: a program waits for the whole request. Behind the kernel's EROFS,
+    /// the small files of a directory follow each other, so the kernel reads into the next ones.
+    fn read_around(&self, image: &Image) -> Vec<(Nid, ByteRange)> {
+        let mut listings: HashMap<&[u8], Listing> = HashMap::new();
+        let mut around = Vec::new();
+        for (path, range) in &self.reads {
+            let Ok(nid) = image.resolve(path) else { continue };
+            let listing = listings.entry(parent_of(path)).or_insert_with_key(|directory| listing(image, directory));
+            let Some(place) = listing.iter().position(|(listed, _)| *listed == nid) else { continue };
+            let (size, wanted) = (listing[place].1, around_range(*range));
+            around.push((nid, wanted));
+            let mut rest = READ_BEFORE.saturating_sub(range.offset());
+            for (before, size) in listing[..place].iter().rev() {
+                if rest == 0 || *size > rest {
+                    break;
+                }
+                around.push((*before, ByteRange::new(0, *size)));
+                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            }
+            let mut rest = wanted.end().saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            for (behind, size) in &listing[place + 1..] {
+                if rest == 0 {
+                    break;
+                }
+                around.push((*behind, ByteRange::new(0, rest.min(*size))));
+                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            }
+        }
+        around
+    }
+}
+
+fn listing(image: &Image, directory: &[u8]) -> Listing {
+    let Ok(nid) = image.resolve(directory) else { return Listing::new() };
+    let files = image.read_dir(nid).flatten().filter_map(|entry| Some((entry.nid, image.attr(entry.nid).ok()?)));
+    files.filter(|(_, attr)| attr.file_type == FileType::Regular).map(|(nid, attr)| (nid, attr.size)).collect()
+}
+
+/// A range of a file with what the kernel reads before and behind it.
+fn around_range(range: ByteRange) -> ByteRange {
+    ByteRange::between(range.offset().saturating_sub(READ_BEFORE), range.end().saturating_add(READ_BEHIND))
 }
 
 /// A file that records the ranges that are read.
@@ -60,21 +172,8 @@ impl ImageSource for NotingSource {
     }
 }
 
-fn reads_of(profile: &Path) -> Result<Vec<Read>, Fail> {
+fn read_profile(profile: &Path) -> Result<Profile, Fail> {
     let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", profile.display()));
     let file = fs::File::open(profile).map_err(|error| failed(&error))?;
-    let profile = Profile::read(file).map_err(|error| failed(&error))?;
-    Ok(profile.ranges().iter().map(|range| (range.path.clone(), range.range)).collect())
-}
-
-/// The launch list of the image with paths: a launch finds the files by their paths.
-fn reads_listed(image: &Image) -> Vec<Read> {
-    let FormatImage::Erofs(erofs) = image.format_image() else { return Vec::new() };
-    let listed = erofs.launch_list().unwrap_or_default();
-    if listed.is_empty() {
-        return Vec::new();
-    }
-    let files = image.walk().flatten().filter(|entry| entry.attr.file_type == FileType::Regular);
-    let paths: HashMap<Nid, Vec<u8>> = files.map(|entry| (entry.attr.nid, entry.path)).collect();
-    listed.into_iter().filter_map(|(nid, range)| Some((paths.get(&nid)?.clone(), range))).collect()
+    Profile::read(file).map_err(|error| failed(&error))
 }

@@ -1,0 +1,298 @@
+//! The bytes of an image that a launch reads, as a blob of their own.
+
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use floe_image::ByteRange;
+use floe_remote_cache::{Digest, DigestTable};
+
+/// The unit of runs, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The maximum size of a bundle in bytes. A larger launch is limited by its processing rather than by round trips.
+const BUNDLE_BYTES_MAX: u64 = 64 << 20;
+
+/// The maximum size of the list of runs as text, in bytes. Runs are joined until their list is short enough.
+const RUNS_TEXT_BYTES_MAX: usize = 24 << 10;
+
+/// The maximum size of the digest table as text, in bytes.
+const TABLE_TEXT_BYTES_MAX: usize = DigestTable::bytes_for(BUNDLE_BYTES_MAX) as usize * 4 / 3 + 4;
+
+/// The media type of a bundle in a registry.
+pub(crate) const BUNDLE_MEDIA_TYPE: &str = "application/vnd.floe.launch-bundle.v1";
+
+/// Describes a launch bundle: the blob that contains the blocks of an image that a launch reads, one after the other, in the
+/// order in which they are needed, metadata first.
+///
+/// The description is in annotations of the layer. The manifest therefore pins the place of each byte and, by a digest for
+/// each 256 KiB of the bundle, its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LaunchBundle {
+    digest: Digest,
+    table: DigestTable,
+    /// The list of runs, such as `0+4,708,12+30`: the first block of each run, and the number of blocks if it has several.
+    runs_text: String,
+    /// The runs by their place in the image.
+    runs: Vec<Run>,
+}
+
+/// A part of the image that is in the bundle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    image: ByteRange,
+    /// The place of its first byte in the bundle.
+    place: u64,
+}
+
+/// The annotations of a layer that describe its bundle.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct BundleText {
+    /// The digest of the blob.
+    pub(crate) digest: String,
+    /// The runs.
+    pub(crate) runs: String,
+    /// The digest table of the blob, in base64.
+    pub(crate) table: String,
+}
+
+/// A part of a read, which is either in the bundle or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) len: usize,
+    /// The place in the bundle.
+    pub(crate) place: Option<u64>,
+}
+
+impl LaunchBundle {
+    /// The bundle of these ranges of the image in `file`, and its bytes; `None` if there are none, or too many.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn of(groups: &[Vec<ByteRange>], file: &File) -> io::Result<Option<(Self, Vec<u8>)>> {
+        let image_len = file.metadata()?.len();
+        let mut runs = blocks_of(&groups.concat(), image_len);
+        let mut gap_bytes = 0;
+        // A list that is too long gives up the order of use for longer runs.
+        while text_of(&runs).len() > RUNS_TEXT_BYTES_MAX {
+            runs = joined(runs, gap_bytes);
+            gap_bytes = (gap_bytes * 2).max(BLOCK_BYTES);
+        }
+        let len: u64 = runs.iter().map(|run| run.len()).sum();
+        if len == 0 || len > BUNDLE_BYTES_MAX {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        for run in &runs {
+            let start = bytes.len();
+            bytes.resize(start + usize::try_from(run.len()).unwrap_or(0), 0);
+            file.read_exact_at(&mut bytes[start..], run.offset())?;
+        }
+        let table = DigestTable::of(&mut &*bytes)?;
+        let text = BundleText {
+            digest: format!("sha256:{}", Digest::of(&bytes)),
+            runs: text_of(&runs),
+            table: BASE64_STANDARD.encode(table.to_bytes()),
+        };
+        Ok(Self::parse(&text, image_len).map(|bundle| (bundle, bytes)))
+    }
+
+    /// Parses the description of a bundle of an image of `image_len` bytes. A bundle is only a shortcut, so an invalid one
+    /// counts as none.
+    pub(crate) fn parse(text: &BundleText, image_len: u64) -> Option<Self> {
+        if text.runs.len() > RUNS_TEXT_BYTES_MAX || text.table.len() > TABLE_TEXT_BYTES_MAX {
+            return None;
+        }
+        let table = BASE64_STANDARD.decode(&text.table).ok()?;
+        let table = DigestTable::parse(&table, &Digest::of(&table)).ok()?;
+        let (mut runs, mut place) = (Vec::new(), 0_u64);
+        for run in text.runs.split(',') {
+            let (first, count) = run.split_once('+').unwrap_or((run, "1"));
+            let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
+            let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
+            let image = ByteRange::between(first, end.min(image_len));
+            if first >= image_len || image.is_empty() {
+                return None;
+            }
+            runs.push(Run { image, place });
+            place = place.checked_add(image.len())?;
+        }
+        runs.sort_by_key(|run| run.image.offset());
+        let is_disjoint = runs.windows(2).all(|pair| pair[0].image.end() <= pair[1].image.offset());
+        let is_whole = place == table.object_len() && place <= BUNDLE_BYTES_MAX;
+        let digest = text.digest.parse().ok().filter(|_| is_disjoint && is_whole)?;
+        Some(Self { digest, table, runs_text: text.runs.clone(), runs })
+    }
+
+    /// The description, which [`LaunchBundle::parse`] parses.
+    pub(crate) fn text(&self) -> BundleText {
+        BundleText {
+            digest: format!("sha256:{}", self.digest),
+            runs: self.runs_text.clone(),
+            table: BASE64_STANDARD.encode(self.table.to_bytes()),
+        }
+    }
+
+    /// The digest of the blob.
+    pub(crate) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The length of the blob in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.table.object_len()
+    }
+
+    /// The digests of the blob's pieces.
+    pub(crate) fn table(&self) -> &DigestTable {
+        &self.table
+    }
+
+    /// The longest part of the image at `offset`, of at most `len` bytes, that is wholly in the bundle or not in it at all.
+    pub(crate) fn part_at(&self, offset: u64, len: usize) -> Part {
+        let after = self.runs.partition_point(|run| run.image.offset() <= offset);
+        let before = after.checked_sub(1).and_then(|index| self.runs.get(index));
+        let at_most = |end: u64| usize::try_from(end - offset).map_or(len, |rest| rest.min(len));
+        match before.filter(|run| offset < run.image.end()) {
+            Some(run) => Part { len: at_most(run.image.end()), place: Some(run.place + (offset - run.image.offset())) },
+            None => Part { len: self.runs.get(after).map_or(len, |next| at_most(next.image.offset())), place: None },
+        }
+    }
+}
+
+/// The blocks of these ranges, each once, in the order of their first use, as runs.
+fn blocks_of(ranges: &[ByteRange], image_len: u64) -> Vec<ByteRange> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut runs: Vec<ByteRange> = Vec::new();
+    for range in ranges {
+        let range = range.intersection(ByteRange::new(0, image_len));
+        if range.is_empty() || seen.len() as u64 * BLOCK_BYTES > BUNDLE_BYTES_MAX {
+            continue;
+        }
+        for block in range.offset() / BLOCK_BYTES..=(range.end() - 1) / BLOCK_BYTES {
+            if !seen.insert(block) {
+                continue;
+            }
+            let start = block * BLOCK_BYTES;
+            let end = (start + BLOCK_BYTES).min(image_len);
+            match runs.last_mut() {
+                Some(last) if last.end() == start => *last = ByteRange::between(last.offset(), end),
+                _ => runs.push(ByteRange::between(start, end)),
+            }
+        }
+    }
+    runs
+}
+
+/// The runs by their places, with gaps of at most `gap_bytes` filled.
+fn joined(mut runs: Vec<ByteRange>, gap_bytes: u64) -> Vec<ByteRange> {
+    runs.sort_unstable_by_key(|run| run.offset());
+    let mut joined: Vec<ByteRange> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if run.offset() - last.end() <= gap_bytes => {
+                *last = ByteRange::between(last.offset(), run.end())
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+fn text_of(runs: &[ByteRange]) -> String {
+    let run = |run: &ByteRange| match run.len().div_ceil(BLOCK_BYTES) {
+        1 => (run.offset() / BLOCK_BYTES).to_string(),
+        count => format!("{}+{count}", run.offset() / BLOCK_BYTES),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn image(len: usize) -> (File, Vec<u8>) {
+        let bytes = floe_testkit::Random::new(9).noise(len);
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&bytes).expect("written");
+        (file, bytes)
+    }
+
+    #[test]
+    fn bundles_have_each_needed_block_once_in_the_order_of_use() {
+        let (file, image) = image(100 * 4096 + 77);
+        let ranges = |group: &[(u64, u64)]| group.iter().map(|(at, len)| ByteRange::new(*at, *len)).collect::<Vec<_>>();
+        for (groups, expected) in [
+            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2,3"),
+            (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100,0+2"),
+            (vec![ranges(&[(0, u64::MAX)])], "0+101"),
+        ] {
+            let (bundle, bytes) = LaunchBundle::of(&groups, &file).expect("read").expect("a bundle");
+            assert_eq!(bundle.text().runs, expected);
+            assert_eq!((bundle.len(), bundle.digest()), (bytes.len() as u64, Digest::of(&bytes)));
+            assert_eq!(LaunchBundle::parse(&bundle.text(), image.len() as u64).as_ref(), Some(&bundle));
+            // Each byte of the image is at its place in the bundle, or not in it.
+            let (mut at, mut found) = (0, 0);
+            while at < image.len() {
+                let part = bundle.part_at(at as u64, image.len() - at);
+                if let Some(place) = part.place {
+                    let place = place as usize;
+                    assert_eq!(bytes[place..place + part.len], image[at..at + part.len], "{expected}: {at}");
+                    found += part.len;
+                }
+                assert!(part.len > 0);
+                at += part.len;
+            }
+            assert_eq!(found, bytes.len(), "{expected}");
+        }
+        assert_eq!(LaunchBundle::of(&[Vec::new()], &file).expect("read"), None);
+    }
+
+    #[test]
+    fn long_lists_of_runs_are_shortened() {
+        let (file, _) = image(80 << 20);
+        let ranges: Vec<_> = (0..10_000).rev().map(|index| ByteRange::new(index * 8192, 1)).collect();
+        assert_eq!(
+            LaunchBundle::of(std::slice::from_ref(&ranges), &file).expect("read"),
+            None,
+            "joined, it is too large"
+        );
+        let (bundle, _) = LaunchBundle::of(&[ranges[4000..].to_vec()], &file).expect("read").expect("a bundle");
+        assert!(bundle.text().runs.len() < RUNS_TEXT_BYTES_MAX && bundle.part_at(0, 1).place.is_some());
+    }
+
+    #[test]
+    fn invalid_descriptions_count_as_none() {
+        let (file, image) = image(10 * 4096);
+        let groups = [vec![ByteRange::new(0, 1), ByteRange::new(4096 * 4, 8000)]];
+        let (bundle, _) = LaunchBundle::of(&groups, &file).expect("read").expect("a bundle");
+        let sound = bundle.text();
+        for runs in [
+            "",
+            "x",
+            "0",
+            "0,4",
+            "0,4+3",
+            "0,4+2,4",
+            "4+2,4",
+            "0+0,4+2",
+            "0,10+2",
+            "0,18446744073709551615+2",
+            "0,,4+1",
+        ] {
+            let text = BundleText { runs: runs.to_owned(), ..sound.clone() };
+            assert_eq!(LaunchBundle::parse(&text, image.len() as u64), None, "{runs}");
+        }
+        for text in [
+            BundleText { digest: "sha256:0".to_owned(), ..sound.clone() },
+            BundleText { table: "AAAA".to_owned(), ..sound.clone() },
+            BundleText { table: "?".to_owned(), ..sound.clone() },
+            BundleText { table: "A".repeat(1 << 20), ..sound.clone() },
+            BundleText { runs: "0,".repeat(1 << 20), ..sound.clone() },
+        ] {
+            assert_eq!(LaunchBundle::parse(&text, image.len() as u64), None);
+        }
+        assert_eq!(LaunchBundle::parse(&sound, 4096), None, "of a longer image");
+    }
+}
