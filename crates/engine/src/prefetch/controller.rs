@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -35,6 +35,8 @@ use crate::{
 /// be dropped.
 pub(crate) struct Controller {
     kinds: AtomicU8,
+    /// Whether more bytes may be read than were requested.
+    reads_more: AtomicBool,
     fault_around_bytes: AtomicU64,
     page_cache: OnceLock<Box<dyn Sink>>,
     streams: Mutex<Streams>,
@@ -101,6 +103,7 @@ impl Controller {
     pub(crate) fn new(options: &EngineOptions) -> Self {
         let controller = Self {
             kinds: AtomicU8::new(0),
+            reads_more: AtomicBool::new(false),
             fault_around_bytes: AtomicU64::new(0),
             page_cache: OnceLock::new(),
             streams: Mutex::default(),
@@ -129,6 +132,7 @@ impl Controller {
     pub(crate) fn set(&self, options: &EngineOptions) {
         let kinds = if options.read_around { options.prefetch } else { options.prefetch.without_reading() };
         self.kinds.store(kinds.bits(), Relaxed);
+        self.reads_more.store(options.read_around, Relaxed);
         self.fault_around_bytes.store(if options.read_around { options.fetch_around_bytes } else { 0 }, Relaxed);
         self.budget.set_max(options.cache_bytes / BUDGET_PART);
     }
@@ -293,8 +297,11 @@ impl Controller {
         is_worthwhile.then_some(when)
     }
 
-    /// Notes a small read of plain bytes; returns the cluster around it, if that is to be stored.
+    /// Notes a small read of bytes that may be part of a cluster; returns the cluster around it, if that is to be stored.
     pub(crate) fn cluster(&self, nid: Nid, range: ByteRange) -> Option<ByteRange> {
+        if !self.reads_more.load(Relaxed) {
+            return None;
+        }
         let number = range.offset() / CLUSTER_BYTES;
         let visit = self.clusters.note(Window { owner: nid.0, number });
         (visit.reads == CLUSTER_READS).then(|| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES))

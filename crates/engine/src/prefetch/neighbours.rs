@@ -12,7 +12,7 @@ const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) struct Neighbours {
     /// The rest of the blocks that the read decoded or found in memory.
     pub(crate) blocks: Vec<Neighbour>,
-    /// The cluster of plain bytes around the read.
+    /// The cluster around the read.
     pub(crate) cluster: Option<ByteRange>,
 }
 

@@ -90,10 +90,14 @@ pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 /// come from readahead, which continues anyway.
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
-/// Rest of block: plain bytes have no block. The rest of an aligned cluster of this many bytes of a file is stored after this
-/// many small reads in it.
+/// Rest of block: plain bytes have no block, and small blocks have little rest. An aligned cluster of this many bytes of a file
+/// is stored after this many small reads in it.
 pub(crate) const CLUSTER_BYTES: u64 = 64 << 10;
 pub(crate) const CLUSTER_READS: u64 = 2;
+
+/// Rest of block: the maximum decoded size in bytes of the blocks in a cluster, and the maximum time to decode all of it.
+pub(crate) const CLUSTER_BLOCK_BYTES_MAX: u64 = CLUSTER_BYTES / 2;
+pub(crate) const CLUSTER_DECODE_MAX: Duration = Duration::from_micros(100);
 
 /// Drop-behind: a region counts as decoded if at most one part in this many of its bytes was not read. Bytes between the
 /// blocks of files are never read.

@@ -13,7 +13,7 @@ use crate::{
         counters::AheadGuard,
         detectors::{directory::AheadFile, sequential::Ahead},
         neighbours::{Neighbour, Neighbours},
-        thresholds::{AHEAD_STEP_BYTES, SMALL_READ_BYTES_MAX, STORED_ALWAYS_DECODE},
+        thresholds::*,
     },
     read::{
         acquire::{BlockSource, Step},
@@ -95,7 +95,7 @@ impl Reader {
     }
 
     /// The parts of the file to push into the page cache beyond a read: the rest of the blocks that the read decodes, or that
-    /// a small read finds in memory, and the plain bytes around a small read.
+    /// a small read finds in memory, and the cluster around a small read.
     pub(crate) fn neighbours(&self, nid: Nid, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Neighbours {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Neighbours::default();
@@ -110,12 +110,8 @@ impl Reader {
                 _ => None,
             })
         };
-        // The bytes of derived sources are computed, and their format reads ahead by itself.
-        let is_plain = |extent: &Extent| match extent.data {
-            ExtentData::Plain { device, .. } => !self.engine().sources.is_derived(device),
-            _ => false,
-        };
-        let cluster = if is_small && extents.iter().all(is_plain) { self.prefetch().cluster(nid, range) } else { None };
+        let is_clustered = is_small && extents.iter().all(|extent| self.is_clustered(extent));
+        let cluster = if is_clustered { self.prefetch().cluster(nid, range) } else { None };
         let ends = extents.first().into_iter().chain(extents.last().filter(|_| extents.len() > 1));
         let blocks = ends.filter_map(|extent| match extent.data {
             ExtentData::Encoded { block, skip } => {
@@ -124,6 +120,7 @@ impl Reader {
                 let has_more = is_shared || !range.contains(extent.range);
                 // The next request of the kernel's readahead has locked the pages that follow a large read.
                 let is_wanted = has_more && (is_small || cost >= STORED_ALWAYS_DECODE);
+                let is_wanted = is_wanted && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;
                 let when = self.prefetch().store_rest(cost, is_shared || was_cached)?;
                 Some(Neighbour { block, range: extent.range, skip, is_shared, when })
@@ -133,14 +130,33 @@ impl Reader {
         Neighbours { blocks: blocks.collect(), cluster }
     }
 
+    /// Whether an extent may be part of a cluster: reading a cluster of such bytes takes little time, and they have no block
+    /// whose rest is about as large as a cluster.
+    fn is_clustered(&self, extent: &Extent) -> bool {
+        match extent.data {
+            ExtentData::Hole => false,
+            // The bytes of derived sources are computed, and their format reads ahead by itself.
+            ExtentData::Plain { device, .. } => !self.engine().sources.is_derived(device),
+            ExtentData::Encoded { block, .. } => {
+                let len = u64::from(block.decoded_len.bytes());
+                let cost = self.engine().costs.estimate(&block);
+                (1..=CLUSTER_BLOCK_BYTES_MAX).contains(&len)
+                    && cost * (CLUSTER_BYTES / len) as u32 <= CLUSTER_DECODE_MAX
+            }
+        }
+    }
+
     /// Pushes the rest of the blocks of a read into the page cache, after its reply.
     ///
     /// The rest of cheap blocks may be stored later or be dropped. The rest of costly blocks is stored soon, and the blocks are
     /// held until then: an evicted block would be decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Neighbours) {
-        if let Some(cluster) = neighbours.cluster {
-            // Errors are ignored: a read of the same range receives them.
-            self.run_around(move |reader| drop(reader.store_cluster(nid, wanted, cluster)));
+        let held = neighbours.cluster.and_then(|cluster| Some((cluster, self.prefetch().hold(cluster.len())?)));
+        if let Some((cluster, held)) = held {
+            self.run_around(move |reader| {
+                // Errors are ignored: a read of the same range receives them.
+                drop((reader.store_cluster(nid, wanted, cluster), held));
+            });
         }
         for neighbour in neighbours.blocks {
             if wanted.contains(neighbour.range) && !self.is_kept(&neighbour) {
@@ -213,31 +229,28 @@ impl Reader {
         }
     }
 
-    /// Stores the plain bytes of a cluster that are contiguous with those of a read in the page cache.
+    /// Stores the bytes of a cluster that are contiguous with those of a read in the page cache, as far as their extents may be
+    /// part of a cluster.
     fn store_cluster(&self, nid: Nid, wanted: ByteRange, cluster: ByteRange) -> Result<()> {
-        let plain = self.workspaces.with(|workspace| {
+        let page_bytes = self.prefetch().page_cache().map_or(1, |page_cache| page_cache.page_bytes());
+        let part = self.workspaces.with(|workspace| {
             self.plan(workspace, nid, cluster, Blocking::Allowed)?;
-            let mut plain = ByteRange::new(wanted.offset(), 0);
-            for step in &workspace.planned {
-                let range = ByteRange::new(cluster.offset() + step.output.start as u64, step.output.len() as u64);
-                match step.origin {
-                    Origin::Plain { .. } if plain.end() == range.offset() => {
-                        plain = ByteRange::between(plain.offset(), range.end());
-                    }
-                    Origin::Plain { .. } if plain.end() <= wanted.offset() => plain = range,
-                    _ if plain.end() <= wanted.offset() => plain = ByteRange::new(range.end(), 0),
-                    _ => break,
+            let (mut start, mut end) = (cluster.offset(), cluster.offset());
+            for extent in &workspace.extents {
+                if self.is_clustered(extent) {
+                    end = extent.range.end();
+                } else if extent.range.end() <= wanted.offset() {
+                    (start, end) = (extent.range.end(), extent.range.end());
+                } else {
+                    // Within a file, stored bytes end at a page boundary.
+                    end -= end % page_bytes;
+                    break;
                 }
             }
-            Ok(plain)
+            let part = ByteRange::between(start.next_multiple_of(page_bytes), end.max(start));
+            Ok(part.intersection(cluster))
         })?;
-        let page_bytes = self.prefetch().page_cache().map_or(1, |page_cache| page_cache.page_bytes());
-        let start = plain.offset().next_multiple_of(page_bytes);
-        if start < plain.end() {
-            self.store_part(nid, ByteRange::between(start, plain.end())).map(drop)
-        } else {
-            Ok(())
-        }
+        if part.is_empty() { Ok(()) } else { self.store_part(nid, part).map(drop) }
     }
 
     /// Whether a block is shared by many files and costly to decode. Such blocks are also kept in the spill file.

@@ -3,6 +3,7 @@
 #[path = "../patchwork/mod.rs"]
 mod patchwork;
 
+mod clusters;
 mod prefetch;
 mod reads;
 mod tuning;

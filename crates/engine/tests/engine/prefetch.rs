@@ -141,6 +141,29 @@ fn each_kind_does_its_work_and_none_where_it_is_switched_off() {
     }
 }
 
+/// Lets sequential readers of files, each from its start, take turns; returns how many blocks were not decoded ahead because
+/// their reader was said to have passed them or gone elsewhere.
+fn cancelled(readers: &[(u64, u64)]) -> u64 {
+    let patchwork = Arc::new(Patchwork::new(64, 8 << 20));
+    let options = EngineOptions { prefetch: "sequential".parse().expect("a set"), ..EngineOptions::default() };
+    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
+    let reader = Reader::new(engine, patchwork as _);
+    for offset in (0..4 << 20).step_by(64 << 10) {
+        readers.iter().for_each(|(nid, start)| read_one(&reader, *nid, start + offset, 64 << 10));
+        rest(&reader);
+    }
+    let counters = reader.read_around_counters();
+    assert!(counters.ahead_blocks > 0, "{counters:?}");
+    counters.cancelled
+}
+
+#[test]
+fn readers_side_by_side_do_not_cancel_the_windows_of_each_other() {
+    let (first, second) = ((7, 0), (8, 4 << 20));
+    let alone = cancelled(&[first]) + cancelled(&[second]);
+    assert_eq!(cancelled(&[first, second]), alone);
+}
+
 /// A source behind a network: each read takes a round trip, unless the bytes were announced that long before.
 struct Far {
     source: Arc<dyn ImageSource>,

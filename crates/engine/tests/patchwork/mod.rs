@@ -98,6 +98,29 @@ impl Patchwork {
         Self { extents, content, image }
     }
 
+    /// A file of `block_count` blocks of 4 KiB in an encoding that counts as cheap. The first block is shorter by `skip` bytes.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn cheap(seed: u64, block_count: usize, skip: u64) -> Self {
+        const BLOCK_BYTES: u64 = 4096;
+        let mut random = Random::new(seed);
+        let image: Vec<u8> = (0..block_count as u64 * BLOCK_BYTES).map(|_| random.below(256) as u8).collect();
+        let extent = |number: u64| {
+            let block = StoredBlock {
+                device: DeviceId(0),
+                offset: number * BLOCK_BYTES,
+                stored_len: StoredLen::Known(BLOCK_BYTES as u32),
+                decoded_len: DecodedLen::Exact(BLOCK_BYTES as u32),
+                encoding: Encoding::Stored,
+            };
+            let skip_here = if number == 0 { skip } else { 0 };
+            let start = number * BLOCK_BYTES + skip_here;
+            let range = ByteRange::between(start - skip, (number + 1) * BLOCK_BYTES - skip);
+            Extent { range, data: ExtentData::Encoded { block, skip: skip_here as u32 } }
+        };
+        let extents = (0..block_count as u64).map(extent).collect();
+        Self { extents, content: image[skip as usize..].to_vec(), image }
+    }
+
     /// A file of about `size` plain bytes in chunks, many of which share bytes, as in deduplicated chunk-based files.
     /// Neighbours in the image are not always neighbours in the file.
     #[allow(dead_code, reason = "not every test needs it")]

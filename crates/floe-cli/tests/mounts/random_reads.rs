@@ -36,7 +36,13 @@ fn the_rest_of_what_small_reads_touch_is_stored() {
     let content = Random::new(51).text(FILE_BYTES as usize);
     fs::write(tree.join("file"), &content).expect("ours");
     let image = folder.path().join("image");
-    for options in [&[][..], &["-zlz4", "-C65536"], &["-zlz4", "-C65536", "--fragments", "all"]] {
+    for (options, requests_max) in [
+        (&[][..], PAGE_COUNT / 2),
+        // Blocks of a few pages, which have little rest.
+        (&["-zlz4"], PAGE_COUNT / 8),
+        (&["-zlz4", "-C65536"], PAGE_COUNT / 2),
+        (&["-zlz4", "-C65536", "--fragments", "all"], PAGE_COUNT / 2),
+    ] {
         let _ = fs::remove_file(&image);
         let made = run(floe().arg("mkfs").args(options).arg(&image).arg(&tree));
         assert!(made.status.success(), "{made:?}");
@@ -58,6 +64,6 @@ fn the_rest_of_what_small_reads_touch_is_stored() {
         read(&mut (0..PAGE_COUNT).rev());
         let requests = report(&serving)["requests"]["read"].as_u64().expect("a number") - before;
         eprintln!("{options:?}: {requests} requests for {PAGE_COUNT} pages");
-        assert!(requests < PAGE_COUNT / 2, "{options:?}: {requests} requests for {PAGE_COUNT} pages");
+        assert!(requests < requests_max, "{options:?}: {requests} requests for {PAGE_COUNT} pages");
     }
 }

@@ -18,7 +18,9 @@ pub(crate) struct Streams {
 }
 
 /// A reader of a file.
-#[derive(Clone, Default)]
+///
+/// It cannot be cloned, because two readers would share their progress.
+#[derive(Default)]
 pub(crate) struct Stream {
     nid: Option<Nid>,
     /// The end of the bytes that it has requested.
@@ -61,7 +63,7 @@ impl Ahead {
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { table: vec![Stream::default(); STREAM_COUNT] }
+        Self { table: (0..STREAM_COUNT).map(|_| Stream::default()).collect() }
     }
 }
 
@@ -133,5 +135,22 @@ mod tests {
         assert_eq!(ahead.passed_bytes(), 2 * 65536);
         assert_eq!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).ahead_end, 0);
         assert!(ahead.is_cancelled());
+    }
+
+    #[test]
+    fn readers_side_by_side_do_not_disturb_each_other() {
+        const REQUEST: u64 = 64 << 10;
+        let mut streams = Streams::default();
+        // Two files with entries of their own.
+        let ahead = [7, 8].map(|nid| {
+            let stream = streams.note(Nid(nid), ByteRange::new(nid * REQUEST, REQUEST));
+            stream.read_ahead(ByteRange::new((nid + 1) * REQUEST, 1 << 20))
+        });
+        for ahead in &ahead {
+            assert!(!ahead.is_cancelled(), "only its own reader cancels a window");
+            assert_eq!(ahead.passed_bytes(), REQUEST, "only its own reader passes a window");
+        }
+        streams.note(Nid(8), ByteRange::new(1 << 40, REQUEST));
+        assert_eq!([false, true], ahead.map(|ahead| ahead.is_cancelled()));
     }
 }

@@ -1,0 +1,104 @@
+//! Clusters around small reads are stored in the page cache.
+
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_engine::{Engine, EngineOptions, Reader, Sink};
+use floe_image::{ByteRange, Nid};
+
+use crate::patchwork::Patchwork;
+
+const PAGE_BYTES: u64 = 4096;
+
+const CLUSTER_PAGES: u64 = 16;
+
+const CLUSTER_BYTES: u64 = CLUSTER_PAGES * PAGE_BYTES;
+
+/// A page cache that compares what is stored in it with the file.
+struct Comparing {
+    patchwork: Arc<Patchwork>,
+    stored: Arc<Mutex<Vec<ByteRange>>>,
+}
+
+impl Sink for Comparing {
+    fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+        let range = ByteRange::new(offset, bytes.len() as u64);
+        assert!(self.patchwork.expected(offset, bytes.len() as u32) == bytes, "wrong bytes: {range:?}");
+        assert!(range.offset().is_multiple_of(PAGE_BYTES), "{range:?} begins within a page");
+        self.stored.lock().expect("no panic").push(range);
+        bytes.len()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        PAGE_BYTES
+    }
+}
+
+/// Reads pages of a file one by one; returns what is stored until `byte_count` bytes are.
+fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
+    let (patchwork, stored) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
+    let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");
+    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    reader.set_page_cache(Box::new(Comparing { patchwork: Arc::clone(&patchwork), stored: Arc::clone(&stored) }));
+    for page in pages {
+        let (sender, answer) = mpsc::channel();
+        let offset = page * PAGE_BYTES;
+        reader.read_then(Nid(7), offset, PAGE_BYTES as u32, move |result| {
+            drop(sender.send(result.map(<[u8]>::to_vec)));
+        });
+        let bytes = answer.recv().expect("an answer").expect("a sound image");
+        assert!(bytes == patchwork.expected(offset, PAGE_BYTES as u32));
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while reader.read_around_counters().stored_bytes < byte_count && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(2));
+    }
+    // What should not be stored would be by then.
+    thread::sleep(Duration::from_millis(if byte_count == 0 { 100 } else { 0 }));
+    assert_eq!(reader.read_around_counters().stored_bytes, byte_count, "as counted");
+    let mut stored = stored.lock().expect("no panic").clone();
+    stored.sort_by_key(|range| range.offset());
+    stored
+}
+
+/// One page of each of 8 clusters, and then another one of the first three.
+const PAGES: [u64; 11] = [3, 19, 35, 51, 67, 83, 99, 115, 14, 30, 46];
+
+#[test]
+fn the_second_read_of_cheap_blocks_stores_its_cluster() {
+    let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES));
+    let found = stored(Patchwork::cheap(71, 128, 0), &EngineOptions::default(), &PAGES, 3 * CLUSTER_BYTES);
+    assert_eq!(found, clusters);
+}
+
+#[test]
+fn clusters_are_left_alone_where_they_do_not_pay() {
+    let defaults = EngineOptions::default();
+    for (name, patchwork, options, pages) in [
+        ("scattered", Patchwork::cheap(72, 128, 0), defaults.clone(), &PAGES[..8]),
+        (
+            "without read-around",
+            Patchwork::cheap(73, 128, 0),
+            EngineOptions { read_around: false, ..defaults.clone() },
+            &PAGES,
+        ),
+        (
+            "without rest-of-block",
+            Patchwork::cheap(74, 128, 0),
+            EngineOptions { prefetch: "sequential".parse().expect("a set"), ..defaults },
+            &PAGES,
+        ),
+    ] {
+        assert_eq!(stored(patchwork, &options, pages, 0), [], "{name}");
+    }
+}
+
+#[test]
+fn clusters_end_with_their_file() {
+    // The last of the first two clusters ends within a page.
+    let found = stored(Patchwork::cheap(75, 24, 100), &EngineOptions::default(), &[17, 20], 8 * PAGE_BYTES - 100);
+    assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, 8 * PAGE_BYTES - 100)]);
+}
