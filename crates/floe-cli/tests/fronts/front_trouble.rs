@@ -157,7 +157,7 @@ fn a_killed_program_lets_waiting_readers_go() {
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_kernel_caches(KernelCaches::All);
-    stoppable.below.signal(Signal::STOP);
+    stoppable.below.stop();
     let readers = Readers::start(names);
     wait_until_stuck(&serving);
     assert!(readers.done.load(Relaxed) < READER_COUNT, "some wait");
@@ -181,7 +181,7 @@ fn a_stuck_source_gives_errors_after_the_deadline() {
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_kernel_caches(KernelCaches::All);
-    stoppable.below.signal(Signal::STOP);
+    stoppable.below.stop();
     let readers = Readers::start(names);
     assert!(readers.end() > 0, "readers of missing bytes fail");
     // Nothing waits any more, so the mount can be unmounted.
@@ -204,7 +204,7 @@ fn waiting_readers_get_their_data_when_the_source_goes_on() {
     let names: Vec<_> = stoppable.scene.contents.keys().map(|name| inside.join(name)).collect();
     names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
     drop_kernel_caches(KernelCaches::All);
-    stoppable.below.signal(Signal::STOP);
+    stoppable.below.stop();
     let readers = Readers::start(names);
     wait_until_stuck(&serving);
     assert_eq!(told(&run(floe().args(["umount", "--lazy"]).arg(&serving.place.path))), (Some(0), String::new()));

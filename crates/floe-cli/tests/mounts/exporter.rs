@@ -132,7 +132,7 @@ fn a_mount_that_hangs_is_down_and_the_others_are_not() {
     }
     let exporter = Exporter::start(floe().args(["exporter", "--listen", "127.0.0.1:0"]));
     let (stopped, working) = (Serving::new(&demo(), NOTHING), Serving::new(&demo(), NOTHING));
-    stopped.signal(Signal::STOP);
+    stopped.stop();
     let metrics = exporter.metrics();
     assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&stopped.place)]), Some(0.0), "{metrics}");
     assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&working.place)]), Some(1.0), "{metrics}");

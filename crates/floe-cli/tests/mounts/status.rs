@@ -463,7 +463,7 @@ fn a_mount_whose_image_is_stuck_answers() {
     let outer = Serving::new(&outer_image, NOTHING);
     let inner = Serving::new(&outer.place.file("inner.erofs"), ["-o", "deadline=3s"]);
     drop_kernel_caches(KernelCaches::All);
-    outer.signal(Signal::STOP);
+    outer.stop();
     let directory = inner.place.path.clone();
     let reader = thread::spawn(move || read_all_that_can_be(&directory));
     until("reads are stuck", || number(&status(&inner.place.path), "work.outstanding") > 0);

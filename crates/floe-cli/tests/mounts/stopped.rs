@@ -38,7 +38,7 @@ fn clients_that_are_stopped_get_their_answers() {
     for (words, expected) in [(&["status"][..], "EROFS image"), (&["tune"], "read-around"), (&["tune", "cache=1M"], "")]
     {
         // It accepts connections, and does not answer.
-        serving.signal(Signal::STOP);
+        serving.stop();
         let mut command: Command = floe();
         command.arg(words[0]).arg(&serving.place.path).args(&words[1..]);
         let client = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();

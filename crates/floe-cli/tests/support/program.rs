@@ -128,6 +128,17 @@ impl Serving {
         kill_process(self.pid, signal).expect("it runs");
     }
 
+    /// Stops the program, and waits until all its threads are stopped: they run on until one of them takes the signal.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid.as_raw_nonzero());
+        let is_stopped = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        until("the program is stopped", || fs::read_dir(&tasks).expect("it runs").flatten().all(is_stopped));
+    }
+
     /// The exit code and the messages of the program.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         let mut child = self.child.take().expect("it ends once");
