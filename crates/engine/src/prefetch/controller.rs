@@ -302,9 +302,15 @@ impl Controller {
         if !self.reads_more.load(Relaxed) {
             return None;
         }
-        let number = range.offset() / CLUSTER_BYTES;
-        let visit = self.clusters.note(Window { owner: nid.0, number });
-        (visit.reads == CLUSTER_READS).then(|| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES))
+        let window = cluster_window(nid, range);
+        let visit = self.clusters.note(window);
+        let is_due = visit.reads >= CLUSTER_READS && !visit.was_asked;
+        is_due.then(|| ByteRange::new(window.number * CLUSTER_BYTES, CLUSTER_BYTES))
+    }
+
+    /// Notes that a cluster is being stored. Without that, the next read of the cluster returns it again.
+    pub(crate) fn note_cluster(&self, nid: Nid, cluster: ByteRange) {
+        self.clusters.note_asked(cluster_window(nid, cluster));
     }
 
     /// Admits one more work item to wait. If too many wait, counts it as dropped and returns `None`.
@@ -357,6 +363,11 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
+}
+
+/// The window of the cluster in which a range begins.
+fn cluster_window(nid: Nid, range: ByteRange) -> Window {
+    Window { owner: nid.0, number: range.offset() / CLUSTER_BYTES }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

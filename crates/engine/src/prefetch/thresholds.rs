@@ -99,6 +99,10 @@ pub(crate) const CLUSTER_READS: u64 = 2;
 pub(crate) const CLUSTER_BLOCK_BYTES_MAX: u64 = CLUSTER_BYTES / 2;
 pub(crate) const CLUSTER_DECODE_MAX: Duration = Duration::from_micros(100);
 
+/// Rest of block: where reads have clusters, the rest of a block is stored by itself only if the file has at least this many
+/// bytes in the block. A few pages are not worth a work item.
+pub(crate) const RESTED_BYTES_MIN: u64 = CLUSTER_BYTES / 4;
+
 /// Drop-behind: a region counts as decoded if at most one part in this many of its bytes was not read. Bytes between the
 /// blocks of files are never read.
 pub(crate) const DECODED_GAP_PART: u64 = 8;

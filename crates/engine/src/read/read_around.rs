@@ -120,7 +120,8 @@ impl Reader {
                 let has_more = is_shared || !range.contains(extent.range);
                 // The next request of the kernel's readahead has locked the pages that follow a large read.
                 let is_wanted = has_more && (is_small || cost >= STORED_ALWAYS_DECODE);
-                let is_wanted = is_wanted && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
+                let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
+                let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;
                 let when = self.prefetch().store_rest(cost, is_shared || was_cached)?;
                 Some(Neighbour { block, range: extent.range, skip, is_shared, when })
@@ -153,10 +154,13 @@ impl Reader {
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Neighbours) {
         let held = neighbours.cluster.and_then(|cluster| Some((cluster, self.prefetch().hold(cluster.len())?)));
         if let Some((cluster, held)) = held {
-            self.run_around(move |reader| {
+            let is_accepted = self.run_around(move |reader| {
                 // Errors are ignored: a read of the same range receives them.
                 drop((reader.store_cluster(nid, wanted, cluster), held));
             });
+            if is_accepted {
+                self.prefetch().note_cluster(nid, cluster);
+            }
         }
         for neighbour in neighbours.blocks {
             if wanted.contains(neighbour.range) && !self.is_kept(&neighbour) {

@@ -148,3 +148,13 @@ fn the_next_files_of_a_walk_follow_what_is_used() {
     let (used, wasted) = controller.directory_feedback.used_and_wasted();
     assert!(used > 50 && wasted < 3, "{used} {wasted}");
 }
+
+#[test]
+fn a_cluster_that_was_not_accepted_is_due_again() {
+    let controller = controller();
+    let read = |page: u64| controller.cluster(Nid(7), ByteRange::new(page * 4 * KIB, 4 * KIB));
+    let cluster = ByteRange::new(64 * KIB, 64 * KIB);
+    assert_eq!([read(16), read(20), read(25)], [None, Some(cluster), Some(cluster)]);
+    controller.note_cluster(Nid(7), cluster);
+    assert_eq!([read(31), read(17), read(15)], [None, None, None]);
+}
