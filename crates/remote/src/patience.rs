@@ -19,6 +19,8 @@ const WRONG_ATTEMPTS_MAX: u32 = 2;
 /// Decides about retries and the pauses between them.
 pub(crate) struct Patience {
     outage: Outage,
+    /// The policy after an answer that asks for a pause, because such a server works.
+    busy: Outage,
     began: Instant,
     attempts: u32,
     wrong_attempts: u32,
@@ -36,12 +38,17 @@ enum Next {
 
 impl Patience {
     pub(crate) fn new(outage: Outage) -> Self {
-        Self { outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
+        Self { outage, busy: outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
+    }
+
+    /// For opening an image: gives up early, unless the server asks for a pause.
+    pub(crate) fn at_open(outage: Outage) -> Self {
+        Self { busy: outage, ..Self::new(outage.at_open()) }
     }
 
     /// The time of the last possible retry; `None` if it is too far away to be represented.
     pub(crate) fn until(&self) -> Option<Instant> {
-        self.began.checked_add(self.outage.patience())
+        self.began.checked_add(self.busy.patience())
     }
 
     /// Waits until a retry is due. Returns the fault.
@@ -49,13 +56,21 @@ impl Patience {
     /// # Errors
     /// The fault, if there is no retry.
     pub(crate) async fn after(&mut self, fault: Fault) -> Result<Fault, Fault> {
+        let outage = self.outage_after(&fault);
         match self.next(&fault, fastrand::f64()) {
             Next::AtOnce => Ok(fault),
-            Next::After(pause) if self.began.elapsed().saturating_add(pause) <= self.outage.patience() => {
+            Next::After(pause) if self.began.elapsed().saturating_add(pause) <= outage.patience() => {
                 sleep(pause).await;
                 Ok(fault)
             }
             Next::After(_) | Next::Never => Err(fault),
+        }
+    }
+
+    fn outage_after(&self, fault: &Fault) -> Outage {
+        match &fault.kind {
+            FaultKind::Transient { retry_after: Some(_), .. } => self.busy,
+            _ => self.outage,
         }
     }
 
@@ -79,7 +94,7 @@ impl Patience {
             }
             FaultKind::Refused | FaultKind::Gone | FaultKind::Closed => return Next::Never,
         }
-        if self.attempts >= self.outage.attempts_max() { Next::Never } else { Next::After(pause) }
+        if self.attempts >= self.outage_after(fault).attempts_max() { Next::Never } else { Next::After(pause) }
     }
 }
 
@@ -110,6 +125,14 @@ mod tests {
         let polled = waiting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         assert!(matches!(polled, std::task::Poll::Ready(Err(_))));
         assert_eq!(Patience::new(Outage::Wait(Duration::MAX)).until(), None);
+    }
+
+    #[test]
+    fn opening_waits_only_for_servers_that_ask_for_a_pause() {
+        let mut patience = Patience::at_open(Outage::Wait(Duration::from_secs(600)));
+        let busy = Fault::congestion("", Some(Duration::from_secs(1)));
+        assert!((0..50).all(|_| matches!(patience.next(&busy, 0.0), Next::After(_))));
+        assert_eq!(patience.next(&Fault::transient(""), 0.0), Next::Never);
     }
 
     #[test]

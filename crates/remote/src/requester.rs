@@ -85,8 +85,9 @@ impl Requester {
     /// The fault of the last attempt.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
         // An unknown length means that the object is being opened.
-        let outage = if wanted.object_len.is_none() { self.outage.at_open() } else { self.outage };
-        let fetched = self.fetch_patiently(wanted, cause, outage).await;
+        let is_opening = wanted.object_len.is_none();
+        let patience = if is_opening { Patience::at_open(self.outage) } else { Patience::new(self.outage) };
+        let fetched = self.fetch_patiently(wanted, cause, patience).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
             Err(_) => self.counters.failed(),
@@ -118,8 +119,12 @@ impl Requester {
         *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    async fn fetch_patiently(&self, wanted: &Wanted<'_>, cause: Cause, outage: Outage) -> Result<Fetched, Fault> {
-        let mut patience = Patience::new(outage);
+    async fn fetch_patiently(
+        &self,
+        wanted: &Wanted<'_>,
+        cause: Cause,
+        mut patience: Patience,
+    ) -> Result<Fetched, Fault> {
         let mut came = Vec::new();
         loop {
             // Bytes that arrived before an answer broke off are not requested again.

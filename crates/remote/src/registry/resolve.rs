@@ -61,7 +61,7 @@ impl Registries {
         reference: &ImageReference,
         shared: &Arc<Shared>,
     ) -> Result<ResolvedBlob, Fault> {
-        let mut patience = Patience::new(shared.options.outage.at_open());
+        let mut patience = Patience::at_open(shared.options.outage);
         loop {
             let fault = match self.resolve_once(reference, shared).await {
                 Ok(blob) => return Ok(blob),

@@ -4,6 +4,7 @@
 mod support;
 
 mod launch;
+mod many_clients;
 mod process;
 mod ranges;
 mod registry;
